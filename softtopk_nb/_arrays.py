@@ -1,0 +1,91 @@
+"""Which kind of array came in, its rows as NumPy sees them, and the same kind back.
+
+No array library is imported here: a kind can only come in if its library is already loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["as_numpy", "compute_dtype", "from_rows", "like", "to_rows"]
+
+
+def _torch_tensor(x: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def as_numpy(x: Any, name: str) -> npt.NDArray[Any]:
+    """View `x` as a NumPy array; device arrays are refused rather than copied to the host."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array; pass its data and where=~{name}.mask")
+    if isinstance(x, np.ndarray):
+        return x
+    if _torch_tensor(x):
+        if x.device.type != "cpu":
+            raise TypeError(f"{name} is on device {x.device}; this version computes on the CPU")
+        if x.requires_grad:
+            raise TypeError(f"{name} requires grad; pass {name}.detach() and use vjp")
+        return x.numpy()  # type: ignore[no-any-return]
+    if hasattr(x, "__cuda_array_interface__"):
+        raise TypeError(
+            f"{name} is a CUDA array ({type(x).__name__}); this version computes on the CPU "
+            "and does not copy to the host by itself"
+        )
+    try:
+        return np.asarray(x)
+    except ValueError as error:
+        raise ValueError(f"{name} is not an array: {error}") from error
+
+
+def like(x: Any, result: npt.NDArray[Any]) -> Any:
+    """`result` as the kind of array that `x` is."""
+    if _torch_tensor(x):
+        return sys.modules["torch"].from_numpy(result)
+    return result
+
+
+def compute_dtype(dtype: np.dtype[Any], name: str) -> tuple[type, np.dtype[Any]]:
+    """The type to compute in and the type to return, both in native byte order."""
+    if dtype.kind in "biu":
+        return np.float64, np.dtype(np.float64)
+    native = dtype.newbyteorder("=")
+    if native == np.float16:
+        return np.float32, native
+    if native in (np.float32, np.float64):
+        return native.type, native
+    raise TypeError(
+        f"{name} has dtype {dtype}; expected float16, float32, float64, an integer type or bool"
+    )
+
+
+class _Writable:
+    """The same memory without the read-only flag, for kernels that do not write to it.
+
+    Numba compiles a kernel anew for read-only arrays.
+    """
+
+    def __init__(self, x: npt.NDArray[Any]) -> None:
+        self.owner = x
+        interface = dict(x.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+
+
+def to_rows(x: npt.NDArray[Any], axis: int, dtype: type) -> npt.NDArray[Any]:
+    """`x` as (rows, n) with the axis last, contiguous, of `dtype`; a view where that is possible."""
+    if axis != x.ndim - 1:
+        x = np.moveaxis(x, axis, -1)
+    rows = np.ascontiguousarray(x, dtype=dtype)
+    rows = rows.reshape((rows.size // rows.shape[-1] if rows.size else 0, rows.shape[-1]))
+    return rows if rows.flags.writeable else np.asarray(_Writable(rows))
+
+
+def from_rows(rows: npt.NDArray[Any], shape: tuple[int, ...], axis: int) -> npt.NDArray[Any]:
+    """Undo `to_rows`' reshaping: a view of `rows` with the axis back in its place."""
+    batch = shape[:axis] + shape[axis + 1 :]
+    return np.moveaxis(rows.reshape((*batch, shape[axis])), -1, axis)

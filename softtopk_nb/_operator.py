@@ -1,0 +1,429 @@
+"""The front door: what every operator does before and after its mathematics.
+
+An operator is one object, in the manner of a NumPy ufunc. It is called with arrays of any shape;
+here they are checked and laid out as rows, handed to the construction (a *room*: the methods
+with an underscore, which a subclass provides), and given back in the shape, type and kind that
+came in. Everything is checked before anything is computed or written.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _arrays
+
+__all__ = ["Differentiable", "Gradients", "Operator", "Rows", "registry"]
+
+Array = npt.NDArray[Any]
+
+#: Every operator by name: what the contract tests go through.
+registry: dict[str, Operator] = {}
+
+
+class Gradients(NamedTuple):
+    """What a pullback returns: the gradients of <cotangent, p>.
+
+    Each has the shape of the argument it belongs to; where an argument was broadcast over rows,
+    their contributions are summed. `k` is None for operators whose k must be an integer.
+    """
+
+    x: Any
+    k: Any
+    temperature: Any
+
+
+class Rows(NamedTuple):
+    """A checked problem: one row of `x` for each entry of `k` and `temperature`."""
+
+    x: Array  # (rows, n), contiguous, float32 or float64
+    k: Array  # (rows,), float64 or int64
+    temperature: Array  # (rows,), float64
+
+
+class _Call(NamedTuple):
+    """A checked call: the problem, and how to give its result back."""
+
+    rows: Rows
+    given: Any  # x as it came
+    shape: tuple[int, ...]
+    axis: int
+    batch: tuple[int, ...]
+    dtype: np.dtype[Any]  # of the result
+    sign: int  # -1 if the smallest entries are wanted
+    where: Array | None  # broadcast to `shape`
+    out: Array | None
+    k: Array  # as given
+    temperature: Array  # as given
+    plan: Any  # the room's own options, checked
+
+
+class Operator:
+    """A map from rows of scores to the capped simplex {p in [0,1]^n, sum p = k}."""
+
+    __name__: str
+    #: Whether k may be any real number in [0, n].
+    real_k = False
+
+    def __init__(self) -> None:
+        self.__doc__ = type(self).__doc__
+        registry[self.__name__] = self
+
+    def __repr__(self) -> str:
+        return f"<operator {self.__name__!r} of softtopk_nb>"
+
+    def __reduce__(self) -> str:
+        return self.__name__
+
+    def __call__(
+        self,
+        x: Any,
+        /,
+        k: Any,
+        *,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: Any = None,
+        out: Any = None,
+        **options: Any,
+    ) -> Any:
+        call = self._check(x, k, temperature, axis, largest, where, out, options)
+        p = self._target(call)
+        self._value(call.rows, call.plan, p)
+        return self._give_back(call, p)
+
+    # What a room provides.
+
+    def _options(self) -> Any:
+        """Check the room's own keyword arguments and return what its kernels need."""
+        return None
+
+    def _value(self, rows: Rows, plan: Any, out: Array) -> None:
+        """Write p, row by row."""
+        raise TypeError(f"{self.__name__} cannot be evaluated")
+
+    # Arguments.
+
+    def _check(
+        self,
+        x: Any,
+        k: Any,
+        temperature: Any,
+        axis: Any,
+        largest: Any,
+        where: Any,
+        out: Any,
+        options: dict[str, Any],
+    ) -> _Call:
+        values = _arrays.as_numpy(x, "x")
+        if values.ndim == 0:
+            raise ValueError(f"x is 0-dimensional ({x!r}); expected at least one axis")
+        compute, dtype = _arrays.compute_dtype(values.dtype, "x")
+        axis = _check_axis(axis, values.ndim)
+        if not isinstance(largest, (bool, np.bool_)):
+            raise TypeError(f"largest is {largest!r}; expected True or False")
+        shape = values.shape
+        n, batch = shape[axis], shape[:axis] + shape[axis + 1 :]
+        plan = self._plan(options)
+        k_given = self._check_k(k, n, batch)
+        tau_given = _check_temperature(temperature, batch)
+        mask = None if where is None else _check_where(where, shape)
+        if out is not None:
+            _check_out(out, shape, dtype)
+        rows = _arrays.to_rows(values, axis, compute)
+        if not largest:
+            rows = -rows
+        if mask is not None:
+            # An absent entry is one at -inf: every room treats it as if it were not there.
+            rows = np.where(_arrays.to_rows(mask, axis, bool), rows, compute(-np.inf))
+        k_rows = np.ascontiguousarray(np.broadcast_to(k_given, batch).reshape(-1))
+        tau_rows = np.ascontiguousarray(np.broadcast_to(tau_given, batch).reshape(-1))
+        return _Call(
+            Rows(rows, k_rows, tau_rows),
+            x,
+            shape,
+            axis,
+            batch,
+            dtype,
+            1 if largest else -1,
+            mask,
+            out,
+            k_given,
+            tau_given,
+            plan,
+        )
+
+    def _plan(self, options: dict[str, Any]) -> Any:
+        known = inspect.signature(self._options).parameters if options else ()
+        for name in options:
+            if name not in known:
+                raise TypeError(
+                    f"{self.__name__} got an unexpected keyword argument {name!r}"
+                    + (f"; it knows {', '.join(known)}" if known else "")
+                )
+        return self._options(**options)
+
+    def _check_k(self, k: Any, n: int, batch: tuple[int, ...]) -> Array:
+        given = _real_array(k, "k")
+        if not self.real_k and given.dtype.kind not in "iu":
+            raise TypeError(f"k is {_show(k)} of dtype {given.dtype}; expected integers")
+        # Compared before any conversion: a large unsigned integer must not wrap around.
+        ok = (given >= 0) & (given <= n)
+        if not np.all(ok):
+            bad = given[~ok].flat[0]
+            raise ValueError(f"k is {bad}; expected 0 <= k <= n = {n}, x's length along the axis")
+        _check_broadcast(given, batch, "k")
+        return given.astype(np.float64 if self.real_k else np.int64)
+
+    # Results.
+
+    def _target(self, call: _Call) -> Array:
+        """Rows to write to: `out` itself where its memory allows, else new ones."""
+        out, x = call.out, call.rows.x
+        if (
+            isinstance(out, np.ndarray)
+            and out.dtype == x.dtype
+            and out.dtype.isnative
+            and out.flags.c_contiguous
+            and call.axis == out.ndim - 1
+            and not np.may_share_memory(out, x)
+        ):
+            return out.reshape(x.shape)
+        return np.empty_like(x)
+
+    def _give_back(self, call: _Call, rows: Array, *, into_out: bool = True) -> Any:
+        result = _arrays.from_rows(rows, call.shape, call.axis)
+        if call.out is not None and into_out:
+            target = _arrays.as_numpy(call.out, "out")
+            if not np.shares_memory(rows, target):
+                target[...] = result
+            return call.out
+        return _arrays.like(call.given, result.astype(call.dtype, copy=False))
+
+    def _give_back_batch(self, call: _Call, values: Array) -> Any:
+        """One number for each row."""
+        result = values.astype(call.dtype).reshape(call.batch)
+        return _arrays.like(call.given, result) if call.batch else result[()]
+
+
+class Differentiable(Operator):
+    """An operator with derivatives."""
+
+    def jvp(
+        self,
+        x: Any,
+        /,
+        k: Any,
+        dx: Any,
+        *,
+        dk: Any = None,
+        dtemperature: Any = None,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: Any = None,
+        out: Any = None,
+        **options: Any,
+    ) -> tuple[Any, Any]:
+        """Value and derivative along a direction (forward mode).
+
+        Parameters
+        ----------
+        x, k, temperature, axis, largest, where, out, **options
+            As in a call of the operator; `out` receives the value.
+        dx : array_like
+            The direction in x, broadcastable to its shape.
+        dk, dtemperature : array_like, optional
+            Directions in k and in the temperature, broadcastable to the batch shape; not moved
+            by default. `dk` only where k may be real.
+
+        Returns
+        -------
+        p, dp : arrays of x's shape and type
+            The value, and the derivative of p along the direction.
+        """
+        call = self._check(x, k, temperature, axis, largest, where, out, options)
+        rows = call.rows
+        direction = self._tangent_rows(call, dx, "dx")
+        if dk is not None and not self.real_k:
+            raise TypeError(f"dk was given, but {self.__name__} takes an integer k")
+        dk_rows = _direction(dk, call.batch, "dk")
+        dtau_rows = _direction(dtemperature, call.batch, "dtemperature")
+        p, dp = self._target(call), np.empty_like(rows.x)
+        state = self._linearize(rows, call.plan, p)
+        self._push(rows, call.plan, state, direction, dk_rows, dtau_rows, dp)
+        return self._give_back(call, p), self._give_back(call, dp, into_out=False)
+
+    def vjp(
+        self,
+        x: Any,
+        /,
+        k: Any,
+        *,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: Any = None,
+        out: Any = None,
+        **options: Any,
+    ) -> tuple[Any, Callable[[Any], Gradients]]:
+        """Value and pullback (reverse mode).
+
+        Parameters
+        ----------
+        x, k, temperature, axis, largest, where, out, **options
+            As in a call of the operator; `out` receives the value.
+
+        Returns
+        -------
+        p : array of x's shape and type
+            The value.
+        pullback : callable
+            ``pullback(g)``, g broadcastable to p's shape, returns `Gradients` (x, k, temperature)
+            of sum(g * p). It may be called any number of times and does not solve again. It reads
+            x: do not change x in place before the last call.
+        """
+        call = self._check(x, k, temperature, axis, largest, where, out, options)
+        rows = call.rows
+        p = self._target(call)
+        if call.out is not None and np.may_share_memory(rows.x, _arrays.as_numpy(call.out, "out")):
+            call = call._replace(rows=rows._replace(x=rows.x.copy()))
+        state = self._linearize(rows, call.plan, p)
+        result = self._give_back(call, p)
+
+        def pullback(g: Any, /) -> Gradients:
+            return self._pull_back(call, state, g)
+
+        return result, pullback
+
+    def _pull_back(self, call: _Call, state: Any, g: Any) -> Gradients:
+        rows = call.rows
+        cotangent = self._cotangent_rows(call, g)
+        gx = np.empty_like(rows.x)
+        gk, gtau = np.empty(len(rows.k)), np.empty(len(rows.k))
+        self._pull(rows, call.plan, state, cotangent, gx, gk, gtau)
+        if call.sign < 0:
+            np.negative(gx, out=gx)
+        return Gradients(
+            self._give_back(call, gx, into_out=False),
+            _sum_to(gk.reshape(call.batch), call.k, call.dtype) if self.real_k else None,
+            _sum_to(gtau.reshape(call.batch), call.temperature, call.dtype),
+        )
+
+    def _tangent_rows(self, call: _Call, v: Any, name: str) -> Array:
+        rows = self._cotangent_rows(call, v, name)
+        return -rows if call.sign < 0 else rows
+
+    def _cotangent_rows(self, call: _Call, v: Any, name: str = "the cotangent") -> Array:
+        given = _arrays.as_numpy(v, name)
+        _arrays.compute_dtype(given.dtype, name)
+        _check_broadcast(given, call.shape, name)
+        rows = _arrays.to_rows(
+            np.broadcast_to(given, call.shape), call.axis, call.rows.x.dtype.type
+        )
+        if call.where is not None:
+            rows = np.where(_arrays.to_rows(call.where, call.axis, bool), rows, rows.dtype.type(0))
+        return rows
+
+    # What a room provides.
+
+    def _linearize(self, rows: Rows, plan: Any, out: Array) -> Any:
+        """Write p; return what `_push` and `_pull` need so as not to solve again."""
+        raise TypeError(f"{self.__name__} has no derivatives")
+
+    def _push(
+        self, rows: Rows, plan: Any, state: Any, dx: Array, dk: Array, dtau: Array, dp: Array
+    ) -> None:
+        raise TypeError(f"{self.__name__} has no derivatives")
+
+    def _pull(
+        self, rows: Rows, plan: Any, state: Any, g: Array, gx: Array, gk: Array, gtau: Array
+    ) -> None:
+        raise TypeError(f"{self.__name__} has no derivatives")
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _real_array(value: Any, name: str) -> Array:
+    given = _arrays.as_numpy(value, name)
+    if given.dtype.kind not in "iuf" or given.dtype.itemsize > 8:
+        raise TypeError(
+            f"{name} is {_show(value)} of dtype {given.dtype}; expected real numbers"
+            + (" (not bool)" if given.dtype.kind == "b" else "")
+        )
+    return given
+
+
+def _check_axis(axis: Any, ndim: int) -> int:
+    if isinstance(axis, (bool, np.bool_)):
+        raise TypeError(f"axis is {axis!r}; expected an integer")
+    try:
+        index = operator.index(axis)
+    except TypeError:
+        raise TypeError(f"axis is {_show(axis)}; expected an integer") from None
+    if not -ndim <= index < ndim:
+        raise np.exceptions.AxisError(index, ndim, "axis")
+    return index % ndim
+
+
+def _check_broadcast(given: Array, shape: tuple[int, ...], name: str) -> None:
+    try:
+        fits = np.broadcast_shapes(given.shape, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{name} has shape {given.shape}; expected one that broadcasts to {shape}")
+
+
+def _check_temperature(temperature: Any, batch: tuple[int, ...]) -> Array:
+    given = _real_array(temperature, "temperature").astype(np.float64)
+    ok = (given > 0) & (given < np.inf)
+    if not np.all(ok):
+        bad = given[~ok].flat[0]
+        raise ValueError(f"temperature is {bad}; expected a positive finite number")
+    _check_broadcast(given, batch, "temperature")
+    return given
+
+
+def _check_where(where: Any, shape: tuple[int, ...]) -> Array:
+    given = _arrays.as_numpy(where, "where")
+    if given.dtype != np.bool_:
+        raise TypeError(f"where has dtype {given.dtype}; expected bool")
+    _check_broadcast(given, shape, "where")
+    return np.broadcast_to(given, shape)
+
+
+def _check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out is a {type(out).__name__}; expected a NumPy array")
+    if out.shape != shape:
+        raise ValueError(f"out has shape {out.shape}; expected x's shape {shape}")
+    if out.dtype.newbyteorder("=") != dtype:
+        raise TypeError(f"out has dtype {out.dtype}; expected {dtype}")
+    if not out.flags.writeable:
+        raise ValueError("out is read-only; expected an array that can be written")
+
+
+def _direction(value: Any, batch: tuple[int, ...], name: str) -> Array:
+    given = _real_array(0.0 if value is None else value, name).astype(np.float64)
+    _check_broadcast(given, batch, name)
+    return np.ascontiguousarray(np.broadcast_to(given, batch).reshape(-1))
+
+
+def _sum_to(per_row: Array, argument: Array, dtype: np.dtype[Any]) -> Any:
+    """Sum over the axes along which `argument` was broadcast."""
+    extra = per_row.ndim - argument.ndim
+    stretched = tuple(
+        extra + i for i, size in enumerate(argument.shape) if size == 1 != per_row.shape[extra + i]
+    )
+    total = per_row.sum(axis=(*range(extra), *stretched)).reshape(argument.shape)
+    return total.astype(dtype)[()] if argument.ndim == 0 else total.astype(dtype)

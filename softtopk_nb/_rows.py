@@ -1,0 +1,127 @@
+"""What every construction does to a row before its mathematics: the non-finite rules, once.
+
+A row is looked at in one pass. A finite row goes to its construction as it is. A row that holds
+infinities is compressed to its finite entries, each +inf taking one of k; solved; and expanded
+again, so that an absent entry (-inf, masked) is exactly as if it had never been there. What
+remains is constant on the finite entries and needs no solving.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._compile import scalar
+from ._scalars import to_ordinal
+
+__all__ = [
+    "ALL",
+    "FINITE",
+    "MIXED",
+    "NONE",
+    "SHARED",
+    "UNDEFINED",
+    "classify",
+    "compress",
+    "expand",
+    "fill_constant",
+    "is_solved",
+    "survey",
+]
+
+# What a row is, once its infinities have been counted.
+FINITE = 0  # every entry finite, 0 < k < n
+MIXED = 1  # infinities set aside, 0 < k left < finite entries left
+NONE = 2  # nothing of k is left for the finite entries: they are 0
+ALL = 3  # as much of k is left as there are finite entries: they are 1
+SHARED = 4  # more +inf than k: they share it equally
+UNDEFINED = 5  # a NaN, or fewer entries than k
+
+
+@scalar
+def is_solved(code):
+    """Whether the row has a threshold of its own, and not only constants."""
+    return code <= MIXED
+
+
+@scalar
+def survey(x):
+    """Ordinals of the smallest and the largest entry of a non-empty row; NaNs lie outermost."""
+    lo = hi = to_ordinal(x[0])
+    for i in range(x.shape[0]):
+        o = to_ordinal(x[i])
+        lo = o if o < lo else lo
+        hi = o if o > hi else hi
+    return lo, hi
+
+
+@scalar
+def classify(x, k, lo, hi):
+    """What the row is: (code, number of finite entries, number of +inf, k left to the finite).
+
+    `lo`, `hi` are `survey`'s ordinals of the same row.
+    """
+    T = x.dtype.type
+    n = x.shape[0]
+    finite, above = 0, 0
+    if lo > to_ordinal(T(-np.inf)) and hi < to_ordinal(T(np.inf)):
+        finite = n
+    else:
+        for i in range(n):
+            if np.isnan(x[i]):
+                return UNDEFINED, 0, 0, k
+            if np.isfinite(x[i]):
+                finite += 1
+            elif x[i] > 0:
+                above += 1
+    left = k - above
+    if k > finite + above:
+        code = UNDEFINED
+    elif left < 0:
+        code = SHARED
+    elif left == 0:
+        code = NONE
+    elif left == finite:
+        code = ALL
+    elif finite == n:
+        code = FINITE
+    else:
+        code = MIXED
+    return code, finite, above, left
+
+
+@scalar
+def compress(x, values, out):
+    """Write the `values` at finite entries of x one after the other."""
+    j = 0
+    for i in range(x.shape[0]):
+        if np.isfinite(x[i]):
+            out[j] = values[i]
+            j += 1
+
+
+@scalar
+def expand(x, values, at_plus_inf, out):
+    """Undo `compress`; +inf entries receive `at_plus_inf`, -inf entries 0."""
+    T = out.dtype.type
+    j = 0
+    for i in range(x.shape[0]):
+        if np.isfinite(x[i]):
+            out[i] = values[j]
+            j += 1
+        else:
+            out[i] = T(at_plus_inf) if x[i] > 0 else T(0)
+
+
+@scalar
+def fill_constant(x, k, code, above, out):
+    """The value of a row that needs no solving."""
+    T = out.dtype.type
+    at_plus_inf = k / above if code == SHARED else 1.0
+    for i in range(x.shape[0]):
+        if code == UNDEFINED:
+            out[i] = T(np.nan)
+        elif np.isfinite(x[i]):
+            out[i] = T(1) if code == ALL else T(0)
+        else:
+            out[i] = T(at_plus_inf) if x[i] > 0 else T(0)
+

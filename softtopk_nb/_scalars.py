@@ -1,0 +1,142 @@
+"""Functions of one number that vectorise: what the constructions are made of.
+
+Numba's `math.exp` is a library call, which stops a loop from being vectorised. The exponential
+here is branch-free arithmetic on numbers of the argument's own type.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from ._compile import overload_scalar
+
+__all__ = ["exp_neg", "fma", "from_ordinal", "power_of_two", "round_even", "to_ordinal"]
+
+
+@intrinsic  # type: ignore[misc]
+def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+    """a*b + c, fused where the machine fuses: the same bits in every loop it is inlined into."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        t = args[0].type
+        function = builder.module.declare_intrinsic(
+            "llvm.fmuladd", [t], ir.FunctionType(t, [t, t, t])
+        )
+        return builder.call(function, args)
+
+    return a(a, a, a), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def round_even(typingctx: Any, a: Any) -> Any:
+    """The nearest integer, as a float (`math.floor` gives an int64 and is not vectorised)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        function = builder.module.declare_intrinsic("llvm.rint", [args[0].type])
+        return builder.call(function, args)
+
+    return a(a), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def power_of_two(typingctx: Any, a: Any) -> Any:
+    """2**a for an integer-valued float in the range of normal exponents, from its bits.
+
+    Adding 3 * 2**(mantissa - 1) leaves the integer in the low bits: no conversion, which AVX2
+    does not have for float64.
+    """
+    mantissa, bias = (23, 127) if a.bitwidth == 32 else (52, 1023)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        integer = ir.IntType(a.bitwidth)
+        shifted = builder.fadd(args[0], ir.Constant(args[0].type, 1.5 * 2.0**mantissa))
+        bits = builder.add(builder.bitcast(shifted, integer), integer(bias))
+        return builder.bitcast(builder.shl(bits, integer(mantissa)), args[0].type)
+
+    return a(a), codegen
+
+
+def exp_neg(t: float) -> float:
+    """e**t for t <= 0, relative error at most 2 units in the last place; 0 below the normal range.
+
+    t = n log 2 + r with |r| <= log(2)/2 (Cody and Waite: log 2 in two parts, the first short
+    enough that n times it is exact), and a Taylor polynomial in r whose remainder, at most
+    |r|**(d+1)/(d+1)!, is below a tenth of a unit: d = 7 in float32, 13 in float64.
+    """
+    return math.exp(t)
+
+
+@overload_scalar(exp_neg)
+def _exp_neg(t):
+    if t is types.float32:
+        real, degree, lowest = np.float32, 7, -87.3
+        log2_hi, log2_lo = 0.693359375, -2.12194440054690583e-4
+    else:
+        real, degree, lowest = np.float64, 13, -708.3
+        log2_hi, log2_lo = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+    minus_hi, minus_lo = real(-log2_hi), real(-log2_lo)
+    per_log2, floor, zero = real(1 / math.log(2)), real(lowest), real(0)
+    c = tuple(real(1 / math.factorial(j)) for j in range(degree + 1))
+
+    if degree == 7:
+
+        def impl(t):
+            u = max(t, floor)
+            n = round_even(u * per_log2)
+            r = fma(n, minus_lo, fma(n, minus_hi, u))
+            q = fma(fma(fma(c[7], r, c[6]), r, c[5]), r, c[4])
+            q = fma(fma(fma(fma(q, r, c[3]), r, c[2]), r, c[1]), r, c[0])
+            return q * power_of_two(n) if t >= floor else zero
+
+        return impl
+
+    def impl(t):
+        u = max(t, floor)
+        n = round_even(u * per_log2)
+        r = fma(n, minus_lo, fma(n, minus_hi, u))
+        q = fma(fma(fma(c[13], r, c[12]), r, c[11]), r, c[10])
+        q = fma(fma(fma(fma(q, r, c[9]), r, c[8]), r, c[7]), r, c[6])
+        q = fma(fma(fma(fma(q, r, c[5]), r, c[4]), r, c[3]), r, c[2])
+        q = fma(fma(q, r, c[1]), r, c[0])
+        return q * power_of_two(n) if t >= floor else zero
+
+    return impl
+
+
+@intrinsic  # type: ignore[misc]
+def to_ordinal(typingctx: Any, a: Any) -> Any:
+    """The place of a float among all floats: a signed integer that orders as the floats do.
+
+    Infinities enclose the finite numbers, NaNs lie outside them.
+    """
+    integer_type = types.int32 if a.bitwidth == 32 else types.int64
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        integer = ir.IntType(a.bitwidth)
+        bits = builder.bitcast(args[0], integer)
+        sign = builder.ashr(bits, integer(a.bitwidth - 1))
+        return builder.xor(bits, builder.lshr(sign, integer(1)))
+
+    return integer_type(a), codegen
+
+
+@intrinsic  # type: ignore[misc]
+def from_ordinal(typingctx: Any, o: Any) -> Any:
+    """The float at a place: the inverse of `to_ordinal`, for int32 and int64."""
+    real_type, real = (
+        (types.float32, ir.FloatType()) if o.bitwidth == 32 else (types.float64, ir.DoubleType())
+    )
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        integer = ir.IntType(o.bitwidth)
+        sign = builder.ashr(args[0], integer(o.bitwidth - 1))
+        bits = builder.xor(args[0], builder.lshr(sign, integer(1)))
+        return builder.bitcast(bits, real)
+
+    return real_type(o), codegen

@@ -1,0 +1,74 @@
+"""What this installation runs on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import sys
+from typing import IO
+
+__all__ = ["show_versions"]
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _simd() -> str:
+    """The widest vectors that Numba compiles for here."""
+    import llvmlite.binding as llvm
+
+    features = llvm.get_host_cpu_features()
+    for feature, width in (("avx512f", 512), ("avx2", 256), ("avx", 256), ("sse2", 128)):
+        if features.get(feature):
+            return f"{width} bits ({feature})"
+    return "128 bits (neon)" if features.get("neon") else "unknown"
+
+
+def _gpu() -> str:
+    """The GPU, or why there is none; asking loads the CUDA driver."""
+    try:
+        from numba import cuda
+
+        if not cuda.is_available():
+            return "none: no CUDA driver or device was found"
+        return str(cuda.get_current_device().name)
+    except Exception as error:  # a broken driver must not hide the rest of the report
+        return f"none: {type(error).__name__}: {error}"
+
+
+def show_versions(file: IO[str] | None = None) -> None:
+    """Print versions, threads, SIMD width, and the GPU found or why none.
+
+    Parameters
+    ----------
+    file : text file, optional
+        Where to print; standard output by default.
+
+    Examples
+    --------
+    >>> import softtopk_nb as stk
+    >>> stk.show_versions()  # doctest: +SKIP
+    softtopk_nb  0.1.0
+    ...
+    """
+    import llvmlite.binding as llvm
+
+    from . import __version__
+    from ._schedule import thread_count
+
+    lines = {
+        "softtopk_nb": __version__,
+        "python": f"{platform.python_version()} ({platform.platform()})",
+        **{name: _version(name) for name in ("numba", "llvmlite", "numpy", "scipy", "numba-cuda")},
+        "cpu": llvm.get_host_cpu_name(),
+        "SIMD": _simd(),
+        "threads": f"{thread_count()} of its own pool (no Numba threading layer is used)",
+        "GPU": _gpu(),
+    }
+    width = max(map(len, lines))
+    for name, value in lines.items():
+        print(f"{name:<{width}}  {value}", file=file or sys.stdout)

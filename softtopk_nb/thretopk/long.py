@@ -1,0 +1,222 @@
+"""ThreTopK on one long row, its parts shared out among the threads.
+
+The same passes as in `rows`, each over all parts before the next; parts have a fixed length and
+their sums are added in order, so that the bits do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._compile import kernel
+from .._rows import FINITE, MIXED, UNDEFINED, classify, is_solved, survey
+from .._scalars import from_ordinal
+from .._schedule import LONG, over
+from . import rows
+from .rows import CODE, METHODS, moments, spread
+from .solver import (
+    REST,
+    STATE,
+    C,
+    D,
+    advance,
+    begin,
+    fill,
+    inverse_temperature,
+    place,
+    precise,
+    sample,
+    tally,
+)
+
+__all__ = ["pull", "push", "solve"]
+
+PART = 1 << 16
+SAMPLE = 1 << 16
+
+Array = Any
+
+
+@kernel
+def survey_parts(lo, hi, x, ordinals):
+    for j in range(lo, hi):
+        ordinals[j, 0], ordinals[j, 1] = survey(x[j * PART : (j + 1) * PART])
+
+
+@kernel
+def tally_parts(lo, hi, x, tau, state, curve, sums):
+    T = x.dtype.type
+    inv, c, d = inverse_temperature(tau, x), T(state[C]), T(state[D])
+    for j in range(lo, hi):
+        m, a, b, w = tally(x[j * PART : (j + 1) * PART], c, inv, d, curve)
+        sums[j, 0], sums[j, 1], sums[j, 2], sums[j, 3] = m, a, b, w
+
+
+@kernel
+def fill_parts(lo, hi, x, tau, state, curve, out):
+    T = x.dtype.type
+    inv, c, d = inverse_temperature(tau, x), T(state[C]), T(state[D])
+    for j in range(lo, hi):
+        part = slice(j * PART, (j + 1) * PART)
+        fill(x[part], c, inv, d, T(state[REST]), curve, out[part])
+
+
+@kernel
+def moments_parts(lo, hi, x, v, tau, solution, curve, sums):
+    T = x.dtype.type
+    inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
+    for j in range(lo, hi):
+        part = slice(j * PART, (j + 1) * PART)
+        w0, wv, wt, wvt = moments(x[part], v[part], c, inv, d, curve)
+        sums[j, 0], sums[j, 1], sums[j, 2], sums[j, 3] = w0, wv, wt, wvt
+
+
+@kernel
+def spread_parts(lo, hi, x, v, tau, solution, curve, mean, dtau, out):
+    T = x.dtype.type
+    inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
+    for j in range(lo, hi):
+        part = slice(j * PART, (j + 1) * PART)
+        spread(x[part], v[part], c, inv, d, curve, mean, dtau, out[part])
+
+
+@kernel
+def what_row(x, k, lo, hi):
+    """`_rows.classify`, with the range of the row if it is finite."""
+    code, finite, above, left = classify(x, k, lo, hi)
+    return code, finite, above, left, np.float64(from_ordinal(lo)), np.float64(from_ordinal(hi))
+
+
+@kernel
+def pick_sample(x, out):
+    sample(x, out)
+
+
+@kernel
+def open_search(state, x, tau, curve, k, smallest, largest, c, d):
+    begin(state, curve, k, x.shape[0], smallest, largest)
+    place(state, c, d, inverse_temperature(tau, x))
+
+
+@kernel
+def step(state, x, tau, sums, curve, k):
+    """One turn of the search; the sums of the parts are added in order."""
+    m, a, b, w = 0.0, 0.0, 0.0, 0.0
+    for j in range(sums.shape[0]):
+        m += sums[j, 0]
+        a += sums[j, 1]
+        b += sums[j, 2]
+        w += sums[j, 3]
+    inv = inverse_temperature(tau, x)
+    return advance(state, (m, a, b, w), k, curve, inv, True, precise(curve, inv))
+
+
+def _parts(x: Array) -> int:
+    return -(-len(x) // PART)
+
+
+def _solve_finite(x: Array, k: float, tau: float, curve: Any, ends: Any, out: Array) -> Array:
+    """Write p of a finite row, 0 < k < n; returns the state that holds its threshold."""
+    few = np.empty(SAMPLE, x.dtype)
+    pick_sample(x, few)
+    start = np.empty((1, rows.SOLUTION))
+    share = np.array([k * SAMPLE / len(x)])
+    nothing = np.empty((1, 0), x.dtype)
+    newton = METHODS["newton"]
+    rows.solve(0, 1, few[None], share, np.array([tau]), curve, newton, nothing, start)
+    state = np.empty(STATE)
+    open_search(state, x, tau, curve, k, *ends, start[0, C], start[0, D])
+    sums = np.empty((_parts(x), 4))
+    while True:
+        over(len(sums), x.size, tally_parts, x, tau, state, curve, sums)
+        if step(state, x, tau, sums, curve, k):
+            break
+    if len(out):
+        over(len(sums), x.size, fill_parts, x, tau, state, curve, out)
+    return state
+
+
+def solve(x: Array, k: float, tau: float, curve: Any, out: Array, solution: Array) -> None:
+    """One row, as `rows.solve_row`: p to `out` (unless it is empty), the threshold to `solution`."""
+    ordinals = np.empty((_parts(x), 2), np.int32 if x.dtype == np.float32 else np.int64)
+    over(len(ordinals), x.size // 4, survey_parts, x, ordinals)
+    lo, hi = ordinals[:, 0].min(), ordinals[:, 1].max()
+    code, _, _, left, smallest, largest = what_row(x, k, lo, hi)
+    if len(x) < LONG or not is_solved(code):
+        one = x[None], np.array([k]), np.array([tau])
+        rows.solve(0, 1, *one, curve, METHODS["newton"], out[None], solution[None])
+    elif code != MIXED:
+        state = _solve_finite(x, k, tau, curve, (smallest, largest), out)
+        solution[[C, D, REST]] = state[[C, D, REST]]
+        solution[CODE] = code
+    else:
+        finite = np.isfinite(x)
+        present = x[finite]  # which may be a short row
+        values = np.empty(len(present) if len(out) else 0, x.dtype)
+        solve(present, left, tau, curve, values, solution)
+        solution[CODE] = code
+        if len(out):
+            out[...] = x > 0  # +inf entries are 1, -inf entries 0
+            out[finite] = values
+
+
+def _moments(x: Array, v: Array, tau: float, curve: Any, solution: Array) -> Array:
+    sums = np.empty((_parts(x), 4))
+    over(len(sums), x.size, moments_parts, x, v, tau, solution, curve, sums)
+    return sums.sum(axis=0)
+
+
+def _spread(
+    x: Array, v: Array, tau: float, curve: Any, solution: Array, mean: float, dtau: float, out: Array
+) -> None:
+    over(_parts(x), x.size, spread_parts, x, v, tau, solution, curve, mean, dtau, out)
+
+
+def push(
+    x: Array, tau: float, curve: Any, solution: Array, v: Array, dk: float, dtau: float, out: Array
+) -> None:
+    """The tangent of one row, as `rows.push`."""
+    if solution[CODE] == UNDEFINED:
+        out[...] = np.nan
+    elif not is_solved(solution[CODE]):
+        out[...] = 0
+    elif solution[CODE] == MIXED:
+        finite = np.isfinite(x)
+        values = np.empty(np.count_nonzero(finite), x.dtype)
+        push(x[finite], tau, curve, _as_finite(solution), v[finite], dk, dtau, values)
+        out[...] = 0
+        out[finite] = values
+    else:
+        w0, wv, wt, _ = _moments(x, v, tau, curve, solution)
+        mean = (wv - dtau * wt - dk * tau) / w0 if w0 > 0.0 else 0.0
+        _spread(x, v, tau, curve, solution, mean, dtau, out)
+
+
+def pull(
+    x: Array, tau: float, curve: Any, solution: Array, g: Array, out: Array
+) -> tuple[float, float]:
+    """The pullback of one row, as `rows.pull`: the gradient in x to `out`; returns (gk, gtau)."""
+    if solution[CODE] == UNDEFINED:
+        out[...] = np.nan
+        return np.nan, np.nan
+    if not is_solved(solution[CODE]):
+        out[...] = 0
+        return 0.0, 0.0
+    if solution[CODE] == MIXED:
+        finite = np.isfinite(x)
+        values = np.empty(np.count_nonzero(finite), x.dtype)
+        gk, gtau = pull(x[finite], tau, curve, _as_finite(solution), g[finite], values)
+        out[...] = 0
+        out[finite] = values
+        return gk, gtau
+    w0, wg, wt, wgt = _moments(x, g, tau, curve, solution)
+    mean = wg / w0 if w0 > 0.0 else 0.0
+    _spread(x, g, tau, curve, solution, mean, 0.0, out)
+    return mean, -(wgt - mean * wt) / tau
+
+
+def _as_finite(solution: Array) -> Array:
+    """The same threshold for the finite part of the row."""
+    return np.array([*solution[:CODE], FINITE])

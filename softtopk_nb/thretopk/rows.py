@@ -1,0 +1,318 @@
+"""ThreTopK on rows: value, tangent, pullback and potential, each for rows lo .. hi of a batch.
+
+`solve` leaves in `solution` what the others need, so that none of them solves again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._compile import kernel, overload_scalar, row, scalar, summing
+from .._rows import (
+    ALL,
+    MIXED,
+    UNDEFINED,
+    classify,
+    compress,
+    expand,
+    fill_constant,
+    is_solved,
+    survey,
+)
+from .._scalars import from_ordinal
+from .curves import excess, split
+from .scan import scan
+from .solver import (
+    BLOCK,
+    MAX,
+    MIN,
+    REST,
+    STATE,
+    C,
+    D,
+    advance,
+    begin,
+    fill,
+    guess,
+    halve,
+    inverse_temperature,
+    place,
+    precise,
+    sample,
+    tally,
+)
+
+__all__ = [
+    "CODE",
+    "METHODS",
+    "SOLUTION",
+    "moments",
+    "potential",
+    "pull",
+    "push",
+    "solve",
+    "solve_row",
+    "search",
+    "spread",
+]
+
+# A solved row: the threshold c + tau (d + rest), and which kind of row it was (`_rows`).
+# C, D and REST are shared with the solver's state.
+CODE = 3
+SOLUTION = 4
+
+SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
+LARGEST_SAMPLE = 65536
+
+
+class Newton(NamedTuple):
+    """Sort-free passes, steered by a model of the row."""
+
+    modelled: bool = True
+    sampled: bool = True
+
+
+class Scan(NamedTuple):
+    """Sort, then try every number of entries above the threshold."""
+
+    modelled: bool = True
+    sampled: bool = False
+
+
+class Bisect(NamedTuple):
+    """Halve the bracket until the mass is right."""
+
+    modelled: bool = False
+    sampled: bool = False
+
+
+METHODS: dict[str, Any] = {"newton": Newton(), "scan": Scan(), "bisect": Bisect()}
+
+
+@row
+def _first_guess(method, state, x, curve, k, inv):
+    pivot = x.dtype.type(0.5 * state[MIN] + 0.5 * state[MAX])
+    if not place(state, np.float64(pivot), guess(x, pivot, k, inv), inv):
+        halve(state, inv, method.modelled)
+
+
+@row
+def _first_scan(method, state, x, curve, k, inv):
+    c, d = scan(x, curve, k, inv)
+    place(state, c, d, inv)
+
+
+_FIRST: dict[type, Any] = {Newton: _first_guess, Scan: _first_scan, Bisect: _first_guess}
+
+
+def first(method, state, x, curve, k, inv):
+    """The threshold to start from, once the bracket is set."""
+    _FIRST[type(method)](method, state, x, curve, k, inv)
+
+
+@overload_scalar(first, inline=True)
+def _first(method, state, x, curve, k, inv):
+    return _FIRST[method.instance_class]
+
+
+@row
+def search(state, x, curve, k, inv, method, smallest, largest):
+    """Solve sum f((x - lambda)/tau) = k for a finite row, 0 < k < n.
+
+    A long row is first solved, roughly, on a sample of its entries.
+    """
+    T = x.dtype.type
+    n = x.shape[0]
+    part, share, enough = x, k, precise(curve, inv)
+    if method.sampled and n >= SAMPLED:
+        part = np.empty(min(n // 256 * 16, LARGEST_SAMPLE), x.dtype)
+        share, enough = k * sample(x, part) / n, 0.02
+    begin(state, curve, share, part.shape[0], smallest, largest)
+    first(method, state, part, curve, share, inv)
+    while True:
+        sums = tally(part, T(state[C]), inv, T(state[D]), curve)
+        if advance(state, sums, share, curve, inv, method.modelled, enough):
+            if part.shape[0] == n:
+                return
+            part, share, enough = x, k, precise(curve, inv)
+            c, d = state[C], state[D] + state[REST]
+            begin(state, curve, k, n, smallest, largest)
+            place(state, c, d, inv)
+
+
+@scalar
+def constant_threshold(code):
+    """The threshold of a row that is constant on its finite entries."""
+    if code == UNDEFINED:
+        return np.nan
+    return -np.inf if code == ALL else np.inf
+
+
+@row
+def solve_row(x, k, tau, curve, method, out, solution, state):
+    """One row: write p to `out` (unless it is empty) and the threshold to `solution`."""
+    T = x.dtype.type
+    lo, hi = survey(x)
+    code, finite, above, left = classify(x, k, lo, hi)
+    wanted = out.shape[0] > 0
+    if is_solved(code):
+        present, values = x, out
+        if code == MIXED:
+            present = values = np.empty(finite, x.dtype)
+            compress(x, x, present)
+            lo, hi = survey(present)
+        inv = inverse_temperature(tau, x)
+        smallest, largest = np.float64(from_ordinal(lo)), np.float64(from_ordinal(hi))
+        search(state, present, curve, left, inv, method, smallest, largest)
+        if wanted:
+            fill(present, T(state[C]), inv, T(state[D]), T(state[REST]), curve, values)
+            if code == MIXED:
+                expand(x, values, 1.0, out)
+    else:
+        state[C], state[D], state[REST] = constant_threshold(code), 0.0, 0.0
+        if wanted:
+            fill_constant(x, k, code, above, out)
+    solution[C], solution[D], solution[REST] = state[C], state[D], state[REST]
+    solution[CODE] = code
+
+
+@kernel
+def solve(lo, hi, x, k, tau, curve, method, out, solution):
+    """Rows lo .. hi: p and the thresholds."""
+    state = np.empty(STATE)
+    for i in range(lo, hi):
+        solve_row(x[i], k[i], tau[i], curve, method, out[i], solution[i], state)
+
+
+@summing
+def moments(x, v, c, inv, d, curve):
+    """Sums over the row of w, w v, w t and w v t, with w = f'(t)."""
+    T = x.dtype.type
+    w0, wv, wt, wvt = 0.0, 0.0, 0.0, 0.0
+    for start in range(0, x.shape[0], BLOCK):
+        xs = x[start : start + BLOCK]
+        vs = v[start : start + BLOCK]
+        s0, sv, st, svt = T(0), T(0), T(0), T(0)
+        for i in range(xs.shape[0]):
+            t = (xs[i] - c) * inv - d
+            _, _, _, w = split(curve, t)
+            # A saturated entry may lie infinitely many temperatures away: 0 * inf is not 0.
+            wti = w * t if w > T(0) else T(0)
+            s0 += w
+            sv += w * vs[i]
+            st += wti
+            svt += wti * vs[i]
+        w0 += s0
+        wv += sv
+        wt += st
+        wvt += svt
+    return w0, wv, wt, wvt
+
+
+@scalar
+def spread(x, v, c, inv, d, curve, mean, dtau, out):
+    """Write (w/tau) (v - t dtau - mean): Theorem thm-jacobian, Theorem thm-derivatives-k-tau."""
+    T = x.dtype.type
+    mean, dtau = T(mean), T(dtau)
+    for i in range(x.shape[0]):
+        t = (x[i] - c) * inv - d
+        _, _, _, w = split(curve, t)
+        move = v[i] - mean
+        if dtau != T(0) and w > T(0):
+            move -= t * dtau
+        out[i] = w * inv * move
+
+
+@scalar
+def present_part(x, v, code):
+    """The finite entries of a row and what belongs to them."""
+    if code != MIXED:
+        return x, v
+    finite = np.count_nonzero(np.isfinite(x))
+    xs, vs = np.empty(finite, x.dtype), np.empty(finite, x.dtype)
+    compress(x, x, xs)
+    compress(x, v, vs)
+    return xs, vs
+
+
+@kernel
+def push(lo, hi, x, tau, curve, solution, v, dk, dtau, out):
+    """Rows lo .. hi: dp along (v, dk, dtau)."""
+    T = x.dtype.type
+    for i in range(lo, hi):
+        code = int(solution[i, CODE])
+        if not is_solved(code):
+            out[i] = T(np.nan) if code == UNDEFINED else T(0)
+            continue
+        inv = inverse_temperature(tau[i], x)
+        c, d = T(solution[i, C]), T(solution[i, D])
+        xs, vs = present_part(x[i], v[i], code)
+        w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve)
+        # All weights zero: every entry is saturated, and nothing moves.
+        mean = (wv - dtau[i] * wt - dk[i] / inv) / w0 if w0 > 0.0 else 0.0
+        if code == MIXED:
+            spread(xs, vs, c, inv, d, curve, mean, dtau[i], vs)
+            expand(x[i], vs, 0.0, out[i])
+        else:
+            spread(xs, vs, c, inv, d, curve, mean, dtau[i], out[i])
+
+
+@kernel
+def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau):
+    """Rows lo .. hi: the gradients of <g, p>. The Jacobian in x is symmetric."""
+    T = x.dtype.type
+    for i in range(lo, hi):
+        code = int(solution[i, CODE])
+        if not is_solved(code):
+            nothing = np.nan if code == UNDEFINED else 0.0
+            gx[i] = T(nothing)
+            gk[i] = gtau[i] = nothing
+            continue
+        inv = inverse_temperature(tau[i], x)
+        c, d = T(solution[i, C]), T(solution[i, D])
+        xs, gs = present_part(x[i], g[i], code)
+        w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve)
+        mean = wg / w0 if w0 > 0.0 else 0.0
+        gk[i] = mean
+        gtau[i] = -np.float64(inv) * (wgt - mean * wt)
+        if code == MIXED:
+            spread(xs, gs, c, inv, d, curve, mean, 0.0, gs)
+            expand(x[i], gs, 0.0, gx[i])
+        else:
+            spread(xs, gs, c, inv, d, curve, mean, 0.0, gx[i])
+
+
+@summing
+def smoothed_sum(x, tau, curve, c, d):
+    """Sum of F(t) over the finite entries, in float64."""
+    total = 0.0
+    for i in range(x.shape[0]):
+        if np.isfinite(x[i]):
+            t = (np.float64(x[i]) - c) / tau - d
+            total += max(t, 0.0) + excess(curve, t)
+    return total
+
+
+@kernel
+def potential(lo, hi, x, k, tau, curve, solution, out):
+    """Rows lo .. hi: phi = tau * min over l of [k l + sum F(x/tau - l)] (Theorem thm-potential)."""
+    for i in range(lo, hi):
+        code = int(solution[i, CODE])
+        above = np.count_nonzero(x[i] == np.inf)
+        if code == UNDEFINED:
+            out[i] = np.nan
+        elif k[i] == 0.0:
+            out[i] = 0.0
+        elif above > 0:
+            out[i] = np.inf
+        elif code == ALL:
+            # lambda -> -inf: F(t) = t + const for every entry.
+            out[i] = 0.0
+            for value in x[i]:
+                if np.isfinite(value):
+                    out[i] += value + tau[i] * excess(curve, 1e6)
+        else:
+            c, d = solution[i, C], solution[i, D] + solution[i, REST]
+            out[i] = k[i] * c + tau[i] * (k[i] * d + smoothed_sum(x[i], tau[i], curve, c, d))

@@ -1,0 +1,269 @@
+"""The threshold of one row: where to look next, given what one pass over the row has found.
+
+The threshold is kept as lambda = c + tau (d + rest): c a number of the row's own type among its
+entries, d a number of the same type in units of the temperature, `rest` what rounding took from
+d. Entries near the threshold lie within a factor two of c, so x_i - c is exact there (Sterbenz)
+and neither a large offset nor a long row costs accuracy.
+
+A pass returns the four sums (m, a, b, w) of `curves.split`. The residual
+r = sum p - k = (m - k) - a + b subtracts whole numbers before it adds tails: it keeps its
+relative accuracy when nearly every entry is saturated. See docs, Proposition prop-solver.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .._compile import scalar, summing
+from .._scalars import from_ordinal, to_ordinal
+from .curves import is_exponential, is_smooth, quantile, split
+
+__all__ = [
+    "MAX",
+    "MIN",
+    "C",
+    "D",
+    "REST",
+    "STATE",
+    "advance",
+    "begin",
+    "fill",
+    "guess",
+    "inverse_temperature",
+    "place",
+    "precise",
+    "sample",
+    "tally",
+]
+
+# The solver's state: a record of float64, so that a driver in Python can hold it too.
+C, D, REST = 0, 1, 2  # the threshold in hand
+LO_C, LO_D, LO_R = 3, 4, 5  # highest threshold known to be too low, and its residual
+HI_C, HI_D, HI_R = 6, 7, 8  # lowest threshold known to be too high, and its residual
+MIN, MAX = 9, 10  # range of the entries
+LAST_R, PASSES, STALLED, FALLBACKS = 11, 12, 13, 14
+STATE = 15
+
+BLOCK = 1024  # entries summed in the row's own type before float64 takes over
+MOST_PASSES = 500  # never reached: bisection on ordinals ends after 64 of its turns
+
+
+@scalar
+def inverse_temperature(tau, x):
+    """1/tau in the type of the row x, kept finite and normal."""
+    T = x.dtype.type
+    info = np.finfo(T)
+    inv = T(1.0 / tau)
+    return info.tiny if inv < info.tiny else info.max if inv > info.max else inv
+
+
+@scalar
+def gap(c1, d1, c2, d2, inv):
+    """How far the first threshold lies above the second, in units of the temperature."""
+    return (c1 - c2) * inv + (d1 - d2)
+
+
+@scalar
+def place(state, c, d, inv):
+    """Move the threshold to c + tau d; say whether that is strictly within the bracket.
+
+    c moves to the float next to the threshold, within the range of the row.
+    """
+    T = type(inv)
+    target = c + d / inv
+    target = state[MIN] if target < state[MIN] else state[MAX] if target > state[MAX] else target
+    near = np.float64(T(target))
+    rest = np.float64(T(d - (near - c) * inv))
+    if not abs(rest) < np.inf:
+        rest = 0.0
+    state[C], state[D], state[REST] = near, rest, 0.0
+    above = gap(near, rest, state[LO_C], state[LO_D], inv)
+    below = gap(state[HI_C], state[HI_D], near, rest, inv)
+    return above > 0.0 and below > 0.0
+
+
+@scalar
+def begin(state, curve, k, n, smallest, largest):
+    """Bracket the threshold: [min x - tau q, max x - tau q] with f(q) = k/n."""
+    q = quantile(curve, k / n)
+    slack = 1e-3 * (1.0 + abs(q))  # the quantile is rounded, the bracket must not be
+    state[MIN], state[MAX] = smallest, largest
+    state[LO_C], state[LO_D], state[LO_R] = smallest, -q - slack, n - k
+    state[HI_C], state[HI_D], state[HI_R] = largest, -q + slack, -k
+    state[LAST_R] = np.inf
+    state[PASSES] = state[STALLED] = state[FALLBACKS] = 0.0
+
+
+@summing
+def guess(x, pivot, k, inv):
+    """How far above the pivot to start: the k/n quantile of a logistic law of the row's spread.
+
+    p sums to k where a fraction k/n of x + tau * noise lies above lambda, noise of CDF f: the
+    variances of the two add.
+    """
+    T = x.dtype.type
+    n = x.shape[0]
+    s, ss = T(0), T(0)
+    for i in range(n):
+        z = (x[i] - pivot) * inv
+        s += z
+        ss += z * z
+    mean = s / n
+    variance = ss / n - mean * mean
+    spread = math.sqrt((variance if variance > 0.0 else 0.0) + 3.0)
+    return mean + 0.55 * spread * math.log((n - k) / k)
+
+
+@scalar
+def sample(x, out):
+    """Copy runs of 16 neighbours from all over the row; returns how many entries were copied."""
+    runs = out.shape[0] // 16
+    stride = x.shape[0] // runs
+    for j in range(runs):
+        for i in range(16):
+            out[16 * j + i] = x[j * stride + i]
+    return 16 * runs
+
+
+@summing
+def tally(x, c, inv, d, curve):
+    """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d."""
+    T = x.dtype.type
+    m, a, b, w = 0.0, 0.0, 0.0, 0.0
+    for start in range(0, x.shape[0], BLOCK):
+        part = x[start : start + BLOCK]
+        ms, As, bs, ws = T(0), T(0), T(0), T(0)
+        for i in range(part.shape[0]):
+            mi, ai, bi, wi = split(curve, (part[i] - c) * inv - d)
+            ms += mi
+            As += ai
+            bs += bi
+            ws += wi
+        m += ms
+        a += As
+        b += bs
+        w += ws
+    return m, a, b, w
+
+
+@scalar
+def fill(x, c, inv, d, rest, curve, out):
+    """Write p = f(t - rest), to first order in the rounding remainder `rest`."""
+    for i in range(x.shape[0]):
+        u, a, b, w = split(curve, (x[i] - c) * inv - d)
+        out[i] = u - a + b - w * rest
+
+
+@scalar
+def precise(curve, inv):
+    """The step length below which the threshold is exact to rounding once the step is taken.
+
+    Where f' is continuous a step s leaves an error of order s^2; elsewhere entries that cross a
+    kink leave one of order s.
+    """
+    T = type(inv)
+    eps = np.float64(np.finfo(T).eps)
+    return 0.5 * math.sqrt(eps) if is_smooth(curve) else 4.0 * eps
+
+
+@scalar
+def model_step(curve, k, m, a, b, w):
+    """The step from the sums of one pass; NaN or infinite where they say nothing.
+
+    Exponential model: the upper tails grow as e^(rho s), the lower ones fall as e^(-rho s) with
+    rho = w/(a + b), so that y = e^(rho s) solves a y^2 + (k - m) y - b = 0. It is exact for exp
+    and laplace while no entry changes side (Theorems thm-closed-form-exp and -laplace), agrees
+    with Newton to first order always, and does not crawl where all entries are far in the tails.
+    Otherwise Newton, exact for clip while no entry changes piece (thm-closed-form-clip).
+    """
+    if not w > 0.0:
+        return np.nan
+    if not is_exponential(curve):
+        return ((m - k) - a + b) / w
+    g = k - m
+    root = math.hypot(g, 2.0 * math.sqrt(a) * math.sqrt(b))
+    y = 2.0 * b / (g + root) if g >= 0.0 else (root - g) / (2.0 * a)
+    return math.log(y) * (a + b) / w if y > 0.0 else np.nan
+
+
+@scalar
+def halve(state, inv, modelled):
+    """Move to the inside of the bracket without a model; say whether there is an inside.
+
+    Illinois' regula falsi for moderate rows; every third turn a midpoint, by turns of the
+    values and of the ordinals: the latter ends after at most 64 turns whatever the spread.
+    """
+    turn = int(state[FALLBACKS]) % 6
+    state[FALLBACKS] += 1.0
+    width = gap(state[HI_C], state[HI_D], state[LO_C], state[LO_D], inv)
+    T = type(inv)
+    lo, hi = to_ordinal(T(state[LO_C])), to_ordinal(T(state[HI_C]))
+    # An overflowing width leaves only the ordinals; adjacent floats leave only the values.
+    if (turn == 5 or not abs(width) < np.inf) and hi - lo > 1:
+        # Halves of each, not half of the sum: the sum of two ordinals can overflow.
+        middle = (lo >> 1) + (hi >> 1) + (lo & hi & 1)
+        return place(state, np.float64(from_ordinal(type(lo)(middle))), 0.0, inv)
+    share = 0.5
+    if modelled and turn % 3 != 2:
+        share = state[LO_R] / (state[LO_R] - state[HI_R])
+        share = 0.01 if share < 0.01 else 0.99 if share > 0.99 else share
+    return place(state, state[LO_C], state[LO_D] + share * width, inv)
+
+
+@scalar
+def advance(state, sums, k, curve, inv, modelled, enough):
+    """Take the sums of a pass at the threshold in hand; move it, or say that it is found.
+
+    `modelled`: steps come from a model of the row, not from bisection alone. `enough` is the
+    length of a model's step that ends the search.
+    """
+    m, a, b, w = sums
+    r = (m - k) - a + b
+    state[PASSES] += 1.0
+    if not (r < 0.0 or r > 0.0):
+        return True
+    if r > 0.0:
+        if state[LAST_R] > 0.0:
+            state[HI_R] *= 0.5  # Illinois: the end that stays counts for less
+        state[LO_C], state[LO_D], state[LO_R] = state[C], state[D], r
+    else:
+        if state[LAST_R] < 0.0:
+            state[LO_R] *= 0.5
+        state[HI_C], state[HI_D], state[HI_R] = state[C], state[D], r
+
+    eps = np.float64(np.finfo(type(inv)).eps)
+    step = np.nan
+    if modelled:
+        step = model_step(curve, k, m, a, b, w)
+    elif abs(r) <= 2.0 * eps * (a + b):
+        return True  # bisection stops on mass, not on the width of its bracket
+    c, d = state[C], state[D]
+    exact = is_exponential(curve) or abs(r) <= max(enough, 1e3 * eps) * max(1.0, k)
+    if abs(step) <= enough and exact:
+        settle(state, d + step, inv)
+        return True
+    if state[PASSES] >= MOST_PASSES:
+        return True
+
+    # A model that does not halve the residual loses its turn twice.
+    stalled = abs(r) > 0.5 * abs(state[LAST_R])
+    state[LAST_R] = r
+    state[STALLED] = 2.0 if stalled else state[STALLED] - 1.0
+    if abs(step) < np.inf and state[STALLED] <= 0.0 and place(state, c, d + step, inv):
+        return False
+    if halve(state, inv, modelled):
+        return False
+    # The ends of the bracket are neighbours: rounding allows nothing better.
+    state[C], state[D] = c, d
+    if abs(step) <= 8.0 * eps * (1.0 + abs(d)):
+        settle(state, d + step, inv)
+    return True
+
+
+@scalar
+def settle(state, d, inv):
+    """Keep d to the last bit: what its type cannot hold goes to `rest`."""
+    state[D] = np.float64(type(inv)(d))
+    state[REST] = d - state[D]
