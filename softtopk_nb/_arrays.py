@@ -5,6 +5,7 @@ No array library is imported here: a kind can only come in if its library is alr
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -80,8 +81,8 @@ def to_rows(x: npt.NDArray[Any], axis: int, dtype: type) -> npt.NDArray[Any]:
     """`x` as (rows, n) with the axis last, contiguous, of `dtype`; a view where that is possible."""
     if axis != x.ndim - 1:
         x = np.moveaxis(x, axis, -1)
-    rows = np.ascontiguousarray(x, dtype=dtype)
-    rows = rows.reshape((rows.size // rows.shape[-1] if rows.size else 0, rows.shape[-1]))
+    *batch, n = x.shape
+    rows = np.ascontiguousarray(x, dtype=dtype).reshape((math.prod(batch), n))
     return rows if rows.flags.writeable else np.asarray(_Writable(rows))
 
 

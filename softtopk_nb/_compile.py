@@ -23,7 +23,7 @@ from numba import njit
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import overload, register_jitable
 
-__all__ = ["kernel", "overload_scalar", "package_stamp", "row", "scalar", "summing"]
+__all__ = ["in_memory", "kernel", "overload_scalar", "package_stamp", "row", "scalar", "summing"]
 
 _EXACT = {"fastmath": False, "error_model": "numpy"}
 # No `nnan`, no `ninf`: the rules for NaN and infinities are promises.
@@ -62,6 +62,15 @@ def _cached(dispatcher: Any) -> Any:
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile an entry point over arrays: lazily, cached, without the GIL, IEEE arithmetic."""
     return _cached(njit(nogil=True, **_EXACT)(function))
+
+
+@functools.cache
+def in_memory(compiled: Any) -> Any:
+    """The same kernel without the disk cache, for arguments whose types end with the process.
+
+    A user's own functions are such: their code would be written to disk and never found again.
+    """
+    return njit(nogil=True, **_EXACT)(compiled.py_func)
 
 
 def scalar(function: Callable[..., Any]) -> Any:

@@ -45,8 +45,8 @@ def is_solved(code):
 
 @scalar
 def survey(x):
-    """Ordinals of the smallest and the largest entry of a non-empty row; NaNs lie outermost."""
-    lo = hi = to_ordinal(x[0])
+    """Ordinals of the smallest and the largest entry, 0 for an empty row; NaNs lie outermost."""
+    lo = hi = to_ordinal(x[0] if x.shape[0] > 0 else x.dtype.type(0))
     for i in range(x.shape[0]):
         o = to_ordinal(x[i])
         lo = o if o < lo else lo

@@ -10,7 +10,7 @@ from .. import _operator, _schedule
 from . import long as _long
 from . import rows as _rows
 from .curve import Curve
-from .curves import CURVES, Entmax, UserCurve
+from .curves import CURVES, Entmax, UserCurve, kernel_for
 from .scan import SCANNED
 
 __all__ = ["Curve", "thretopk"]
@@ -141,7 +141,7 @@ class ThreTopK(_operator.Differentiable):
         solution = self._solve(rows, call.plan, np.empty((len(rows.x), 0), rows.x.dtype))
         phi = np.empty(len(rows.x))
         _schedule.over(
-            len(phi), 16 * rows.x.size, _rows.potential, *rows, curve, solution, phi
+            len(phi), 16 * rows.x.size, kernel_for(curve, _rows.potential), *rows, curve, solution, phi
         )
         return self._give_back_batch(call, call.sign * phi)
 
@@ -206,9 +206,9 @@ class ThreTopK(_operator.Differentiable):
         if self._is_long(rows, plan):
             for i in range(len(x)):
                 _long.solve(x[i], k[i], tau[i], plan.curve, out[i], solution[i])
-        elif x.shape[1]:
+        else:
             _schedule.over(
-                len(x), x.size, _rows.solve, x, k, tau, plan.curve, plan.method, out, solution
+                len(x), x.size, kernel_for(plan.curve, _rows.solve), x, k, tau, plan.curve, plan.method, out, solution
             )
         return solution
 
@@ -238,7 +238,7 @@ class ThreTopK(_operator.Differentiable):
                 _long.push(x[i], tau[i], plan.curve, state[i], dx[i], dk[i], dtau[i], dp[i])
         else:
             _schedule.over(
-                len(x), x.size, _rows.push, x, tau, plan.curve, state, dx, dk, dtau, dp
+                len(x), x.size, kernel_for(plan.curve, _rows.push), x, tau, plan.curve, state, dx, dk, dtau, dp
             )
 
     def _pull(
@@ -257,7 +257,7 @@ class ThreTopK(_operator.Differentiable):
                 gk[i], gtau[i] = _long.pull(x[i], tau[i], plan.curve, state[i], g[i], gx[i])
         else:
             _schedule.over(
-                len(x), x.size, _rows.pull, x, tau, plan.curve, state, g, gx, gk, gtau
+                len(x), x.size, kernel_for(plan.curve, _rows.pull), x, tau, plan.curve, state, g, gx, gk, gtau
             )
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from .._compile import overload_scalar, scalar
+from .._compile import in_memory, overload_scalar, scalar
 from .._scalars import exp_neg
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "excess",
     "is_exponential",
     "is_smooth",
+    "kernel_for",
     "quantile",
     "split",
 ]
@@ -267,6 +268,11 @@ _TRAITS: dict[type, _Traits] = {
     Entmax: _Traits(_split_entmax, _excess_entmax, _quantile_entmax, False, False),
     UserCurve: _Traits(_split_user, _excess_user, _quantile_search, False, True),
 }
+
+
+def kernel_for(curve: Any, kernel: Any) -> Any:
+    """The kernel to call with this curve."""
+    return in_memory(kernel) if isinstance(curve, UserCurve) else kernel
 
 
 def _traits(curve: Any) -> _Traits:

@@ -15,6 +15,7 @@ from .._rows import FINITE, MIXED, UNDEFINED, classify, is_solved, survey
 from .._scalars import from_ordinal
 from .._schedule import LONG, over
 from . import rows
+from .curves import kernel_for
 from .rows import CODE, METHODS, moments, spread
 from .solver import (
     REST,
@@ -125,16 +126,16 @@ def _solve_finite(x: Array, k: float, tau: float, curve: Any, ends: Any, out: Ar
     share = np.array([k * SAMPLE / len(x)])
     nothing = np.empty((1, 0), x.dtype)
     newton = METHODS["newton"]
-    rows.solve(0, 1, few[None], share, np.array([tau]), curve, newton, nothing, start)
+    kernel_for(curve, rows.solve)(0, 1, few[None], share, np.array([tau]), curve, newton, nothing, start)
     state = np.empty(STATE)
-    open_search(state, x, tau, curve, k, *ends, start[0, C], start[0, D])
+    kernel_for(curve, open_search)(state, x, tau, curve, k, *ends, start[0, C], start[0, D])
     sums = np.empty((_parts(x), 4))
     while True:
-        over(len(sums), x.size, tally_parts, x, tau, state, curve, sums)
-        if step(state, x, tau, sums, curve, k):
+        over(len(sums), x.size, kernel_for(curve, tally_parts), x, tau, state, curve, sums)
+        if kernel_for(curve, step)(state, x, tau, sums, curve, k):
             break
     if len(out):
-        over(len(sums), x.size, fill_parts, x, tau, state, curve, out)
+        over(len(sums), x.size, kernel_for(curve, fill_parts), x, tau, state, curve, out)
     return state
 
 
@@ -146,7 +147,7 @@ def solve(x: Array, k: float, tau: float, curve: Any, out: Array, solution: Arra
     code, _, _, left, smallest, largest = what_row(x, k, lo, hi)
     if len(x) < LONG or not is_solved(code):
         one = x[None], np.array([k]), np.array([tau])
-        rows.solve(0, 1, *one, curve, METHODS["newton"], out[None], solution[None])
+        kernel_for(curve, rows.solve)(0, 1, *one, curve, METHODS["newton"], out[None], solution[None])
     elif code != MIXED:
         state = _solve_finite(x, k, tau, curve, (smallest, largest), out)
         solution[[C, D, REST]] = state[[C, D, REST]]
@@ -164,14 +165,14 @@ def solve(x: Array, k: float, tau: float, curve: Any, out: Array, solution: Arra
 
 def _moments(x: Array, v: Array, tau: float, curve: Any, solution: Array) -> Array:
     sums = np.empty((_parts(x), 4))
-    over(len(sums), x.size, moments_parts, x, v, tau, solution, curve, sums)
+    over(len(sums), x.size, kernel_for(curve, moments_parts), x, v, tau, solution, curve, sums)
     return sums.sum(axis=0)
 
 
 def _spread(
     x: Array, v: Array, tau: float, curve: Any, solution: Array, mean: float, dtau: float, out: Array
 ) -> None:
-    over(_parts(x), x.size, spread_parts, x, v, tau, solution, curve, mean, dtau, out)
+    over(_parts(x), x.size, kernel_for(curve, spread_parts), x, v, tau, solution, curve, mean, dtau, out)
 
 
 def push(

@@ -51,7 +51,9 @@ __all__ = [
     "moments",
     "potential",
     "pull",
+    "pull_row",
     "push",
+    "push_row",
     "solve",
     "solve_row",
     "search",
@@ -94,22 +96,20 @@ METHODS: dict[str, Any] = {"newton": Newton(), "scan": Scan(), "bisect": Bisect(
 @row
 def _first_guess(method, state, x, curve, k, inv):
     pivot = x.dtype.type(0.5 * state[MIN] + 0.5 * state[MAX])
-    if not place(state, np.float64(pivot), guess(x, pivot, k, inv), inv):
-        halve(state, inv, method.modelled)
+    return np.float64(pivot), guess(x, pivot, k, inv)
 
 
 @row
 def _first_scan(method, state, x, curve, k, inv):
-    c, d = scan(x, curve, k, inv)
-    place(state, c, d, inv)
+    return scan(x, curve, k, inv)
 
 
 _FIRST: dict[type, Any] = {Newton: _first_guess, Scan: _first_scan, Bisect: _first_guess}
 
 
 def first(method, state, x, curve, k, inv):
-    """The threshold to start from, once the bracket is set."""
-    _FIRST[type(method)](method, state, x, curve, k, inv)
+    """(c, d): the threshold to start from, once the bracket is set."""
+    return _FIRST[type(method)](method, state, x, curve, k, inv)
 
 
 @overload_scalar(first, inline=True)
@@ -130,7 +130,10 @@ def search(state, x, curve, k, inv, method, smallest, largest):
         part = np.empty(min(n // 256 * 16, LARGEST_SAMPLE), x.dtype)
         share, enough = k * sample(x, part) / n, 0.02
     begin(state, curve, share, part.shape[0], smallest, largest)
-    first(method, state, part, curve, share, inv)
+    c, d = first(method, state, part, curve, share, inv)
+    # The squares or differences of a row that spans nearly all numbers can overflow.
+    if not (abs(d) < np.inf and place(state, c, d, inv)):
+        halve(state, inv, method.modelled)
     while True:
         sums = tally(part, T(state[C]), inv, T(state[D]), curve)
         if advance(state, sums, share, curve, inv, method.modelled, enough):
@@ -237,51 +240,64 @@ def present_part(x, v, code):
     return xs, vs
 
 
+@row
+def push_row(x, tau, curve, solution, v, dk, dtau, out):
+    """One row: dp along (v, dk, dtau)."""
+    T = x.dtype.type
+    code = int(solution[CODE])
+    if not is_solved(code):
+        for i in range(x.shape[0]):
+            out[i] = T(np.nan) if code == UNDEFINED else T(0)
+        return
+    inv = inverse_temperature(tau, x)
+    c, d = T(solution[C]), T(solution[D])
+    xs, vs = present_part(x, v, code)
+    w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve)
+    # All weights zero: every entry is saturated, and nothing moves.
+    mean = (wv - dtau * wt - dk / inv) / w0 if w0 > 0.0 else 0.0
+    target = vs if code == MIXED else out
+    spread(xs, vs, c, inv, d, curve, mean, dtau, target)
+    if code == MIXED:
+        expand(x, target, 0.0, out)
+
+
+@row
+def pull_row(x, tau, curve, solution, g, gx):
+    """One row: the gradient in x of <g, p> to `gx`; returns those in k and in the temperature.
+
+    The Jacobian in x is symmetric, so this is `push_row` along g, with two sums more.
+    """
+    T = x.dtype.type
+    code = int(solution[CODE])
+    if not is_solved(code):
+        nothing = np.nan if code == UNDEFINED else 0.0
+        for i in range(x.shape[0]):
+            gx[i] = T(nothing)
+        return nothing, nothing
+    inv = inverse_temperature(tau, x)
+    c, d = T(solution[C]), T(solution[D])
+    xs, gs = present_part(x, g, code)
+    w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve)
+    mean = wg / w0 if w0 > 0.0 else 0.0
+    target = gs if code == MIXED else gx
+    spread(xs, gs, c, inv, d, curve, mean, 0.0, target)
+    if code == MIXED:
+        expand(x, target, 0.0, gx)
+    return mean, -np.float64(inv) * (wgt - mean * wt)
+
+
 @kernel
 def push(lo, hi, x, tau, curve, solution, v, dk, dtau, out):
-    """Rows lo .. hi: dp along (v, dk, dtau)."""
-    T = x.dtype.type
+    """Rows lo .. hi of `push_row`."""
     for i in range(lo, hi):
-        code = int(solution[i, CODE])
-        if not is_solved(code):
-            out[i] = T(np.nan) if code == UNDEFINED else T(0)
-            continue
-        inv = inverse_temperature(tau[i], x)
-        c, d = T(solution[i, C]), T(solution[i, D])
-        xs, vs = present_part(x[i], v[i], code)
-        w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve)
-        # All weights zero: every entry is saturated, and nothing moves.
-        mean = (wv - dtau[i] * wt - dk[i] / inv) / w0 if w0 > 0.0 else 0.0
-        if code == MIXED:
-            spread(xs, vs, c, inv, d, curve, mean, dtau[i], vs)
-            expand(x[i], vs, 0.0, out[i])
-        else:
-            spread(xs, vs, c, inv, d, curve, mean, dtau[i], out[i])
+        push_row(x[i], tau[i], curve, solution[i], v[i], dk[i], dtau[i], out[i])
 
 
 @kernel
 def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau):
-    """Rows lo .. hi: the gradients of <g, p>. The Jacobian in x is symmetric."""
-    T = x.dtype.type
+    """Rows lo .. hi of `pull_row`."""
     for i in range(lo, hi):
-        code = int(solution[i, CODE])
-        if not is_solved(code):
-            nothing = np.nan if code == UNDEFINED else 0.0
-            gx[i] = T(nothing)
-            gk[i] = gtau[i] = nothing
-            continue
-        inv = inverse_temperature(tau[i], x)
-        c, d = T(solution[i, C]), T(solution[i, D])
-        xs, gs = present_part(x[i], g[i], code)
-        w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve)
-        mean = wg / w0 if w0 > 0.0 else 0.0
-        gk[i] = mean
-        gtau[i] = -np.float64(inv) * (wgt - mean * wt)
-        if code == MIXED:
-            spread(xs, gs, c, inv, d, curve, mean, 0.0, gs)
-            expand(x[i], gs, 0.0, gx[i])
-        else:
-            spread(xs, gs, c, inv, d, curve, mean, 0.0, gx[i])
+        gk[i], gtau[i] = pull_row(x[i], tau[i], curve, solution[i], g[i], gx[i])
 
 
 @summing

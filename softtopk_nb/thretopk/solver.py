@@ -201,7 +201,7 @@ def halve(state, inv, modelled):
     T = type(inv)
     lo, hi = to_ordinal(T(state[LO_C])), to_ordinal(T(state[HI_C]))
     # An overflowing width leaves only the ordinals; adjacent floats leave only the values.
-    if (turn == 5 or not abs(width) < np.inf) and hi - lo > 1:
+    if (turn == 5 or not abs(width) < np.inf) and lo + 1 < hi:  # hi - lo can overflow
         # Halves of each, not half of the sum: the sum of two ordinals can overflow.
         middle = (lo >> 1) + (hi >> 1) + (lo & hi & 1)
         return place(state, np.float64(from_ordinal(type(lo)(middle))), 0.0, inv)

@@ -1,0 +1,618 @@
+"""The rules that hold for every operator, tried on every operator of the registry.
+
+A new operator is tested by being registered; VARIANTS only adds option sets worth trying apart.
+Nothing here knows any mathematics: an operator is compared with itself, called in another way.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+import softtopk_nb as stk
+from softtopk_nb import _schedule
+from softtopk_nb._operator import Differentiable, registry
+
+VARIANTS = {
+    "thretopk": [
+        {"curve": "laplace"},
+        {"curve": "sigmoid"},
+        {"curve": "exp", "method": "scan"},
+        {"curve": "clip"},
+        {"curve": "normal"},
+        {"curve": "entmax", "alpha": 1.5},
+        {"curve": "laplace", "method": "bisect"},
+    ]
+}
+
+
+def _cases(smooth_only: bool = False):
+    for name, op in sorted(registry.items()):
+        if smooth_only and not isinstance(op, Differentiable):
+            continue
+        for options in VARIANTS.get(name, [{}]):
+            label = "-".join([name, *map(str, options.values())])
+            yield pytest.param(op, options, id=label)
+
+
+every = pytest.mark.parametrize(("op", "options"), list(_cases()))
+smooth = pytest.mark.parametrize(("op", "options"), list(_cases(smooth_only=True)))
+each_op = pytest.mark.parametrize("op", [pytest.param(o, id=n) for n, o in registry.items()])
+dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def same(a, b):
+    """Equal to the bit, NaNs included."""
+    a, b = np.asarray(a), np.asarray(b)
+    assert a.dtype == b.dtype
+    assert a.shape == b.shape
+    np.testing.assert_array_equal(a, b)
+
+
+def test_registry_holds_the_public_operators():
+    assert {"hardtopk", "thretopk"} <= set(registry)
+    assert set(VARIANTS) <= set(registry)
+    for name, op in registry.items():
+        assert getattr(stk, name) is op
+
+
+# Arrays
+
+
+@every
+@dtypes
+def test_any_layout_gives_the_same_bits(op, options, dtype, rng):
+    x = rng.normal(size=(6, 17)).astype(dtype)
+    expected = op(x, 3, **options)
+    before = x.copy()
+    readonly = x.copy()
+    readonly.flags.writeable = False
+    layouts = {
+        "read-only": readonly,
+        "Fortran": np.asfortranarray(x),
+        "strided": np.repeat(np.repeat(x, 2, axis=0), 3, axis=1)[::2, ::3],
+        "negative strides": x[::-1, ::-1].copy()[::-1, ::-1],
+        "byte-swapped": x.astype(x.dtype.newbyteorder()),
+        "broadcast rows": np.lib.stride_tricks.as_strided(x, x.shape, x.strides, writeable=False),
+    }
+    for name, y in layouts.items():
+        kept = y.copy()
+        same(op(y, 3, **options), expected)
+        np.testing.assert_array_equal(y, kept, err_msg=f"{name} input was modified")
+    same(x, before)
+    if dtype == np.float64:
+        same(op(x.tolist(), 3, **options), expected)
+        same(op(tuple(map(tuple, x)), 3, **options), expected)
+
+
+@every
+def test_axis(op, options, rng):
+    x = rng.normal(size=(4, 9, 5))
+    expected = np.stack(
+        [np.stack([op(x[i, :, j], 2, **options) for j in range(5)], -1) for i in range(4)]
+    )
+    same(op(x, 2, axis=1, **options), expected)
+    same(op(x, 2, axis=-2, **options), expected)
+    same(op(x, 2, axis=np.int64(1), **options), expected)
+
+
+@every
+@pytest.mark.parametrize(
+    ("given", "result"),
+    [
+        (np.float16, np.float16),
+        (np.float32, np.float32),
+        (np.float64, np.float64),
+        (np.int8, np.float64),
+        (np.uint64, np.float64),
+        (np.bool_, np.float64),
+        (">f4", np.float32),
+        (">f8", np.float64),
+        (">i4", np.float64),
+    ],
+)
+def test_dtypes(op, options, given, result):
+    x = np.array([[3, 0, 1, 2, 1], [0, 1, 0, 1, 1]]).astype(given)
+    p = op(x, 2, **options)
+    assert p.dtype == np.dtype(result)
+    assert p.dtype.isnative
+    wide = np.float32 if result == np.float16 else result
+    same(p, op(x.astype(wide), 2, **options).astype(result))
+
+
+@each_op
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.ones(4, complex),
+        np.array([1, 2, None, 4], object),
+        np.ones(4, np.longdouble),
+        np.array(["a", "b"]),
+        np.array(["2020-01-01", "2021-01-01"], "M8[D]"),
+        np.ma.masked_less([1.0, 2.0, 3.0], 2),
+    ],
+    ids=["complex", "object", "longdouble", "str", "datetime", "masked"],
+)
+def test_other_dtypes_are_refused(op, x):
+    with pytest.raises(TypeError, match=r"^x "):
+        op(x, 1)
+
+
+# k and temperature
+
+
+@every
+def test_k_and_temperature_per_row(op, options, rng):
+    x = rng.normal(size=(3, 4, 11))
+    k = rng.integers(0, 12, size=(3, 4))
+    tau = rng.uniform(0.1, 2, size=(4,))
+    assert len(np.unique(k)) > 3
+    p = op(x, k, temperature=tau, **options)
+    for i in range(3):
+        for j in range(4):
+            same(p[i, j], op(x[i, j], k[i, j], temperature=tau[j], **options))
+    column = op(x, k[:, :1], temperature=0.5, **options)
+    same(column, op(x, np.repeat(k[:, :1], 4, 1), temperature=0.5, **options))
+
+
+@each_op
+def test_real_k_only_where_it_may_be(op):
+    x = [3.0, 1.0, 2.0]
+    if op.real_k:
+        assert op(x, 1.5).sum() == pytest.approx(1.5, abs=1e-12)
+    else:
+        for k in (1.5, 2.0, np.float32(1)):
+            with pytest.raises(TypeError, match=r"^k is .*expected integers"):
+                op(x, k)
+
+
+@every
+def test_edges_are_exact(op, options, rng):
+    x = rng.normal(size=(2, 7))
+    same(op(x, 0, **options), np.zeros_like(x))
+    same(op(x, 7, **options), np.ones_like(x))
+    same(op([[5.0]], 1, **options), np.ones((1, 1)))
+    same(op([[5.0]], 0, **options), np.zeros((1, 1)))
+
+
+@every
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 5), (2, 0, 4)])
+def test_empty(op, options, shape):
+    x = np.empty(shape, np.float32)
+    same(op(x, 0, **options), x)
+    if isinstance(op, Differentiable):
+        p, dp = op.jvp(x, 0, x, **options)
+        same(p, x)
+        same(dp, x)
+        same(op.vjp(x, 0, **options)[1](x).x, x)
+
+
+@every
+def test_ties_and_constant_rows(op, options):
+    p = op(np.full((2, 8), 1e6), 4, **options)
+    assert p.sum(-1) == pytest.approx([4, 4], abs=1e-11)
+    if isinstance(op, Differentiable):
+        same(p, np.full_like(p, p[0, 0]))
+
+
+# largest, where, out
+
+
+@every
+def test_largest(op, options, rng):
+    x = rng.normal(size=(3, 10))
+    same(op(x, 4, largest=False, **options), op(-x, 4, **options))
+    same(op(x, 4, largest=np.True_, **options), op(x, 4, **options))
+
+
+@every
+@dtypes
+def test_where_is_as_if_removed(op, options, dtype, rng):
+    for n in (13, 5000):
+        x = rng.normal(size=(2, n)).astype(dtype)
+        mask = rng.random((2, n)) < 0.7
+        masked = x.copy()
+        masked[~mask] = np.nan
+        p = op(masked, 3, where=mask, **options)
+        for i in range(2):
+            same(p[i, mask[i]], op(x[i, mask[i]], 3, **options))
+            same(p[i, ~mask[i]], np.zeros((~mask[i]).sum(), dtype))
+    x = rng.normal(size=(4, 6))
+    row = np.array([True, True, False, True, True, False])
+    same(op(x, 2, where=row, **options), op(x, 2, where=np.tile(row, (4, 1)), **options))
+    column = np.array([[True], [False], [True], [True]])
+    p = op(x, 1, where=column, **options)
+    assert np.isnan(p[1]).all()
+    assert not np.isnan(p[[0, 2, 3]]).any()
+    same(op(x.T, 2, axis=0, where=row[:, None], **options), op(x, 2, where=row, **options).T)
+
+
+@every
+def test_out(op, options, rng):
+    x = rng.normal(size=(4, 9))
+    expected = op(x, 3, **options)
+    for out in (
+        np.full((4, 9), 7.0),
+        np.full((4, 9), 7.0, order="F"),
+        np.full((8, 27), 7.0)[::2, ::3],
+        np.full((4, 9), 7.0)[::-1, ::-1],
+        np.full((4, 9), 7.0, ">f8"),
+    ):
+        result = op(x, 3, out=out, **options)
+        assert result is out
+        np.testing.assert_array_equal(out, expected)
+    inplace = x.copy()
+    assert op(inplace, 3, out=inplace, **options) is inplace
+    same(inplace, expected)
+    buffer = np.concatenate([x.ravel(), np.zeros(9)])
+    overlapping = buffer[9:].reshape(4, 9)
+    op(buffer[:-9].reshape(4, 9), 3, out=overlapping, **options)
+    same(overlapping, expected)
+    half = np.empty((4, 9), np.float16)
+    same(op(x.astype(np.float16), 3, out=half, **options), op(x.astype(np.float16), 3, **options))
+    transposed = np.empty((9, 4))
+    same(op(x.T, 3, axis=0, out=transposed, **options), expected.T)
+
+
+@each_op
+def test_bad_out_is_refused(op):
+    x = np.zeros((2, 3))
+    frozen = np.zeros((2, 3))
+    frozen.flags.writeable = False
+    for out, error in (
+        (np.zeros((3, 2)), ValueError),
+        (np.zeros((2, 3), np.float32), TypeError),
+        (np.zeros((2, 3), int), TypeError),
+        ([[0.0] * 3] * 2, TypeError),
+        (frozen, ValueError),
+    ):
+        with pytest.raises(error, match=r"^out "):
+            op(x, 1, out=out)
+
+
+# Non-finite input
+
+
+@every
+@dtypes
+def test_nan_stays_in_its_row(op, options, dtype, rng):
+    x = rng.normal(size=(5, 12)).astype(dtype)
+    clean = op(x, 3, **options)
+    x[2, 7] = np.nan
+    p = op(x, 3, **options)
+    assert np.isnan(p[2]).all()
+    same(np.delete(p, 2, 0), np.delete(clean, 2, 0))
+    assert np.isnan(op(x[2], 0, **options)).all()
+    x[2, 3] = np.inf
+    assert np.isnan(op(x, 3, **options)[2]).all()
+    x[2, 7] = -np.nan
+    assert np.isnan(op(x, 3, **options)[2]).all()
+
+
+@every
+@dtypes
+def test_minus_infinity_is_absent(op, options, dtype, rng):
+    x = rng.normal(size=11).astype(dtype)
+    x[[2, 5]] = -np.inf
+    p = op(x, 4, **options)
+    same(p[[2, 5]], np.zeros(2, dtype))
+    same(np.delete(p, [2, 5]), op(np.delete(x, [2, 5]), 4, **options))
+    same(np.delete(op(x, 9, **options), [2, 5]), np.ones(9, dtype))
+    assert np.isnan(op(x, 10, **options)).all()
+    same(op(np.full(3, -np.inf, dtype), 0, **options), np.zeros(3, dtype))
+    assert np.isnan(op(np.full(3, -np.inf, dtype), 1, **options)).all()
+
+
+@every
+@dtypes
+def test_plus_infinity_takes_one_of_k(op, options, dtype, rng):
+    x = rng.normal(size=11).astype(dtype)
+    x[[1, 6]] = np.inf
+    p = op(x, 4, **options)
+    same(p[[1, 6]], np.ones(2, dtype))
+    same(np.delete(p, [1, 6]), op(np.delete(x, [1, 6]), 2, **options))
+    same(np.delete(op(x, 2, **options), [1, 6]), np.zeros(9, dtype))
+    x[3] = -np.inf
+    same(op(x, 10, **options)[[1, 6, 3]], np.array([1, 1, 0], dtype))
+    shared = op(x, 1, **options)
+    # hardtopk always has exactly k ones: there the tie goes to the lowest index.
+    share = 0.5 if isinstance(op, Differentiable) else 1.0
+    expected = np.zeros(11, dtype)
+    expected[[1, 6]] = share, 1 - share
+    same(shared, expected)
+
+
+@every
+@dtypes
+def test_extreme_values_do_no_harm(op, options, dtype):
+    big, tiny = np.finfo(dtype).max, np.finfo(dtype).smallest_subnormal
+    x = np.array([[-big, big, 0, tiny], [big, big, -big, -big], [tiny, -tiny, 0, -0.0]], dtype)
+    for tau in (1e-300, 1e-30, 1.0, 1e30, 1e300):
+        p = op(x, 2, temperature=tau, **options)
+        assert np.isfinite(p).all()
+        assert p.sum(-1, dtype=float) == pytest.approx([2, 2, 2], abs=4e-6)
+        if isinstance(op, Differentiable):
+            _, dp = op.jvp(x, 2, np.ones_like(x), temperature=tau, **options)
+            assert not np.isnan(dp).any()
+
+
+# Rows
+
+
+@every
+@dtypes
+@pytest.mark.parametrize("n", [3, 64, 1000, 5000])
+def test_rows_are_independent_to_the_bit(op, options, dtype, n, rng, monkeypatch):
+    rows = max(2, 140_000 // n)
+    x = rng.normal(size=(rows, n)).astype(dtype)
+    kw = {"temperature": 0.3, **options}
+    together = op(x, 2, **kw)
+    assert len({row.tobytes() for row in together}) > 1
+    for i in (0, rows // 2, rows - 1):
+        same(op(x[i], 2, **kw), together[i])
+    same(op(x[::-1], 2, **kw), together[::-1])
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(_schedule, "thread_count", lambda threads=threads: threads)
+        same(op(x, 2, **kw), together)
+        if isinstance(op, Differentiable):
+            dp = op.jvp(x, 2, x, **kw)[1]
+            same(dp[-1], op.jvp(x[-1], 2, x[-1], **kw)[1])
+
+
+@every
+def test_same_input_same_bits(op, options, rng):
+    x = rng.normal(size=(50, 300)).astype(np.float32)
+    first = op(x, 7, **options)
+    for _ in range(3):
+        same(op(x.copy(), 7, **options), first)
+
+
+# Derivatives
+
+
+@smooth
+@dtypes
+def test_jvp_and_vjp_are_shaped_like_their_arguments(op, options, dtype, rng):
+    x = rng.normal(size=(3, 4, 8)).astype(dtype)
+    k, tau = np.full((4,), 2), np.full((3, 1), 0.7)
+    p, dp = op.jvp(x, k, x, temperature=tau, **options)
+    same(p, op(x, k, temperature=tau, **options))
+    assert dp.shape == x.shape
+    assert dp.dtype == dtype
+    q, pullback = op.vjp(x, k, temperature=tau, **options)
+    same(p, q)
+    g = pullback(np.ones(8, dtype))
+    assert isinstance(g, stk.Gradients)
+    assert g.x.shape == x.shape
+    assert g.x.dtype == dtype
+    assert g.temperature.shape == tau.shape
+    if op.real_k:
+        assert g.k.shape == k.shape
+        assert g.k.dtype == dtype
+    else:
+        assert g.k is None
+    scalar = op.vjp(x[0, 0], 2, **options)[1](x[0, 0])
+    assert np.ndim(scalar.temperature) == 0
+
+
+@smooth
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_pullback_is_the_transpose_of_the_tangent(op, options, largest, axis, rng):
+    x = rng.normal(size=(9, 9))
+    mask = rng.random((9, 9)) < 0.8
+    dx, g = rng.normal(size=(2, 9, 9))
+    dtau, dk = rng.normal(size=(2, 9))
+    kw = {"temperature": np.full(9, 0.6), "axis": axis, "largest": largest, "where": mask}
+    k = np.full(9, 2)
+    moves = {"dtemperature": dtau, **({"dk": dk} if op.real_k else {})}
+    _, dp = op.jvp(x, k, dx, **moves, **kw, **options)
+    gradients = op.vjp(x, k, **kw, **options)[1](g)
+    left = np.vdot(g, dp)
+    right = np.vdot(gradients.x, dx) + np.vdot(gradients.temperature, dtau)
+    if op.real_k:
+        right += np.vdot(gradients.k, dk)
+    assert left == pytest.approx(right, rel=1e-10, abs=1e-10)
+    assert (gradients.x[~mask] == 0).all()
+
+
+@smooth
+@pytest.mark.parametrize("largest", [True, False])
+def test_tangent_is_the_slope_of_the_value(op, options, largest, rng):
+    x = rng.normal(size=(4, 12))
+    dx, dtau = rng.normal(size=x.shape), 0.3
+    kw = {"largest": largest, **options}
+    moves = {"dk": -0.2} if op.real_k else {}
+    _, dp = op.jvp(x, 3, dx, dtemperature=dtau, temperature=0.9, **moves, **kw)
+    h = 1e-6
+    k = [3 + s * h * moves.get("dk", 0) if op.real_k else 3 for s in (1, -1)]
+    ahead = op(x + h * dx, k[0], temperature=0.9 + h * dtau, **kw)
+    behind = op(x - h * dx, k[1], temperature=0.9 - h * dtau, **kw)
+    np.testing.assert_allclose(dp, (ahead - behind) / (2 * h), atol=3e-7)
+
+
+@smooth
+def test_pullback_can_be_called_again(op, options, rng):
+    x, g, h = rng.normal(size=(3, 5, 20))
+    _, pullback = op.vjp(x, 3, **options)
+    first = pullback(g)
+    pullback(h)
+    for a, b in zip(first, pullback(g), strict=True):
+        if a is not None:
+            same(a, b)
+    inplace = x.copy()
+    _, pullback = op.vjp(inplace, 3, out=inplace, **options)
+    same(pullback(g).x, first.x)
+
+
+@smooth
+def test_derivatives_of_rows_with_infinities(op, options, rng):
+    x, v = rng.normal(size=(2, 9))
+    keep = np.ones(9, bool)
+    keep[[1, 4]] = False
+    y = x.copy()
+    y[1], y[4] = np.inf, -np.inf
+    same(op.jvp(y, 4, v, **options)[1][keep], op.jvp(x[keep], 3, v[keep], **options)[1])
+    same(op.vjp(y, 4, **options)[1](v).x[keep], op.vjp(x[keep], 3, **options)[1](v[keep]).x)
+    assert (op.jvp(y, 4, v, **options)[1][~keep] == 0).all()
+    y[2] = np.nan
+    assert np.isnan(op.jvp(y, 4, v, **options)[1]).all()
+    gradients = op.vjp(y, 4, **options)[1](v)
+    assert np.isnan(gradients.x).all()
+    assert np.isnan(gradients.temperature)
+
+
+@smooth
+def test_derivatives_vanish_at_the_edges(op, options, rng):
+    x = rng.normal(size=6)
+    for k in (0, 6):
+        assert (op.jvp(x, k, x, dtemperature=1.0, **options)[1] == 0).all()
+        gradients = op.vjp(x, k, **options)[1](x)
+        assert (gradients.x == 0).all()
+        assert gradients.temperature == 0
+
+
+# Bad arguments
+
+
+@each_op
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"k": -1}, ValueError, r"^k is -1; expected 0 <= k <= n = 3"),
+        ({"k": 4}, ValueError, r"^k is 4; expected 0 <= k <= n = 3"),
+        ({"k": 2**64 - 1}, ValueError, r"^k is 18446744073709551615"),
+        ({"k": [1, 4]}, ValueError, r"^k is 4"),
+        ({"k": [1, 1, 1]}, ValueError, r"^k has shape \(3,\).*\(2,\)"),
+        ({"k": [[1, 1], [1, 1]]}, ValueError, r"^k has shape \(2, 2\)"),
+        ({"k": True}, TypeError, r"^k is True .*bool"),
+        ({"k": [True, False]}, TypeError, r"^k is .*bool"),
+        ({"k": "2"}, TypeError, r"^k is '2'"),
+        ({"k": None}, TypeError, r"^k is None"),
+        ({"k": 1j}, TypeError, r"^k is 1j"),
+        ({"temperature": 0}, ValueError, r"^temperature is 0"),
+        ({"temperature": -1.0}, ValueError, r"^temperature is -1"),
+        ({"temperature": np.nan}, ValueError, r"^temperature is nan"),
+        ({"temperature": np.inf}, ValueError, r"^temperature is inf"),
+        ({"temperature": [1.0, 0.0]}, ValueError, r"^temperature is 0"),
+        ({"temperature": [1.0] * 3}, ValueError, r"^temperature has shape \(3,\)"),
+        ({"temperature": True}, TypeError, r"^temperature is True"),
+        ({"temperature": "hot"}, TypeError, r"^temperature is 'hot'"),
+        ({"axis": 2}, np.exceptions.AxisError, r"axis 2 is out of bounds"),
+        ({"axis": -3}, np.exceptions.AxisError, r"axis -3 is out of bounds"),
+        ({"axis": 0.0}, TypeError, r"^axis is 0.0; expected an integer"),
+        ({"axis": None}, TypeError, r"^axis is None"),
+        ({"axis": True}, TypeError, r"^axis is True"),
+        ({"axis": (0, 1)}, TypeError, r"^axis is \(0, 1\)"),
+        ({"largest": 1}, TypeError, r"^largest is 1"),
+        ({"where": [[1, 0, 1]] * 2}, TypeError, r"^where has dtype int"),
+        ({"where": [True, False]}, ValueError, r"^where has shape \(2,\)"),
+        ({"where": [[[True] * 3] * 2]}, ValueError, r"^where has shape \(1, 2, 3\)"),
+        ({"speed": 3}, TypeError, r"unexpected keyword argument 'speed'"),
+    ],
+    ids=lambda v: "-".join(f"{k}={v[k]}" for k in v) if isinstance(v, dict) else "",
+)
+def test_bad_arguments(op, change, error, message):
+    x = np.array([[3.0, 1.0, 2.0], [0.0, 5.0, 1.0]])
+    out = np.full_like(x, 7.0)
+    arguments = {"k": 1, "out": out, **change}
+    calls = [op, *([op.vjp] if isinstance(op, Differentiable) else [])]
+    if isinstance(op, Differentiable):
+        calls.append(lambda x, k, **kw: op.jvp(x, k, x, **kw))
+    for call in calls:
+        with pytest.raises(error, match=message):
+            call(x, **arguments)
+        assert (out == 7.0).all()
+
+
+@each_op
+def test_bad_x(op):
+    with pytest.raises(ValueError, match=r"^x is 0-dimensional"):
+        op(3.0, 1)
+    with pytest.raises(ValueError, match=r"^x is not an array"):
+        op([[1.0, 2.0], [3.0]], 1)
+    with pytest.raises(ValueError, match=r"^k is 1; expected 0 <= k <= n = 0"):
+        op(np.empty((3, 0)), 1)
+    with pytest.raises(TypeError, match="positional"):
+        op(x=[1.0], k=1)
+
+
+@smooth
+def test_bad_directions(op, options):
+    x = np.zeros((2, 3))
+    with pytest.raises(ValueError, match=r"^dx has shape \(2,\); .*\(2, 3\)"):
+        op.jvp(x, 1, np.zeros(2), **options)
+    with pytest.raises(TypeError, match=r"^dx has dtype complex"):
+        op.jvp(x, 1, np.zeros((2, 3), complex), **options)
+    with pytest.raises(ValueError, match=r"^dtemperature has shape \(3,\)"):
+        op.jvp(x, 1, x, dtemperature=[1.0, 2.0, 3.0], **options)
+    _, pullback = op.vjp(x, 1, **options)
+    with pytest.raises(ValueError, match=r"cotangent has shape \(4,\)"):
+        pullback(np.zeros(4))
+    with pytest.raises(TypeError, match=r"cotangent has dtype"):
+        pullback(np.array(["a"] * 3))
+    if not op.real_k:
+        with pytest.raises(TypeError, match="dk"):
+            op.jvp(x, 1, x, dk=1.0, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"curve": "relu"}, ValueError, "curve is 'relu'; expected one of 'exp'"),
+        ({"curve": None}, ValueError, "curve is None"),
+        ({"curve": ["exp"]}, ValueError, r"curve is \['exp'\]"),
+        ({"curve": "entmax"}, ValueError, "needs alpha"),
+        ({"curve": "entmax", "alpha": 1}, ValueError, "alpha is 1; .*above 1"),
+        ({"curve": "entmax", "alpha": np.nan}, ValueError, "alpha is nan"),
+        ({"curve": "entmax", "alpha": "2"}, TypeError, "alpha is '2'"),
+        ({"curve": "entmax", "alpha": True}, TypeError, "alpha is True"),
+        ({"curve": "exp", "alpha": 2}, ValueError, "alpha is 2, but curve 'exp'"),
+        ({"method": "magic"}, ValueError, "method is 'magic'; expected one of 'auto'"),
+        ({"method": ["auto"]}, ValueError, r"method is \['auto'\]"),
+        ({"method": "scan", "curve": "sigmoid"}, ValueError, "method is 'scan', which"),
+        ({"k": np.nan}, ValueError, "k is nan"),
+        ({"k": 1e-17 - 1e-16}, ValueError, "k is -9"),
+    ],
+)
+def test_bad_options_of_thretopk(options, error, message):
+    x, k = [1.0, 2.0], options.pop("k", 1)
+    op = stk.thretopk
+    for call in (op, op.vjp, op.potential, op.threshold):
+        with pytest.raises(error, match=message):
+            call(x, k, **options)
+
+
+# Objects
+
+
+@each_op
+def test_operators_are_objects_like_ufuncs(op):
+    assert pickle.loads(pickle.dumps(op)) is op
+    assert copy.deepcopy(op) is op
+    assert re.search(op.__name__, repr(op))
+    parameters = inspect.signature(op).parameters
+    for name in ("k", "temperature", "axis", "largest", "where", "out"):
+        assert name in parameters
+    assert ">>> " in op.__doc__
+
+
+@pytest.mark.torch
+@each_op
+def test_torch_tensors_on_the_cpu(op):
+    try:
+        import torch
+    except ImportError:
+        pytest.skip("needs the extra 'torch'")
+    x = torch.tensor([[3.0, 1.0, 2.0]])
+    p = op(x, 2)
+    assert isinstance(p, torch.Tensor)
+    assert p.dtype == torch.float32
+    same(p.numpy(), op(x.numpy(), 2))
+    with pytest.raises(TypeError, match="requires grad"):
+        op(x.requires_grad_(), 2)
