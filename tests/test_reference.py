@@ -1,0 +1,145 @@
+"""The reference is right: it gives the published numbers, and it satisfies its own definition."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference
+from reference import mp
+
+CASES = [
+    case
+    for case in json.loads(
+        (Path(__file__).parent / "data" / "public.json").read_text(encoding="utf-8")
+    )
+    if case["op"] == "thretopk"
+]
+CURVES = [(name, None) for name in reference.CURVES]
+CURVES += [("entmax", 1.3), ("entmax", 1.5), ("entmax", 2.0), ("entmax", 3.0)]
+# Kinks of f are a set of measure zero that these entries keep away from, whatever the curve.
+X = [0.31, -1.27, 2.05, 0.94, -0.48, 0.115]
+DX = [0.7, -0.2, 0.4, -1.1, 0.9, 0.3]
+DIGITS_40 = mp.mpf(10) ** -40
+
+
+def row(case):
+    return case["x"], case["k"], case["curve"], case["temperature"]
+
+
+def largest(values):
+    return max(abs(v) for v in values)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c["name"])
+def test_public_vectors(case):
+    """p, potential and dp of every published case, to the last digit of float64."""
+    solution = reference.thretopk(*row(case))
+    np.testing.assert_allclose(reference.to_float64(solution.p), case["p"], rtol=1e-15, atol=1e-17)
+    assert float(solution.potential) == pytest.approx(case["potential"], rel=1e-15, abs=1e-40)
+    x, k, curve, tau = row(case)
+    w, _ = reference.weights(x, k, curve, tau)
+    # An ill-conditioned threshold is judged by p, above; a well-conditioned one also directly.
+    if sum(w) > 1e-20:
+        assert float(solution.threshold) == pytest.approx(case["threshold"], rel=1e-15, abs=1e-38)
+    if "dp" in case:
+        dp = reference.thretopk_jvp(x, k, case["tangent"], curve, tau)
+        scale = max(1.0, *np.abs(case["dp"]))
+        np.testing.assert_allclose(
+            reference.to_float64(dp), case["dp"], rtol=1e-15, atol=1e-16 * scale
+        )
+
+
+def test_there_are_public_vectors():
+    assert {case["curve"] for case in CASES} == set(reference.CURVES)
+    assert sum("dp" in case for case in CASES) >= 50
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c["name"])
+def test_sums_to_k(case):
+    """The definition itself, and that p is made of the threshold that is returned."""
+    x, k, curve, tau = row(case)
+    solution = reference.thretopk(x, k, curve, tau)
+    assert abs(mp.fsum(solution.p) - k) < DIGITS_40
+    f = reference.curve_of(curve).cdf
+    again = [f((v - solution.threshold) / mp.mpf(tau)) for v in reference.exact(x)]
+    assert largest(a - b for a, b in zip(again, solution.p, strict=True)) < DIGITS_40
+
+
+@pytest.mark.parametrize(("curve", "alpha"), CURVES)
+@pytest.mark.parametrize("spread", [1e-9, 1.0, 1e9, 1e18])
+def test_sums_to_k_at_any_spread(curve, alpha, spread):
+    x = [spread * v for v in X]
+    # For alpha > 2 the slope of f is unbounded at 0: f(t) = (2t)^(1/2) halves the digits of t.
+    bound = DIGITS_40 if alpha is None or alpha <= 2 else mp.mpf(10) ** -27
+    for k in (0.25, 1, 3, 4.5, 5.999):
+        p = reference.thretopk(x, k, curve, 1.0, alpha).p
+        assert abs(mp.fsum(p) - mp.mpf(k)) < bound
+        assert all(0 <= v <= 1 for v in p)
+
+
+@pytest.mark.parametrize(("curve", "alpha"), CURVES)
+def test_curves_are_consistent(curve, alpha):
+    """F' = f, F(-inf) = 0, F(t) - t -> excess, and f' is the slope of f."""
+    f = reference.curve_of(curve, alpha)
+    h = reference.STEP
+    for t in map(mp.mpf, (-7.3, -1.1, -0.3, 0.21, 0.43, 1.9, 6.7)):
+        assert abs((f.integral(t + h) - f.integral(t - h)) / (2 * h) - f.cdf(t)) < 1e-35
+        assert abs((f.cdf(t + h) - f.cdf(t - h)) / (2 * h) - f.pdf(t)) < 1e-35
+    assert abs(f.integral(mp.mpf(-200))) < DIGITS_40
+    assert abs(f.integral(mp.mpf(200)) - 200 - f.excess) < DIGITS_40
+
+
+@pytest.mark.parametrize(("curve", "alpha"), CURVES)
+@pytest.mark.parametrize("k", [1, 2.5, 5])
+def test_two_jvps_agree(curve, alpha, k):
+    """The implicit function theorem and a central difference, in x, k and the temperature."""
+    for dk, dtau in ((0.0, 0.0), (0.6, 0.0), (0.0, -0.8)):
+        arguments = (X, k, DX, curve, 4.0, alpha, dk, dtau)
+        dp = reference.thretopk_jvp(*arguments)
+        difference = reference.thretopk_jvp_by_difference(*arguments)
+        assert largest(dp) > 1e-3
+        assert largest(a - b for a, b in zip(dp, difference, strict=True)) < 1e-33
+
+
+@pytest.mark.parametrize(("curve", "alpha"), CURVES)
+def test_potential_has_gradient_p(curve, alpha):
+    for i in range(len(X)):
+        h = mp.mpf(10) ** -15
+        up, down = reference.exact(X), reference.exact(X)
+        up[i], down[i] = up[i] + h, down[i] - h
+        slope = (
+            reference.thretopk(up, 2.5, curve, 0.7, alpha).potential
+            - reference.thretopk(down, 2.5, curve, 0.7, alpha).potential
+        ) / (2 * h)
+        assert abs(slope - reference.thretopk(X, 2.5, curve, 0.7, alpha).p[i]) < 1e-25
+
+
+@pytest.mark.parametrize(("curve", "alpha"), CURVES)
+def test_edges_are_limits(curve, alpha):
+    """k = 0 and k = n: p exactly, and a potential that nearby k approach."""
+    for edge, near in ((0, 1e-9), (6, 6 - 1e-9)):
+        solution = reference.thretopk(X, edge, curve, 0.7, alpha)
+        assert solution.p == [edge / 6] * 6
+        nearby = reference.thretopk(X, near, curve, 0.7, alpha)
+        assert float(solution.potential) == pytest.approx(float(nearby.potential), abs=1e-6)
+
+
+@pytest.mark.parametrize(("curve", "alpha"), CURVES)
+def test_float64_reference_agrees(curve, alpha):
+    rng = np.random.default_rng(2)
+    for n, k, tau in ((5, 2, 0.3), (40, 11.5, 1.0), (200, 199, 4.0)):
+        x = rng.normal(size=n)
+        p = reference.to_float64(reference.thretopk(x, k, curve, tau, alpha).p)
+        np.testing.assert_allclose(
+            reference.thretopk_float64(x, k, curve, tau, alpha), p, rtol=0, atol=2e-14
+        )
+
+
+def test_hardtopk_by_hand():
+    assert reference.hardtopk([3, 2, 1, 4], 2).tolist() == [1, 0, 0, 1]
+    assert reference.hardtopk([1, 2, 2, 2], 2).tolist() == [0, 1, 1, 0]
+    assert reference.hardtopk([0.0, -0.0], 1).tolist() == [1, 0]
+    assert reference.sum_of_largest([3, 2, 1, 4], 2) == 7
+    assert reference.sum_of_largest([3, 2, 1, 4], 2.5) == 8
+    assert reference.sum_of_largest([3, 2], 0) == 0

@@ -1,0 +1,190 @@
+"""The published 60-digit vectors against every operator that the package has.
+
+The file holds cases of constructions that the package may not have yet; they are tried from the day
+their operator exists. In float32 the exact answer is that of the rounded x, so the reference is
+asked for it; an operator without a function of its name in `reference` fails here.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference
+from reference import dot, mp, to_float64
+
+import softtopk_nb as stk
+
+ALL_CASES = json.loads((Path(__file__).parent / "data" / "public.json").read_text(encoding="utf-8"))
+CASES = [case for case in ALL_CASES if getattr(stk, case["op"], None) is not None]
+SCANNED = ("exp", "laplace", "clip")
+DTYPES = [np.float64, np.float32]
+
+
+def methods(case):
+    if case["op"] == "thretopk":
+        return ["auto", "newton", "bisect"] + ["scan"] * (case["curve"] in SCANNED)
+    return ["auto", "contour", "dp"] if case["op"] == "gradtopk" else [None]
+
+
+def runs(select):
+    """(case, method) pairs with readable ids."""
+    pairs = [(case, method) for case in CASES if select(case) for method in methods(case)]
+    return pytest.mark.parametrize(
+        ("case", "method"), pairs, ids=[f"{c['op']}-{c['name']}-{m}" for c, m in pairs]
+    )
+
+
+every_case = runs(lambda case: True)
+cases_with_threshold = runs(lambda case: "threshold" in case)
+cases_with_potential = runs(lambda case: "potential" in case)
+cases_with_tangent = runs(lambda case: "dp" in case)
+both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=["float64", "float32"])
+
+
+class Problem:
+    """A case in one dtype: what the operator is given, and how exactly it must answer."""
+
+    def __init__(self, case, method, dtype):
+        self.case, self.dtype = case, dtype
+        self.operator = getattr(stk, case["op"])
+        self.x = np.array(case["x"], dtype=dtype)
+        self.k, self.tau = case["k"], case["temperature"]
+        self.options = {"temperature": self.tau}
+        if "curve" in case:
+            self.options["curve"] = case["curve"]
+        self.method = {} if method is None else {"method": method}
+        self.eps = float(np.finfo(dtype).eps)
+        self.spread = float(self.x.max() - self.x.min()) / self.tau
+
+    def exactly(self, suffix=""):
+        """The function of the reference that defines this operator, or its jvp."""
+        function = getattr(reference, self.case["op"] + suffix)
+        return lambda *args, **more: function(self.x, self.k, *args, **self.options, **more)
+
+    def p(self):
+        if self.dtype is np.float64:
+            return np.array(self.case["p"])
+        return to_float64(self.exactly()().p)
+
+    def tangent(self, key="tangent"):
+        return np.array(self.case[key], dtype=self.dtype)
+
+    def dp(self, tangent):
+        return to_float64(self.exactly("_jvp")(tangent))
+
+    @property
+    def tolerance(self):
+        """The accuracy promised for p."""
+        return (1e-13 if self.dtype is np.float64 else 1e-6) + 4 * self.eps * self.spread
+
+    def tangent_tolerance(self, dp):
+        """dp is a difference of numbers as large as its largest entry."""
+        floor = 1e-12 if self.dtype is np.float64 else 2e-6
+        return (floor + 16 * self.eps * self.spread) * max(1.0, np.abs(dp).max())
+
+    def jvp(self, dx):
+        return self.operator.jvp(self.x, self.k, dx, **self.options, **self.method)
+
+    def vjp(self):
+        return self.operator.vjp(self.x, self.k, **self.options, **self.method)
+
+
+def test_there_are_cases():
+    operators = {case["op"] for case in CASES}
+    assert "thretopk" in operators
+    curves = {case["curve"] for case in CASES if case["op"] == "thretopk"}
+    assert curves == {"exp", "sigmoid", "laplace", "clip", "normal"}
+    assert sum("dp" in case for case in CASES) > 0
+    assert len(ALL_CASES) > len({case["name"] for case in CASES}) > 100
+
+
+@both_dtypes
+@every_case
+def test_value(case, method, dtype):
+    problem = Problem(case, method, dtype)
+    p = problem.operator(problem.x, problem.k, **problem.options, **problem.method)
+    assert p.dtype == dtype
+    assert p.shape == problem.x.shape
+    np.testing.assert_allclose(p.astype(np.float64), problem.p(), rtol=0, atol=problem.tolerance)
+
+
+@both_dtypes
+@cases_with_threshold
+def test_threshold(case, method, dtype):
+    """By the p that it gives, and directly where it is well-conditioned."""
+    problem = Problem(case, method, dtype)
+    lam = problem.operator.threshold(problem.x, problem.k, **problem.options, **problem.method)
+    assert np.shape(lam) == ()
+    assert lam.dtype == dtype
+    exact_lam, tau = mp.mpf(float(lam)), mp.mpf(problem.tau)
+    f = reference.curve_of(case["curve"]).cdf
+    p = to_float64([f((v - exact_lam) / tau) for v in reference.exact(problem.x)])
+    # |f'| <= 1: rounding lam moves every p by at most this.
+    rounding = problem.eps * abs(float(lam))
+    np.testing.assert_allclose(
+        p, problem.p(), rtol=0, atol=problem.tolerance + rounding / problem.tau
+    )
+
+    # sum f = k determines lam to (error of the sum) / (slope of the sum); saturated entries, which
+    # may sit on a kink of f, do not count.
+    w, _ = reference.weights(problem.x, problem.k, **problem.options)
+    solved = problem.exactly()().p
+    total = float(sum(wi for wi, pi in zip(w, solved, strict=True) if 1e-9 < pi < 1 - 1e-9))
+    if total > 0.1:
+        error = problem.tau * problem.tolerance * problem.x.size / total
+        expected = float(problem.exactly()().threshold)
+        assert abs(float(lam) - expected) <= error + rounding
+
+
+@both_dtypes
+@cases_with_potential
+def test_potential(case, method, dtype):
+    problem = Problem(case, method, dtype)
+    phi = problem.operator.potential(problem.x, problem.k, **problem.options, **problem.method)
+    assert np.shape(phi) == ()
+    assert phi.dtype == dtype
+    expected = case["potential"] if dtype is np.float64 else float(problem.exactly()().potential)
+    # phi is stationary in lam, so only the rounding of its own terms is left.
+    scale = max(1.0, abs(expected), problem.k * np.abs(problem.x).max())
+    assert abs(float(phi) - expected) <= (1e-13 if dtype is np.float64 else 1e-6) * scale
+
+
+@both_dtypes
+@cases_with_tangent
+def test_jvp(case, method, dtype):
+    problem = Problem(case, method, dtype)
+    v = problem.tangent()
+    p, dp = problem.jvp(v)
+    assert p.dtype == dp.dtype == dtype
+    np.testing.assert_allclose(p.astype(np.float64), problem.p(), rtol=0, atol=problem.tolerance)
+    expected = np.array(case["dp"]) if dtype is np.float64 else problem.dp(v)
+    np.testing.assert_allclose(
+        dp.astype(np.float64), expected, rtol=0, atol=problem.tangent_tolerance(expected)
+    )
+
+
+@both_dtypes
+@cases_with_tangent
+def test_vjp(case, method, dtype):
+    """<u, J v> = <J^T u, v>; and J^T u itself where J is symmetric."""
+    problem = Problem(case, method, dtype)
+    v = problem.tangent()
+    u = v[::-1].copy()
+    p, pullback = problem.vjp()
+    np.testing.assert_allclose(p.astype(np.float64), problem.p(), rtol=0, atol=problem.tolerance)
+    # u on the left of J is u on the right of it where J is symmetric.
+    symmetric = case["op"] in ("thretopk", "gradtopk")
+    for cotangent in (u, v):
+        gradient = pullback(cotangent).x
+        assert gradient.dtype == dtype
+        gradient = gradient.astype(np.float64)
+        dp = np.array(case["dp"]) if dtype is np.float64 else problem.dp(v)
+        tolerance = problem.tangent_tolerance(dp)
+        if symmetric:
+            expected = problem.dp(cotangent)
+            tolerance = max(tolerance, problem.tangent_tolerance(expected))
+            np.testing.assert_allclose(gradient, expected, rtol=0, atol=tolerance)
+        paired = float(dot(map(float, cotangent), map(float, dp)))
+        error = abs(float(dot(map(float, gradient), map(float, v))) - paired)
+        assert error <= 2 * tolerance * np.abs(v).sum()
