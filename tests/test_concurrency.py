@@ -60,7 +60,13 @@ def in_child(work):
 def run(body: str, **environment: str) -> str:
     """Run a script after PREAMBLE in a fresh interpreter and return what it prints."""
     result = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PREAMBLE + textwrap.dedent(body)],
+        [
+            sys.executable,
+            "-W",
+            "ignore::DeprecationWarning",
+            "-c",
+            PREAMBLE + textwrap.dedent(body),
+        ],
         capture_output=True,
         text=True,
         timeout=LIMIT,

@@ -93,6 +93,7 @@ KINDS = {
     "ties": lambda rng, n: np.round(2 * rng.normal(size=n)),
     "clusters": lambda rng, n: rng.integers(3, size=n) + 1e-4 * rng.normal(size=n),
     "outlier": lambda rng, n: np.append(rng.normal(size=n - 1), rng.choice([-1e3, 1e3])),
+    "magnitudes": lambda rng, n: rng.normal(size=n) * 10.0 ** rng.uniform(-6, 6, size=n),
     "constant": lambda rng, n: np.full(n, rng.normal()),
     "near-constant": lambda rng, n: 1 + 2.0**-52 * rng.integers(8, size=n),
 }
@@ -105,7 +106,7 @@ LONG = (2**16 + 1, 70_001, 100_003)
 def problems(draw, lengths=MEDIUM):
     """A row of one of KINDS at a scale of 1e-9..1e9 and an offset to 1e6, with k and temperature.
 
-    The temperature follows the scale, so that R runs from 1e-2 to 1e5 and not to 1e18.
+    The temperature follows the scale, so that R runs from 1e-2 to 1e9 and not to 1e18.
     """
     kind = draw(st.sampled_from(sorted(KINDS)))
     n = draw(st.sampled_from(lengths))
@@ -113,8 +114,12 @@ def problems(draw, lengths=MEDIUM):
     scale = 10.0 ** draw(st.integers(-9, 9))
     offset = draw(st.sampled_from([0.0, 1.0, -1e3, 1e6]))
     x = scale * KINDS[kind](np.random.default_rng(seed), n) + offset
-    if draw(st.booleans()):
+    kind_of_k = draw(st.sampled_from(["integer", "real", "near 0", "near n"]))
+    if kind_of_k == "integer" and n > 1:
         k = draw(st.integers(1, n - 1))
+    elif kind_of_k.startswith("near"):
+        k = 2.0 ** -draw(st.integers(1, 40))
+        k = k if kind_of_k == "near 0" else n - k
     else:
         k = n * draw(st.floats(0.001, 0.999))
     tau = scale * 10.0 ** draw(st.floats(-2, 2))
@@ -138,6 +143,7 @@ def test_generated_rows_vary():
     assert {p.offset for p in seen} == {0.0, 1.0, -1e3, 1e6}
     assert sum(p.k != int(p.k) for p in seen) > 50
     assert sum(p.k == int(p.k) for p in seen) > 50
+    assert sum(min(p.k, p.x.size - p.k) < 1e-6 for p in seen) > 30
     assert len({p.x.tobytes() for p in seen}) > 200
     spreads = [spread(p.x, p.tau) for p in seen]
     assert sum(r == 0 for r in spreads) > 10
@@ -171,8 +177,8 @@ def test_threshold_exists_and_p_is_unique(name, problem):
 
 @every_curve
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@bounded(60)
-@given(problems())
+@bounded(80)
+@given(problems((1, *MEDIUM)))
 def test_range_and_sum(name, dtype, problem):
     """thm-range: 0 <= p <= 1 and sum p = k."""
     x = problem.x.astype(dtype)
@@ -249,35 +255,42 @@ def test_permutation_equivariance(name, problem, seed):
     assert_close(permuted, p[order], 2 * tolerance(x, tau))
 
 
-@every_curve
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@bounded(8)
-@given(
-    st.sampled_from([1, 3, 17, 64, 257, 2**16 + 3]),
-    st.integers(2, 9),
-    st.integers(0, 2**32 - 1),
-)
-def test_rows_are_independent(name, dtype, n, batch, seed):
-    """A row's value and derivatives have the same bits alone, in any batch, at any place in it."""
-    rng = np.random.default_rng(seed)
-    x = (rng.normal(size=(batch, n)) * 10.0 ** rng.integers(-3, 4, size=(batch, 1))).astype(dtype)
-    x[0, 0] = np.nan
-    dx = rng.normal(size=(batch, n)).astype(dtype)
+def assert_rows_are_independent(name, x, dx):
     options = {"temperature": 0.5, **CURVES[name]}
-    k = 0.3 * n
-
+    k = 0.3 * x.shape[1]
     together = stk.thretopk(x, k, **options)
     _, dp = stk.thretopk.jvp(x, k, dx, **options)
     _, pullback = stk.thretopk.vjp(x, k, **options)
     gradient = pullback(dx).x
     backwards = stk.thretopk(x[::-1], k, **options)[::-1]
-    for i in range(batch):
+    for i in range(x.shape[0]):
         np.testing.assert_array_equal(stk.thretopk(x[i], k, **options), together[i])
         np.testing.assert_array_equal(backwards[i], together[i])
         np.testing.assert_array_equal(stk.thretopk.jvp(x[i], k, dx[i], **options)[1], dp[i])
         np.testing.assert_array_equal(stk.thretopk.vjp(x[i], k, **options)[1](dx[i]).x, gradient[i])
     assert np.isnan(together[0]).all()
     assert not np.isnan(together[1:]).any()
+
+
+@every_curve
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@bounded(8)
+@given(st.sampled_from([1, 3, 17, 64, 257, 1000]), st.integers(2, 9), st.integers(0, 2**32 - 1))
+def test_rows_are_independent(name, dtype, n, batch, seed):
+    """A row's value and derivatives have the same bits alone, in any batch, at any place in it."""
+    rng = np.random.default_rng(seed)
+    x = (rng.normal(size=(batch, n)) * 10.0 ** rng.integers(-3, 4, size=(batch, 1))).astype(dtype)
+    x[0, 0] = np.nan
+    assert_rows_are_independent(name, x, rng.normal(size=(batch, n)).astype(dtype))
+
+
+@every_curve
+def test_long_rows_are_independent(name):
+    """The same where a batch is shared out to threads, past 2^16 entries."""
+    rng = np.random.default_rng(25)
+    x, dx = rng.normal(size=(2, 5, 2**16 + 3))
+    x[0, 0] = np.nan
+    assert_rows_are_independent(name, x, dx)
 
 
 # ---------------------------------------------------------------------------------- convergence
@@ -344,6 +357,7 @@ def test_limits(name, problem):
         share = (k - np.sum(x > v)) / np.sum(x == v)
         p = stk.thretopk(x, k, temperature=tau, **CURVES[name])
         assert_close(p, np.where(x == v, share, x > v), tolerance(x, tau))
+        assert mass_error(p, k) <= 1e-12  # at any R
     if width > 0:
         tau = width * 1e12
         p = stk.thretopk(x, k, temperature=tau, **CURVES[name])
@@ -671,9 +685,11 @@ def test_k1_exp_is_softmax(problem):
     p = stk.thretopk(x, 1, curve="exp", temperature=tau)
     assert_close(p, special.softmax(z), tolerance(x, tau))
     lam = x.max() + tau * special.logsumexp(z)
-    atol = tau * tolerance(x, tau) + 1e-15 * abs(lam)
     threshold = stk.thretopk.threshold(x, 1, curve="exp", temperature=tau)
-    assert abs(threshold - lam) <= atol + 1e-13 * tau * math.log(x.size)
+    # Where softmax is 1 in one entry, min(1, e^t) no longer tells thresholds below it apart.
+    if p.max() < 1 - 1e-3:
+        atol = tau * tolerance(x, tau) * (1 + math.log(x.size)) + 1e-15 * abs(lam)
+        assert abs(threshold - lam) <= atol
     phi = stk.thretopk.potential(x, 1, curve="exp", temperature=tau)
     assert abs(phi - (lam + tau)) <= 1e-13 * max(abs(lam) + tau, np.abs(x).max())
 
@@ -762,7 +778,7 @@ def test_complement_fails_for_exp():
 
 @every_curve
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@bounded(30)
+@bounded(50)
 @given(problems())
 def test_methods_agree(name, dtype, problem):
     """prop-solver: every method ends at the same p."""
@@ -771,8 +787,35 @@ def test_methods_agree(name, dtype, problem):
         stk.thretopk(x, problem.k, temperature=tau, method=method, **CURVES[name])
         for method in methods(name)
     ]
-    for p in answers[1:]:
+    for p in answers:
         assert_close(p, answers[0].astype(np.float64), 2 * tolerance(x, tau, dtype))
+        assert mass_error(p, problem.k) <= (1e-12 if dtype is np.float64 else 1e-6)
+
+
+@every_curve
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_methods_end_on_hard_rows(name, dtype):
+    """prop-solver: range and sum k from every method, where no model of the row is of use.
+
+    Short rows over a dozen orders of magnitude, R to 1e12, k to 2^-40 from 0 and from n.
+    """
+    rng = np.random.default_rng(26)
+    for n in (2, 3, 5, 8):
+        x = rng.normal(size=(1000, n)) * 10.0 ** rng.uniform(-6, 6, size=(1000, n))
+        k = np.exp2(rng.uniform(-40, math.log2(n), size=1000))
+        k[::2] = n - k[::2]
+        k[::5] = rng.integers(1, n, size=200)
+        tau = 10.0 ** rng.uniform(-6, 3, size=1000)
+        for method in methods(name):
+            p = stk.thretopk(x.astype(dtype), k, temperature=tau, method=method, **CURVES[name])
+            assert np.all((p >= 0) & (p <= 1))
+            error = np.abs(p.sum(axis=1, dtype=np.longdouble) - k) / np.maximum(1, k)
+            worst = int(error.argmax())
+            assert error[worst] <= (1e-12 if dtype is np.float64 else 1e-6), (
+                f"{method}: sum p is off by {float(error[worst]):.1e} max(1, k) on "
+                f"{int(np.sum(error > 1e-6))} of 1000 rows, at worst for "
+                f"x={x[worst].tolist()}, k={k[worst]!r}, temperature={tau[worst]!r}"
+            )
 
 
 @pytest.mark.parametrize("n", [10_000, 100_000, 1_000_000])

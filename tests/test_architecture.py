@@ -1,0 +1,137 @@
+"""The layout of the house: who may import whom, what an import costs, and how old a cache may be."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import softtopk_nb
+
+PACKAGE = pathlib.Path(softtopk_nb.__file__).parent
+ROOMS = sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py"))
+FRONT = ("_operator", "_arrays", "_schedule", "_compile", "_scalars", "_rows", "_versions")
+
+
+def imports(path: pathlib.Path) -> set[str]:
+    """Modules of the package that a file imports, by their path within the package."""
+    here = path.relative_to(PACKAGE).with_suffix("").parts[:-1]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = here[: len(here) - node.level + 1]
+            target = (*base, *(node.module.split(".") if node.module else ()))
+            found |= {".".join((*target, a.name)) for a in node.names} | {".".join(target)}
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            names = (
+                [node.module] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+            )
+            assert not any(n.startswith("softtopk_nb") for n in names), f"{path}: absolute import"
+    return {f for f in found if f}
+
+
+def test_there_are_rooms():
+    assert {"hardtopk", "thretopk"} <= set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_room_imports_another(room):
+    for path in (PACKAGE / room).glob("*.py"):
+        for name in imports(path):
+            top = name.split(".")[0]
+            assert top == room or top not in ROOMS, f"{path.name} imports {name}"
+            assert top not in ("nopython", "__main__"), f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("module", FRONT)
+def test_the_front_imports_no_room(module):
+    for name in imports(PACKAGE / f"{module}.py"):
+        assert name.split(".")[0] not in ROOMS, f"{module} imports {name}"
+
+
+def test_every_module_is_accounted_for():
+    known = {*FRONT, "__init__", "__main__", "nopython"}
+    assert {p.stem for p in PACKAGE.glob("*.py")} == known
+
+
+def test_files_stay_short():
+    for path in PACKAGE.rglob("*.py"):
+        lines = len(path.read_text(encoding="utf-8").splitlines())
+        assert lines <= 500, f"{path.name} has {lines} lines: what is it two of?"
+
+
+def python(code: str, **environment: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment},
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip()
+
+
+def test_import_compiles_nothing_and_loads_no_array_library():
+    code = """
+import sys
+from numba.core import event
+compiled = []
+class Listener(event.Listener):
+    def on_start(self, e): compiled.append(e)
+    def on_end(self, e): pass
+event.register("numba:compile", Listener())
+import softtopk_nb, softtopk_nb.nopython
+print(len(compiled), [m for m in ("torch", "jax", "cupy", "numba.cuda", "dask") if m in sys.modules])
+"""
+    assert python(code) == "0 []"
+
+
+def test_a_change_in_any_file_makes_the_cache_stale(tmp_path):
+    """Numba's own stamp would serve the old code: the kernel's file does not change here."""
+    copy = tmp_path / "softtopk_nb"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    environment = {"PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    code = """
+import sys
+sys.path.insert(0, {path!r})
+import softtopk_nb as stk
+from softtopk_nb.hardtopk.rows import solve
+assert stk.__file__.startswith({path!r})
+print(stk.hardtopk([1.0, 2.0], 0)[0], sum(solve.stats.cache_hits.values()))
+""".format(path=str(tmp_path))
+    assert python(code, **environment) == "0.0 0"
+    assert python(code, **environment) == "0.0 1"
+    rows = copy / "_rows.py"
+    rows.write_text(rows.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
+    assert python(code, **environment) == "0.0 0"
+
+
+def test_a_place_that_cannot_be_written_is_no_obstacle():
+    code = """
+import numba.core.caching as caching
+for locator in caching.CacheImpl._locator_classes:
+    locator.from_function = classmethod(lambda cls, py_func, py_file: None)
+import softtopk_nb as stk
+print(stk.hardtopk([1.0, 2.0], 1))
+"""
+    assert python(code) == "[0. 1.]"
+
+
+def test_show_versions():
+    import io
+
+    text = io.StringIO()
+    softtopk_nb.show_versions(text)
+    for word in ("softtopk_nb", "numba", "numpy", "threads", "SIMD", "GPU"):
+        assert word in text.getvalue()
+    shown = subprocess.run(
+        [sys.executable, "-m", "softtopk_nb"], capture_output=True, text=True, check=True
+    ).stdout
+    assert shown.split()[:2] == ["softtopk_nb", softtopk_nb.__version__]

@@ -1,0 +1,107 @@
+"""The row functions in a user's own compiled code."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numba import njit, prange
+
+import softtopk_nb as stk
+from softtopk_nb import nopython as stkn
+
+CURVES = {
+    "exp": stkn.exp,
+    "sigmoid": stkn.sigmoid,
+    "laplace": stkn.laplace,
+    "clip": stkn.clip,
+    "normal": stkn.normal,
+}
+
+
+@njit(parallel=True)
+def parallel_rows(x, k, tau, out, dx, dout, gx, gk, gtau):
+    for i in prange(x.shape[0]):
+        stkn.thretopk_jvp(x[i], k[i], tau, stkn.laplace, dx[i], 0.5, 0.25, out[i], dout[i])
+        gk[i], gtau[i] = stkn.thretopk_vjp(x[i], k[i], tau, stkn.laplace, dx[i], out[i], gx[i])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_inside_njit_parallel(dtype, rng):
+    x, dx = rng.normal(size=(2, 40, 33)).astype(dtype)
+    k = rng.uniform(1, 30, 40)
+    out, dout, gx = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    gk, gtau = np.empty((2, 40))
+    parallel_rows(x, k, 0.4, out, dx, dout, gx, gk, gtau)
+    kw = {"temperature": np.full(40, 0.4)}
+    p, dp = stk.thretopk.jvp(x, k, dx, dk=0.5, dtemperature=0.25, **kw)
+    gradients = stk.thretopk.vjp(x, k, **kw)[1](dx)
+    close = {"rtol": 50 * np.finfo(dtype).eps, "atol": 50 * np.finfo(dtype).eps}
+    np.testing.assert_allclose(out, p, **close)
+    np.testing.assert_allclose(dout, dp, **close)
+    np.testing.assert_allclose(gx, gradients.x, **close)
+    np.testing.assert_allclose(gk, gradients.k, **close)
+    np.testing.assert_allclose(gtau, gradients.temperature, **close)
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_every_curve_from_python(curve, rng):
+    x = rng.normal(size=50)
+    out = np.empty(50)
+    lam = stkn.thretopk(x, 7, 0.5, CURVES[curve], out)
+    np.testing.assert_array_equal(out, stk.thretopk(x, 7, curve=curve, temperature=0.5))
+    assert lam == stk.thretopk.threshold(x, 7, curve=curve, temperature=0.5)
+
+
+def test_entmax_and_own_curves_inside_njit(rng):
+    own = stk.Curve(lambda t: 0.5 + math.atan(t) / math.pi, lambda t: 1 / (math.pi * (1 + t * t)))
+    curve = own.compiled
+
+    @njit
+    def both(x, a, b):
+        stkn.thretopk(x, 3, 0.5, stkn.entmax(1.5), a)
+        stkn.thretopk(x, 3, 0.5, curve, b)
+
+    x = rng.normal(size=20)
+    a, b = np.empty((2, 20))
+    both(x, a, b)
+    np.testing.assert_allclose(a, stk.thretopk(x, 3, curve="entmax", alpha=1.5, temperature=0.5))
+    np.testing.assert_allclose(b, stk.thretopk(x, 3, curve=own, temperature=0.5))
+
+
+def test_hardtopk(rng):
+    @njit
+    def hard(x, out):
+        stkn.hardtopk(x, 3, out)
+
+    x, out = rng.normal(size=20), np.empty(20)
+    hard(x, out)
+    np.testing.assert_array_equal(out, stk.hardtopk(x, 3))
+
+
+@pytest.mark.parametrize(
+    ("k", "tau"),
+    [(-1, 1.0), (6, 1.0), (math.nan, 1.0), (2, 0.0), (2, -1.0), (2, math.nan), (2, math.inf)],
+)
+def test_what_cannot_be_is_nan(k, tau):
+    x, out, gx = np.arange(5.0), np.zeros(5), np.zeros(5)
+    assert math.isnan(stkn.thretopk(x, k, tau, stkn.laplace, out))
+    assert np.isnan(out).all()
+    assert all(map(math.isnan, stkn.thretopk_vjp(x, k, tau, stkn.laplace, x, out, gx)))
+    assert np.isnan(gx).all()
+    stkn.thretopk_jvp(x, k, tau, stkn.laplace, x, 0.0, 0.0, out, gx)
+    assert np.isnan(gx).all()
+    if tau == 1.0:
+        out[:] = 0
+        stkn.hardtopk(x, k, out)
+        assert np.isnan(out).all()
+
+
+def test_strided_rows(rng):
+    x = rng.normal(size=(10, 6))
+    out = np.empty((10, 6))
+    stkn.thretopk(x[:, 2], 3, 0.5, stkn.sigmoid, out[:, 2])
+    np.testing.assert_allclose(
+        out[:, 2], stk.thretopk(x[:, 2].copy(), 3, curve="sigmoid", temperature=0.5)
+    )
