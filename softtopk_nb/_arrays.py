@@ -78,11 +78,12 @@ class _Writable:
 
 
 def to_rows(x: npt.NDArray[Any], axis: int, dtype: type) -> npt.NDArray[Any]:
-    """`x` as (rows, n) with the axis last, contiguous, of `dtype`; a view where that is possible."""
+    """`x` as (rows, n), the axis last, contiguous, of `dtype`; a view where that is possible."""
     if axis != x.ndim - 1:
         x = np.moveaxis(x, axis, -1)
     *batch, n = x.shape
-    rows = np.ascontiguousarray(x, dtype=dtype).reshape((math.prod(batch), n))
+    rows: npt.NDArray[Any] = np.ascontiguousarray(x, dtype=dtype)
+    rows = rows.reshape((math.prod(batch), n))
     return rows if rows.flags.writeable else np.asarray(_Writable(rows))
 
 

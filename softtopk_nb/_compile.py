@@ -28,6 +28,8 @@ __all__ = ["in_memory", "kernel", "overload_scalar", "package_stamp", "row", "sc
 _EXACT = {"fastmath": False, "error_model": "numpy"}
 # No `nnan`, no `ninf`: the rules for NaN and infinities are promises.
 _SUMS = {"reassoc", "contract", "nsz"}
+# Only kernels are called from outside of compiled code.
+_INNER = {"no_cfunc_wrapper": True}
 # Numba compiles a shared function once for each kernel, and which copy a process links depends
 # on whether the disk cache was warm. For IEEE arithmetic all copies agree to the bit; where sums
 # may be reordered they do not, so such loops are always made part of their kernel.
@@ -75,22 +77,22 @@ def in_memory(compiled: Any) -> Any:
 
 def scalar(function: Callable[..., Any]) -> Any:
     """Make a function callable from compiled code, and leave it callable from Python."""
-    return register_jitable(**_EXACT)(function)
+    return register_jitable(**_INNER, **_EXACT)(function)
 
 
 def summing(function: Callable[..., Any]) -> Any:
     """As `scalar`, with sums that the vectoriser may reorder."""
-    return register_jitable(**_INLINE, fastmath=_SUMS, error_model="numpy")(function)
+    return register_jitable(**_INNER, **_INLINE, fastmath=_SUMS, error_model="numpy")(function)
 
 
 def row(function: Callable[..., Any]) -> Any:
     """As `scalar`, for a function that calls `summing` ones: it too becomes part of its kernel."""
-    return register_jitable(**_INLINE, **_EXACT)(function)
+    return register_jitable(**_INNER, **_INLINE, **_EXACT)(function)
 
 
 def overload_scalar(function: Callable[..., Any], *, inline: bool = False) -> Any:
     """Choose the compiled form of `function` by the types of its arguments."""
-    return overload(function, jit_options={**(_INLINE if inline else {}), **_EXACT})
+    return overload(function, jit_options={**_INNER, **(_INLINE if inline else {}), **_EXACT})
 
 
 # A child forked while another thread compiles would inherit a lock that nobody will release.

@@ -9,14 +9,13 @@ came in. Everything is checked before anything is computed or written.
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _arrays
+from . import _arguments, _arrays
 
 __all__ = ["Differentiable", "Gradients", "Operator", "Rows", "registry"]
 
@@ -80,6 +79,13 @@ class Operator:
     def __reduce__(self) -> str:
         return self.__name__
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The common arguments and the room's own, for `help` and `inspect`."""
+        common = list(inspect.signature(Operator.__call__).parameters.values())[1:-1]
+        own = inspect.signature(self._options).parameters.values()
+        return inspect.Signature([*common, *own])
+
     def __call__(
         self,
         x: Any,
@@ -125,17 +131,17 @@ class Operator:
         if values.ndim == 0:
             raise ValueError(f"x is 0-dimensional ({x!r}); expected at least one axis")
         compute, dtype = _arrays.compute_dtype(values.dtype, "x")
-        axis = _check_axis(axis, values.ndim)
+        axis = _arguments.check_axis(axis, values.ndim)
         if not isinstance(largest, (bool, np.bool_)):
             raise TypeError(f"largest is {largest!r}; expected True or False")
         shape = values.shape
         n, batch = shape[axis], shape[:axis] + shape[axis + 1 :]
         plan = self._plan(options)
         k_given = self._check_k(k, n, batch)
-        tau_given = _check_temperature(temperature, batch)
-        mask = None if where is None else _check_where(where, shape)
+        tau_given = _arguments.check_temperature(temperature, batch)
+        mask = None if where is None else _arguments.check_where(where, shape)
         if out is not None:
-            _check_out(out, shape, dtype)
+            _arguments.check_out(out, shape, dtype)
         rows = _arrays.to_rows(values, axis, compute)
         if not largest:
             rows = -rows
@@ -170,15 +176,15 @@ class Operator:
         return self._options(**options)
 
     def _check_k(self, k: Any, n: int, batch: tuple[int, ...]) -> Array:
-        given = _real_array(k, "k")
+        given = _arguments.real_array(k, "k")
         if not self.real_k and given.dtype.kind not in "iu":
-            raise TypeError(f"k is {_show(k)} of dtype {given.dtype}; expected integers")
+            raise TypeError(f"k is {_arguments.show(k)} of dtype {given.dtype}; expected integers")
         # Compared before any conversion: a large unsigned integer must not wrap around.
         ok = (given >= 0) & (given <= n)
         if not np.all(ok):
             bad = given[~ok].flat[0]
             raise ValueError(f"k is {bad}; expected 0 <= k <= n = {n}, x's length along the axis")
-        _check_broadcast(given, batch, "k")
+        _arguments.check_broadcast(given, batch, "k")
         return given.astype(np.float64 if self.real_k else np.int64)
 
     # Results.
@@ -253,8 +259,8 @@ class Differentiable(Operator):
         direction = self._tangent_rows(call, dx, "dx")
         if dk is not None and not self.real_k:
             raise TypeError(f"dk was given, but {self.__name__} takes an integer k")
-        dk_rows = _direction(dk, call.batch, "dk")
-        dtau_rows = _direction(dtemperature, call.batch, "dtemperature")
+        dk_rows = _arguments.direction(dk, call.batch, "dk")
+        dtau_rows = _arguments.direction(dtemperature, call.batch, "dtemperature")
         p, dp = self._target(call), np.empty_like(rows.x)
         state = self._linearize(rows, call.plan, p)
         self._push(rows, call.plan, state, direction, dk_rows, dtau_rows, dp)
@@ -323,7 +329,7 @@ class Differentiable(Operator):
     def _cotangent_rows(self, call: _Call, v: Any, name: str = "the cotangent") -> Array:
         given = _arrays.as_numpy(v, name)
         _arrays.compute_dtype(given.dtype, name)
-        _check_broadcast(given, call.shape, name)
+        _arguments.check_broadcast(given, call.shape, name)
         rows = _arrays.to_rows(
             np.broadcast_to(given, call.shape), call.axis, call.rows.x.dtype.type
         )
@@ -346,77 +352,6 @@ class Differentiable(Operator):
         self, rows: Rows, plan: Any, state: Any, g: Array, gx: Array, gk: Array, gtau: Array
     ) -> None:
         raise TypeError(f"{self.__name__} has no derivatives")
-
-
-def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _real_array(value: Any, name: str) -> Array:
-    given = _arrays.as_numpy(value, name)
-    if given.dtype.kind not in "iuf" or given.dtype.itemsize > 8:
-        raise TypeError(
-            f"{name} is {_show(value)} of dtype {given.dtype}; expected real numbers"
-            + (" (not bool)" if given.dtype.kind == "b" else "")
-        )
-    return given
-
-
-def _check_axis(axis: Any, ndim: int) -> int:
-    if isinstance(axis, (bool, np.bool_)):
-        raise TypeError(f"axis is {axis!r}; expected an integer")
-    try:
-        index = operator.index(axis)
-    except TypeError:
-        raise TypeError(f"axis is {_show(axis)}; expected an integer") from None
-    if not -ndim <= index < ndim:
-        raise np.exceptions.AxisError(index, ndim, "axis")
-    return index % ndim
-
-
-def _check_broadcast(given: Array, shape: tuple[int, ...], name: str) -> None:
-    try:
-        fits = np.broadcast_shapes(given.shape, shape) == shape
-    except ValueError:
-        fits = False
-    if not fits:
-        raise ValueError(f"{name} has shape {given.shape}; expected one that broadcasts to {shape}")
-
-
-def _check_temperature(temperature: Any, batch: tuple[int, ...]) -> Array:
-    given = _real_array(temperature, "temperature").astype(np.float64)
-    ok = (given > 0) & (given < np.inf)
-    if not np.all(ok):
-        bad = given[~ok].flat[0]
-        raise ValueError(f"temperature is {bad}; expected a positive finite number")
-    _check_broadcast(given, batch, "temperature")
-    return given
-
-
-def _check_where(where: Any, shape: tuple[int, ...]) -> Array:
-    given = _arrays.as_numpy(where, "where")
-    if given.dtype != np.bool_:
-        raise TypeError(f"where has dtype {given.dtype}; expected bool")
-    _check_broadcast(given, shape, "where")
-    return np.broadcast_to(given, shape)
-
-
-def _check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out is a {type(out).__name__}; expected a NumPy array")
-    if out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}; expected x's shape {shape}")
-    if out.dtype.newbyteorder("=") != dtype:
-        raise TypeError(f"out has dtype {out.dtype}; expected {dtype}")
-    if not out.flags.writeable:
-        raise ValueError("out is read-only; expected an array that can be written")
-
-
-def _direction(value: Any, batch: tuple[int, ...], name: str) -> Array:
-    given = _real_array(0.0 if value is None else value, name).astype(np.float64)
-    _check_broadcast(given, batch, name)
-    return np.ascontiguousarray(np.broadcast_to(given, batch).reshape(-1))
 
 
 def _sum_to(per_row: Array, argument: Array, dtype: np.dtype[Any]) -> Any:

@@ -124,4 +124,3 @@ def fill_constant(x, k, code, above, out):
             out[i] = T(1) if code == ALL else T(0)
         else:
             out[i] = T(at_plus_inf) if x[i] > 0 else T(0)
-

@@ -19,7 +19,7 @@ from ._compile import overload_scalar
 __all__ = ["exp_neg", "fma", "from_ordinal", "power_of_two", "round_even", "to_ordinal"]
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     """a*b + c, fused where the machine fuses: the same bits in every loop it is inlined into."""
 
@@ -33,7 +33,7 @@ def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     return a(a, a, a), codegen
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def round_even(typingctx: Any, a: Any) -> Any:
     """The nearest integer, as a float (`math.floor` gives an int64 and is not vectorised)."""
 
@@ -44,7 +44,7 @@ def round_even(typingctx: Any, a: Any) -> Any:
     return a(a), codegen
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def power_of_two(typingctx: Any, a: Any) -> Any:
     """2**a for an integer-valued float in the range of normal exponents, from its bits.
 
@@ -109,7 +109,7 @@ def _exp_neg(t):
     return impl
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def to_ordinal(typingctx: Any, a: Any) -> Any:
     """The place of a float among all floats: a signed integer that orders as the floats do.
 
@@ -126,7 +126,7 @@ def to_ordinal(typingctx: Any, a: Any) -> Any:
     return integer_type(a), codegen
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic
 def from_ordinal(typingctx: Any, o: Any) -> Any:
     """The float at a place: the inverse of `to_ordinal`, for int32 and int64."""
     real_type, real = (

@@ -7,6 +7,7 @@ OpenMP's kills a forked child, and the work queue aborts under two calling threa
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable
@@ -64,10 +65,7 @@ def over(count: int, entries: int, kernel: Callable[..., Any], *args: Any) -> No
     cuts = [count * j // shares for j in range(shares + 1)]
     pool = _helpers(shares - 1)
     try:
-        others = [
-            pool.submit(kernel, lo, hi, *args)
-            for lo, hi in zip(cuts[1:-1], cuts[2:], strict=True)
-        ]
+        others = [pool.submit(kernel, lo, hi, *args) for lo, hi in itertools.pairwise(cuts)]
     except RuntimeError:  # the interpreter is shutting down: no new threads
         kernel(0, count, *args)
         return

@@ -34,7 +34,7 @@ from .hardtopk.rows import hard_row
 from .thretopk.curves import CURVES
 from .thretopk.curves import Entmax as entmax
 from .thretopk.rows import METHODS, SOLUTION, pull_row, push_row, solve_row
-from .thretopk.solver import STATE, C, D, REST
+from .thretopk.solver import REST, STATE, C, D
 
 __all__ = [
     "clip",

@@ -1,4 +1,4 @@
-"""The layout of the house: who may import whom, what an import costs, and how old a cache may be."""
+"""The layout of the house: who may import whom, what an import costs, how old a cache may be."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ import softtopk_nb
 
 PACKAGE = pathlib.Path(softtopk_nb.__file__).parent
 ROOMS = sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py"))
-FRONT = ("_operator", "_arrays", "_schedule", "_compile", "_scalars", "_rows", "_versions")
+FRONT = (
+    "_operator",
+    "_arguments",
+    "_arrays",
+    "_schedule",
+    "_compile",
+    "_scalars",
+    "_rows",
+    "_versions",
+)
 
 
 def imports(path: pathlib.Path) -> set[str]:
@@ -62,7 +71,7 @@ def test_every_module_is_accounted_for():
 def test_files_stay_short():
     for path in PACKAGE.rglob("*.py"):
         lines = len(path.read_text(encoding="utf-8").splitlines())
-        assert lines <= 500, f"{path.name} has {lines} lines: what is it two of?"
+        assert lines <= 400, f"{path.name} has {lines} lines: what is it two of?"
 
 
 def python(code: str, **environment: str) -> str:
@@ -88,7 +97,8 @@ class Listener(event.Listener):
     def on_end(self, e): pass
 event.register("numba:compile", Listener())
 import softtopk_nb, softtopk_nb.nopython
-print(len(compiled), [m for m in ("torch", "jax", "cupy", "numba.cuda", "dask") if m in sys.modules])
+others = ("torch", "jax", "cupy", "numba.cuda", "dask")
+print(len(compiled), [m for m in others if m in sys.modules])
 """
     assert python(code) == "0 []"
 

@@ -141,7 +141,13 @@ class ThreTopK(_operator.Differentiable):
         solution = self._solve(rows, call.plan, np.empty((len(rows.x), 0), rows.x.dtype))
         phi = np.empty(len(rows.x))
         _schedule.over(
-            len(phi), 16 * rows.x.size, kernel_for(curve, _rows.potential), *rows, curve, solution, phi
+            len(phi),
+            16 * rows.x.size,
+            kernel_for(curve, _rows.potential),
+            *rows,
+            curve,
+            solution,
+            phi,
         )
         return self._give_back_batch(call, call.sign * phi)
 
@@ -176,9 +182,8 @@ class ThreTopK(_operator.Differentiable):
         lam = solution[:, 0] + rows.temperature * (solution[:, 1] + solution[:, 2])
         return self._give_back_batch(call, call.sign * lam)
 
-    def _options(
-        self, *, curve: Any = "laplace", alpha: Any = None, method: str = "auto"
-    ) -> _Plan:
+    def _options(self, *, curve: Any = "laplace", alpha: Any = None, method: str = "auto") -> _Plan:
+        chosen: Any
         if isinstance(curve, Curve):
             chosen, name = curve.compiled, curve.name
         elif curve == "entmax" and isinstance(curve, str):
@@ -208,13 +213,22 @@ class ThreTopK(_operator.Differentiable):
                 _long.solve(x[i], k[i], tau[i], plan.curve, out[i], solution[i])
         else:
             _schedule.over(
-                len(x), x.size, kernel_for(plan.curve, _rows.solve), x, k, tau, plan.curve, plan.method, out, solution
+                len(x),
+                x.size,
+                kernel_for(plan.curve, _rows.solve),
+                x,
+                k,
+                tau,
+                plan.curve,
+                plan.method,
+                out,
+                solution,
             )
         return solution
 
     @staticmethod
     def _is_long(rows: _operator.Rows, plan: _Plan) -> bool:
-        return rows.x.shape[1] >= _schedule.LONG and plan.method.sampled
+        return rows.x.shape[1] >= _schedule.LONG and bool(plan.method.sampled)
 
     def _value(self, rows: _operator.Rows, plan: _Plan, out: _operator.Array) -> None:
         self._solve(rows, plan, out)
@@ -238,7 +252,17 @@ class ThreTopK(_operator.Differentiable):
                 _long.push(x[i], tau[i], plan.curve, state[i], dx[i], dk[i], dtau[i], dp[i])
         else:
             _schedule.over(
-                len(x), x.size, kernel_for(plan.curve, _rows.push), x, tau, plan.curve, state, dx, dk, dtau, dp
+                len(x),
+                x.size,
+                kernel_for(plan.curve, _rows.push),
+                x,
+                tau,
+                plan.curve,
+                state,
+                dx,
+                dk,
+                dtau,
+                dp,
             )
 
     def _pull(
@@ -257,7 +281,17 @@ class ThreTopK(_operator.Differentiable):
                 gk[i], gtau[i] = _long.pull(x[i], tau[i], plan.curve, state[i], g[i], gx[i])
         else:
             _schedule.over(
-                len(x), x.size, kernel_for(plan.curve, _rows.pull), x, tau, plan.curve, state, g, gx, gk, gtau
+                len(x),
+                x.size,
+                kernel_for(plan.curve, _rows.pull),
+                x,
+                tau,
+                plan.curve,
+                state,
+                g,
+                gx,
+                gk,
+                gtau,
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -69,7 +70,7 @@ class Curve:
         _probe(cdf, "cdf", 1.0)
         _probe(pdf, "pdf", np.inf)
         values = [float(cdf(t)) for t in _PROBES]
-        if any(b < a for a, b in zip(values, values[1:], strict=False)):
+        if any(b < a for a, b in itertools.pairwise(values)):
             raise ValueError(f"cdf decreases between some of {_PROBES}; expected a CDF")
         if integral is not None and not callable(integral):
             raise TypeError(f"integral is {integral!r}; expected a function of one number")

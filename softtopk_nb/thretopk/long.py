@@ -126,7 +126,9 @@ def _solve_finite(x: Array, k: float, tau: float, curve: Any, ends: Any, out: Ar
     share = np.array([k * SAMPLE / len(x)])
     nothing = np.empty((1, 0), x.dtype)
     newton = METHODS["newton"]
-    kernel_for(curve, rows.solve)(0, 1, few[None], share, np.array([tau]), curve, newton, nothing, start)
+    kernel_for(curve, rows.solve)(
+        0, 1, few[None], share, np.array([tau]), curve, newton, nothing, start
+    )
     state = np.empty(STATE)
     kernel_for(curve, open_search)(state, x, tau, curve, k, *ends, start[0, C], start[0, D])
     sums = np.empty((_parts(x), 4))
@@ -140,14 +142,16 @@ def _solve_finite(x: Array, k: float, tau: float, curve: Any, ends: Any, out: Ar
 
 
 def solve(x: Array, k: float, tau: float, curve: Any, out: Array, solution: Array) -> None:
-    """One row, as `rows.solve_row`: p to `out` (unless it is empty), the threshold to `solution`."""
+    """One row, as `rows.solve_row`: p to `out` unless it is empty, the rest to `solution`."""
     ordinals = np.empty((_parts(x), 2), np.int32 if x.dtype == np.float32 else np.int64)
     over(len(ordinals), x.size // 4, survey_parts, x, ordinals)
     lo, hi = ordinals[:, 0].min(), ordinals[:, 1].max()
     code, _, _, left, smallest, largest = what_row(x, k, lo, hi)
     if len(x) < LONG or not is_solved(code):
         one = x[None], np.array([k]), np.array([tau])
-        kernel_for(curve, rows.solve)(0, 1, *one, curve, METHODS["newton"], out[None], solution[None])
+        kernel_for(curve, rows.solve)(
+            0, 1, *one, curve, METHODS["newton"], out[None], solution[None]
+        )
     elif code != MIXED:
         state = _solve_finite(x, k, tau, curve, (smallest, largest), out)
         solution[[C, D, REST]] = state[[C, D, REST]]
@@ -170,9 +174,28 @@ def _moments(x: Array, v: Array, tau: float, curve: Any, solution: Array) -> Arr
 
 
 def _spread(
-    x: Array, v: Array, tau: float, curve: Any, solution: Array, mean: float, dtau: float, out: Array
+    x: Array,
+    v: Array,
+    tau: float,
+    curve: Any,
+    solution: Array,
+    mean: float,
+    dtau: float,
+    out: Array,
 ) -> None:
-    over(_parts(x), x.size, kernel_for(curve, spread_parts), x, v, tau, solution, curve, mean, dtau, out)
+    over(
+        _parts(x),
+        x.size,
+        kernel_for(curve, spread_parts),
+        x,
+        v,
+        tau,
+        solution,
+        curve,
+        mean,
+        dtau,
+        out,
+    )
 
 
 def push(

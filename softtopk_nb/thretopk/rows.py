@@ -54,9 +54,9 @@ __all__ = [
     "pull_row",
     "push",
     "push_row",
+    "search",
     "solve",
     "solve_row",
-    "search",
     "spread",
 ]
 

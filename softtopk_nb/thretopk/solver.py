@@ -23,10 +23,10 @@ from .curves import is_exponential, is_smooth, quantile, split
 __all__ = [
     "MAX",
     "MIN",
-    "C",
-    "D",
     "REST",
     "STATE",
+    "C",
+    "D",
     "advance",
     "begin",
     "fill",

@@ -1,0 +1,51 @@
+"""What a user waits for before the first result: import, first call cold, first call warm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+FIRST_CALL = """
+import numpy as np, softtopk_nb as stk, time
+x = np.zeros((4, 64), np.float32)
+start = time.perf_counter()
+stk.thretopk(x, 3)
+print(time.perf_counter() - start)
+"""
+
+
+def python(code: str, cache: str) -> float:
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "NUMBA_CACHE_DIR": cache},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(result.stdout or "nan")
+
+
+@pytest.mark.parametrize("module", ["numba", "softtopk_nb"])
+def bench_import(benchmark, tmp_path, module):
+    benchmark.group = "import"
+    benchmark.pedantic(python, (f"import {module}", str(tmp_path)), rounds=5, warmup_rounds=1)
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+def bench_first_call(benchmark, tmp_path, cache):
+    """The whole process is timed; `extra_info` holds the call alone."""
+    benchmark.group = "first call"
+    if cache == "warm":
+        python(FIRST_CALL, str(tmp_path))
+    seconds = []
+    rounds = iter(range(10**6))
+
+    def first_call() -> None:
+        folder = tmp_path if cache == "warm" else tmp_path / str(next(rounds))
+        seconds.append(python(FIRST_CALL, str(folder)))
+
+    benchmark.pedantic(first_call, rounds=3)
+    benchmark.extra_info["call_seconds"] = min(seconds)

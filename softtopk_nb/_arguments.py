@@ -1,0 +1,106 @@
+"""Arguments: what is accepted, and the message for what is not.
+
+Every message names the argument, what came, and what was expected.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _arrays
+
+__all__ = [
+    "check_axis",
+    "check_broadcast",
+    "check_out",
+    "check_temperature",
+    "check_where",
+    "direction",
+    "real_array",
+    "show",
+]
+
+Array = npt.NDArray[Any]
+
+
+def show(value: Any) -> str:
+    """A short text for a message."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def real_array(value: Any, name: str) -> Array:
+    """`value` as an array of real numbers; bools are not numbers here."""
+    given = _arrays.as_numpy(value, name)
+    if given.dtype.kind not in "iuf" or given.dtype.itemsize > 8:
+        raise TypeError(
+            f"{name} is {show(value)} of dtype {given.dtype}; expected real numbers"
+            + (" (not bool)" if given.dtype.kind == "b" else "")
+        )
+    return given
+
+
+def check_axis(axis: Any, ndim: int) -> int:
+    """The axis as a non-negative integer."""
+    if isinstance(axis, (bool, np.bool_)):
+        raise TypeError(f"axis is {axis!r}; expected an integer")
+    try:
+        index = operator.index(axis)
+    except TypeError:
+        raise TypeError(f"axis is {show(axis)}; expected an integer") from None
+    if not -ndim <= index < ndim:
+        raise np.exceptions.AxisError(index, ndim, "axis")
+    return index % ndim
+
+
+def check_broadcast(given: Array, shape: tuple[int, ...], name: str) -> None:
+    """Refuse what does not broadcast to `shape`, or would enlarge it."""
+    try:
+        fits = np.broadcast_shapes(given.shape, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{name} has shape {given.shape}; expected one that broadcasts to {shape}")
+
+
+def check_temperature(temperature: Any, batch: tuple[int, ...]) -> Array:
+    """The temperature, positive and finite, in float64."""
+    given = real_array(temperature, "temperature").astype(np.float64)
+    ok = (given > 0) & (given < np.inf)
+    if not np.all(ok):
+        bad = given[~ok].flat[0]
+        raise ValueError(f"temperature is {bad}; expected a positive finite number")
+    check_broadcast(given, batch, "temperature")
+    return given
+
+
+def check_where(where: Any, shape: tuple[int, ...]) -> Array:
+    """The mask, broadcast to x's shape."""
+    given = _arrays.as_numpy(where, "where")
+    if given.dtype != np.bool_:
+        raise TypeError(f"where has dtype {given.dtype}; expected bool")
+    check_broadcast(given, shape, "where")
+    return np.broadcast_to(given, shape)
+
+
+def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Refuse an `out` that cannot take the result as it is."""
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out is a {type(out).__name__}; expected a NumPy array")
+    if out.shape != shape:
+        raise ValueError(f"out has shape {out.shape}; expected x's shape {shape}")
+    if out.dtype.newbyteorder("=") != dtype:
+        raise TypeError(f"out has dtype {out.dtype}; expected {dtype}")
+    if not out.flags.writeable:
+        raise ValueError("out is read-only; expected an array that can be written")
+
+
+def direction(value: Any, batch: tuple[int, ...], name: str) -> Array:
+    """A direction in k or in the temperature, one number for each row; None is 0."""
+    given = real_array(0.0 if value is None else value, name).astype(np.float64)
+    check_broadcast(given, batch, name)
+    return np.ascontiguousarray(np.broadcast_to(given, batch).reshape(-1))
