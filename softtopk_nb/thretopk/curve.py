@@ -15,7 +15,7 @@ from .curves import UserCurve
 __all__ = ["Curve"]
 
 # Where a curve is looked at before it is accepted.
-_PROBES = (-1e3, -30.0, -3.0, -1.0, -0.5, 0.0, 0.25, 1.0, 2.0, 10.0, 1e3)
+_PROBES = (-30.0, -3.0, -1.0, -0.5, 0.0, 0.25, 1.0, 2.0, 10.0, 30.0)
 
 
 class Curve:

@@ -33,6 +33,7 @@ __all__ = [
     "kernel_for",
     "quantile",
     "split",
+    "zero_sum",
 ]
 
 
@@ -138,17 +139,17 @@ def _split_normal(curve, t):
 
 @scalar
 def _split_entmax(curve, t):
+    # In float64: for alpha close to 1 the exponent is large and magnifies what rounding does.
     T = type(t)
     zero, one = T(0), T(1)
-    slope = T(curve.alpha) - one
-    s = slope * t
-    if s >= one:
+    s = (curve.alpha - 1.0) * t
+    if s >= 1.0:
         return one, zero, zero, zero
-    if not s > zero:
+    if not s > 0.0:
         return zero, zero, zero, zero
-    p = T(math.pow(s, one / slope))
-    # f' = f^(2 - alpha): infinite slope at the edge of the support when alpha > 2.
-    return zero, zero, p, p / s if p > zero else zero
+    p = math.pow(s, 1.0 / (curve.alpha - 1.0))
+    # f' = f/s: an infinite slope at the edge of the support when alpha > 2.
+    return zero, zero, T(p), T(p / s)
 
 
 @scalar
@@ -257,16 +258,17 @@ class _Traits(NamedTuple):
     quantile: Any
     smooth: bool  # f' is continuous: a step of length s leaves an error of order s^2
     exponential: bool  # the tails are steered by the exponential model, not by Newton
+    vectorised: bool  # a loop over `split` runs in SIMD lanes
 
 
 _TRAITS: dict[type, _Traits] = {
-    Exp: _Traits(_split_exp, _excess_exp, _quantile_exp, False, True),
-    Sigmoid: _Traits(_split_sigmoid, _excess_sigmoid, _quantile_sigmoid, True, True),
-    Laplace: _Traits(_split_laplace, _excess_laplace, _quantile_laplace, True, True),
-    Clip: _Traits(_split_clip, _excess_clip, _quantile_clip, False, False),
-    Normal: _Traits(_split_normal, _excess_normal, _quantile_search, True, True),
-    Entmax: _Traits(_split_entmax, _excess_entmax, _quantile_entmax, False, False),
-    UserCurve: _Traits(_split_user, _excess_user, _quantile_search, False, True),
+    Exp: _Traits(_split_exp, _excess_exp, _quantile_exp, False, True, True),
+    Sigmoid: _Traits(_split_sigmoid, _excess_sigmoid, _quantile_sigmoid, True, True, True),
+    Laplace: _Traits(_split_laplace, _excess_laplace, _quantile_laplace, True, True, True),
+    Clip: _Traits(_split_clip, _excess_clip, _quantile_clip, False, False, True),
+    Normal: _Traits(_split_normal, _excess_normal, _quantile_search, True, True, False),
+    Entmax: _Traits(_split_entmax, _excess_entmax, _quantile_entmax, False, False, False),
+    UserCurve: _Traits(_split_user, _excess_user, _quantile_search, False, True, False),
 }
 
 
@@ -305,6 +307,14 @@ def is_exponential(curve):
     return _traits(curve).exponential
 
 
+def zero_sum(curve, t):
+    """The 0 that a sum over some hundred entries starts from.
+
+    In lanes a sum in the type of t keeps its accuracy; one after the other it would not.
+    """
+    return type(t)(0) if _traits(curve).vectorised else 0.0
+
+
 @overload_scalar(split)
 def _split(curve, t):
     return _traits(curve).split
@@ -330,3 +340,9 @@ def _is_smooth(curve):
 def _is_exponential(curve):
     exponential = _traits(curve).exponential
     return lambda curve: exponential
+
+
+@overload_scalar(zero_sum)
+def _zero_sum(curve, t):
+    zero = t(0) if _traits(curve).vectorised else 0.0
+    return lambda curve, t: zero

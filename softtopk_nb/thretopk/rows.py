@@ -22,7 +22,7 @@ from .._rows import (
     survey,
 )
 from .._scalars import from_ordinal
-from .curves import excess, split
+from .curves import excess, split, zero_sum
 from .scan import scan
 from .solver import (
     BLOCK,
@@ -197,7 +197,7 @@ def moments(x, v, c, inv, d, curve):
     for start in range(0, x.shape[0], BLOCK):
         xs = x[start : start + BLOCK]
         vs = v[start : start + BLOCK]
-        s0, sv, st, svt = T(0), T(0), T(0), T(0)
+        s0 = sv = st = svt = zero_sum(curve, c)
         for i in range(xs.shape[0]):
             t = (xs[i] - c) * inv - d
             _, _, _, w = split(curve, t)

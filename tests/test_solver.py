@@ -1,0 +1,131 @@
+"""The solver on rows made to be hard: extreme spreads, ties, clusters, offsets, temperatures.
+
+By Proposition prop-mass the distance of p from the answer is |sum p - k|, so the mass tells all.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numba import njit
+
+import softtopk_nb as stk
+from softtopk_nb._rows import survey
+from softtopk_nb._scalars import from_ordinal
+from softtopk_nb.thretopk import rows
+from softtopk_nb.thretopk.curves import CURVES, Entmax
+from softtopk_nb.thretopk.scan import scan
+from softtopk_nb.thretopk.solver import PASSES, STATE, inverse_temperature
+
+HARD = {**CURVES, "entmax-1.5": Entmax(1.5), "entmax-3": Entmax(3.0)}
+KINDS = 9
+
+
+@njit
+def count_passes(x, k, tau, curve, method):
+    state = np.empty(STATE)
+    lo, hi = survey(x)
+    smallest, largest = np.float64(from_ordinal(lo)), np.float64(from_ordinal(hi))
+    rows.search(state, x, curve, k, inverse_temperature(tau, x), method, smallest, largest)
+    return state[PASSES]
+
+
+@njit
+def scanned(x, curve, k, tau):
+    pivot, d = scan(x, curve, k, 1.0 / tau)
+    return pivot + tau * d
+
+
+def hard_row(rng, dtype):
+    """(kind, x, k, tau)."""
+    kind = int(rng.integers(0, KINDS))
+    n = int(rng.integers(2000, 9000)) if rng.random() < 0.1 else int(rng.integers(2, 200))
+    reach = (8, 150) if dtype == np.float64 else (3, 15)
+    normal = rng.normal(size=n)
+    x = (
+        lambda: normal,
+        lambda: normal * 10.0 ** rng.uniform(-reach[0], reach[0], n),
+        lambda: normal * 10.0 ** rng.uniform(-reach[1], reach[1], n),
+        lambda: np.round(normal * 3),
+        lambda: rng.choice([-10.0, 10.0], n) + normal * 1e-3,
+        lambda: 3.0 + normal * 10.0 ** rng.uniform(-16, -3),
+        lambda: np.concatenate([normal, [1e6, -1e6]]),
+        lambda: rng.standard_cauchy(n),
+        lambda: np.sort(normal) + 1e6,
+    )[kind]().astype(dtype)
+    n = len(x)
+    tau = 10.0 ** (rng.uniform(-9, 9) if rng.random() < 0.5 else rng.uniform(-2, 2))
+    k = (float(rng.integers(1, n)), rng.uniform(0, n), n - 1.0)[int(rng.integers(0, 3))]
+    if rng.random() < 0.05:
+        k = 10.0 ** rng.uniform(-12, 0) * n
+    return kind, x, min(max(k, 1e-300), n - 1e-9), tau
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("curve", HARD)
+@pytest.mark.parametrize("method", ["newton", "bisect"])
+def test_hard_rows(curve, dtype, method):
+    """prop-solver, prop-mass: |sum p - k| within its bound, in a bounded number of passes."""
+    rng = np.random.default_rng(5)
+    bound = 1e-12 if dtype == np.float64 else 1e-6
+    name, _, alpha = curve.partition("-")
+    options = {"curve": name, "method": method, **({"alpha": float(alpha)} if alpha else {})}
+    kinds, passes = set(), []
+    for _ in range(400):
+        kind, x, k, tau = hard_row(rng, dtype)
+        kinds.add(kind)
+        p = stk.thretopk(x, k, temperature=tau, **options)
+        assert abs(math.fsum(p.astype(float)) - k) <= bound * max(1, k), (kind, len(x), k, tau)
+        assert (p >= 0).all()
+        assert (p <= 1).all()
+        passes.append(count_passes(x, k, tau, HARD[curve], rows.METHODS[method]))
+    assert len(kinds) == KINDS
+    assert max(passes) <= 250
+    if method == "newton":
+        assert np.mean(passes) <= 15
+
+
+@pytest.mark.parametrize("curve", ["laplace", "sigmoid", "exp", "clip"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_ordinary_rows_take_few_passes(curve, dtype, rng):
+    """What the cost in the documentation rests on."""
+    passes = []
+    for n in (64, 1000, 4096, 50_000):
+        for _ in range(20):
+            x = rng.normal(size=n).astype(dtype)
+            k, tau = float(rng.integers(1, n // 4)), 10.0 ** rng.uniform(-1, 1)
+            passes.append(count_passes(x, k, tau, CURVES[curve], rows.METHODS["newton"]))
+    assert np.mean(passes) <= 6.5
+    assert max(passes) <= 25
+
+
+@pytest.mark.parametrize("curve", ["laplace", "exp", "clip"])
+def test_scan_alone_finds_the_threshold(curve, rng):
+    """prop-scan: before any refinement the scan's own threshold has the right mass."""
+    scale = 1.0
+    for _ in range(300):
+        n = int(rng.integers(2, 60))
+        x, scale = rng.normal(size=n) * scale, 10.0 ** rng.uniform(-2, 2)
+        k = (float(rng.integers(1, n)), rng.uniform(0, n))[int(rng.integers(0, 2))]
+        lam = scanned(x, CURVES[curve], k, 0.7)
+        t = (x - lam) / 0.7
+        p = {
+            "laplace": np.where(t < 0, np.exp(-abs(t)) / 2, 1 - np.exp(-abs(t)) / 2),
+            "exp": np.exp(np.minimum(t, 0)),
+            "clip": np.clip(t, 0, 1),
+        }[curve]
+        assert p.sum() == pytest.approx(k, abs=1e-10)
+
+
+def test_a_row_that_regula_falsi_and_ordinals_both_miss():
+    """Midpoints of ordinals can fall outside a bracket whose ends carry a distance of their own."""
+    x = [
+        *[-5.99988005558467e-06, -4.281070092873853e-06, -2.490436746260803e-07],
+        *[4.703900742253447e-08, 4.526342327111699, 1.2666097210542358e-06, 66226.59779113768],
+        *[-2.819794160371813e-08, -0.00022208269085555039, 0.046283342657822184],
+    ]
+    for method in ("newton", "scan", "bisect"):
+        p = stk.thretopk(x, 3.77, curve="exp", method=method)
+        assert math.fsum(p) == pytest.approx(3.77, abs=1e-12)
