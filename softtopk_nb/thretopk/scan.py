@@ -84,24 +84,29 @@ def _scan_laplace(curve, z, k):
 
 @scalar
 def _scan_clip(curve, z, k):
-    # Pieces end where l passes a z_j (it leaves 0) or a z_j - 1 (it reaches 1); `full` entries
-    # are 1, `some` are positive, and `total` sums z over those between.
+    # Pieces end where lambda passes a z_j (it leaves 0) or a z_j - 1 (it reaches 1). `full` entries
+    # are 1, those up to `some` lie between and sum to `mass` at lambda; only differences of ends enter,
+    # so that nothing cancels. From 2^53 temperatures on z_j - 1 is z_j, and pieces become points.
     n = z.shape[0]
-    full, some, total = 0, 0, 0.0
-    while True:
+    lam, full, some, mass = z[0], 0, 0, 0.0
+    while full < n:
         enters = z[some] if some < n else -np.inf
         leaves = z[full] - 1.0
         end = max(enters, leaves)
         inside = some - full
-        if full + total - inside * end >= k:
-            # Theorem thm-closed-form-clip; no entry between: the mass is k on a whole interval.
-            return (full + total - k) / inside if inside > 0 else end
-        if enters >= leaves:
-            total += z[some]
+        if inside > 0:
+            if full + mass + inside * (lam - end) >= k:
+                return lam - (k - full - mass) / inside  # Theorem thm-closed-form-clip
+            mass += inside * (lam - end)
+        lam = end
+        if some < n and enters >= leaves:
             some += 1
         else:
-            total -= z[full]
             full += 1
+            mass = max(mass - 1.0, 0.0)
+            if full >= k:
+                return lam
+    return lam
 
 
 @scalar

@@ -251,9 +251,11 @@ def advance(state, sums, k, curve, inv, modelled, enough):
     informed = modelled and abs(step) < np.inf
     # |r| is the distance of p from the answer (Proposition prop-mass). Bisection stops on it; the
     # exponential model goes on to small p of full relative accuracy, if it knows the way.
-    if not (informed and is_exponential(curve)):
-        if abs(r) <= 0.25 * eps * min(1.0, k) or (not modelled and abs(r) <= 2.0 * eps * (a + b)):
-            return True
+    distance = 0.25 * eps * min(1.0, k)
+    if not modelled:
+        distance = max(distance, 2.0 * eps * (a + b))
+    if abs(r) <= distance and not (informed and is_exponential(curve)):
+        return True
     c, d = state[C], state[D]
     # Entries near a kink of a curve with compact support can outnumber their mass.
     exact = is_exponential(curve) or enough > eps * 16.0 or abs(r) <= 16.0 * eps * b
