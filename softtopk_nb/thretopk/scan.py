@@ -84,9 +84,10 @@ def _scan_laplace(curve, z, k):
 
 @scalar
 def _scan_clip(curve, z, k):
-    # Pieces end where lambda passes a z_j (it leaves 0) or a z_j - 1 (it reaches 1). `full` entries
-    # are 1, those up to `some` lie between and sum to `mass` at lambda; only differences of ends
-    # enter, so that nothing cancels. From 2^53 temperatures on z_j - 1 is z_j, and pieces become points.
+    # Pieces end where lambda passes a z_j (it leaves 0) or a z_j - 1 (it reaches 1). `full`
+    # entries are 1, those up to `some` lie between and sum to `mass` at lambda; only differences
+    # of ends enter, so that nothing cancels. From 2^53 temperatures on z_j - 1 is z_j, and pieces
+    # become points.
     n = z.shape[0]
     lam, full, some, mass = z[0], 0, 0, 0.0
     while full < n:
