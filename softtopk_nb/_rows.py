@@ -24,23 +24,17 @@ __all__ = [
     "compress",
     "expand",
     "fill_constant",
-    "is_solved",
     "survey",
 ]
 
-# What a row is, once its infinities have been counted.
+# What a row is, once its infinities have been counted. Up to MIXED it has a threshold, or
+# whatever its construction solves for; from NONE on it is constant on its finite entries.
 FINITE = 0  # every entry finite, 0 < k < n
 MIXED = 1  # infinities set aside, 0 < k left < finite entries left
 NONE = 2  # nothing of k is left for the finite entries: they are 0
 ALL = 3  # as much of k is left as there are finite entries: they are 1
 SHARED = 4  # more +inf than k: they share it equally
 UNDEFINED = 5  # a NaN, or fewer entries than k
-
-
-@scalar
-def is_solved(code):
-    """Whether the row has a threshold of its own, and not only constants."""
-    return code <= MIXED
 
 
 @scalar
@@ -56,25 +50,32 @@ def survey(x):
 
 @scalar
 def classify(x, k, lo, hi):
-    """What the row is: (code, number of finite entries, number of +inf, k left to the finite).
+    """What the row is, from `survey`'s ordinals of it.
 
-    `lo`, `hi` are `survey`'s ordinals of the same row.
+    Returns (code, number of finite entries, number of +inf, k left to the finite entries, ordinals
+    of the smallest and the largest finite entry).
     """
     T = x.dtype.type
-    n = x.shape[0]
-    finite, above = 0, 0
-    if lo > to_ordinal(T(-np.inf)) and hi < to_ordinal(T(np.inf)):
-        finite = n
-    else:
+    lowest, highest = to_ordinal(T(-np.inf)), to_ordinal(T(np.inf))
+    n = finite = x.shape[0]
+    above = 0
+    if lo < lowest or hi > highest:
+        return UNDEFINED, 0, 0, k, lo, hi
+    if lo == lowest or hi == highest:
+        least, most = hi, lo
         for i in range(n):
-            if np.isnan(x[i]):
-                return UNDEFINED, 0, 0, k
-            if np.isfinite(x[i]):
-                finite += 1
-            elif x[i] > 0:
+            o = to_ordinal(x[i])
+            if o == lowest:
+                finite -= 1
+            elif o == highest:
+                finite -= 1
                 above += 1
+            else:
+                least = o if o < least else least
+                most = o if o > most else most
+        lo, hi = least, most
     left = k - above
-    if k > finite + above:
+    if left > finite:
         code = UNDEFINED
     elif left < 0:
         code = SHARED
@@ -82,11 +83,9 @@ def classify(x, k, lo, hi):
         code = NONE
     elif left == finite:
         code = ALL
-    elif finite == n:
-        code = FINITE
     else:
-        code = MIXED
-    return code, finite, above, left
+        code = FINITE if finite == n else MIXED
+    return code, finite, above, left, lo, hi
 
 
 @scalar

@@ -87,7 +87,7 @@ def _exp_neg(t):
     if degree == 7:
 
         def impl(t):
-            u = max(t, floor)
+            u = t if t > floor else floor
             n = round_even(u * per_log2)
             r = fma(n, minus_lo, fma(n, minus_hi, u))
             q = fma(fma(fma(c[7], r, c[6]), r, c[5]), r, c[4])
@@ -97,7 +97,7 @@ def _exp_neg(t):
         return impl
 
     def impl(t):
-        u = max(t, floor)
+        u = t if t > floor else floor
         n = round_even(u * per_log2)
         r = fma(n, minus_lo, fma(n, minus_hi, u))
         q = fma(fma(fma(c[13], r, c[12]), r, c[11]), r, c[10])

@@ -29,12 +29,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._compile import kernel, scalar
+from ._compile import kernel, row, scalar
 from .hardtopk.rows import hard_row
-from .thretopk.curves import CURVES
-from .thretopk.curves import Entmax as entmax
-from .thretopk.rows import METHODS, SOLUTION, pull_row, push_row, solve_row
-from .thretopk.solver import REST, STATE, C, D
+from .thretopk.curves import CURVES, Entmax
+from .thretopk.rows import METHODS, SOLUTION, pull, push, solve
+from .thretopk.solver import REST, C, D
 
 __all__ = [
     "clip",
@@ -59,8 +58,24 @@ _NEWTON = METHODS["newton"]
 
 
 @scalar
+def entmax(alpha):
+    """The curve of alpha-entmax, alpha > 1."""
+    return Entmax(alpha, False, False)
+
+
+@scalar
 def _invalid(x, k, temperature):
     return not (k >= 0 and k <= x.shape[0] and temperature > 0.0 and temperature < np.inf)
+
+
+@row
+def _solve(x, k, temperature, curve, out):
+    """A batch of this one row, solved: (x, tau, solution)."""
+    batch, tau = np.expand_dims(x, 0), np.full(1, np.float64(temperature))
+    solution = np.empty((1, SOLUTION))
+    shares = np.full(1, np.float64(k))
+    solve(0, 1, batch, shares, tau, curve, _NEWTON, np.expand_dims(out, 0), solution)
+    return batch, tau, solution
 
 
 @kernel
@@ -98,10 +113,8 @@ def thretopk(x, k, temperature, curve, out):
     if _invalid(x, k, temperature):
         out[:] = np.nan
         return np.nan
-    state, solution = np.empty(STATE), np.empty(SOLUTION)
-    tau = np.float64(temperature)
-    solve_row(x, np.float64(k), tau, curve, _NEWTON, out, solution, state)
-    return solution[C] + tau * (solution[D] + solution[REST])
+    _, tau, solution = _solve(x, k, temperature, curve, out)
+    return solution[0, C] + tau[0] * (solution[0, D] + solution[0, REST])
 
 
 @kernel
@@ -119,10 +132,10 @@ def thretopk_jvp(x, k, temperature, curve, dx, dk, dtemperature, out, dout):
         out[:] = np.nan
         dout[:] = np.nan
         return
-    state, solution = np.empty(STATE), np.empty(SOLUTION)
-    tau = np.float64(temperature)
-    solve_row(x, np.float64(k), tau, curve, _NEWTON, out, solution, state)
-    push_row(x, tau, curve, solution, dx, np.float64(dk), np.float64(dtemperature), dout)
+    batch, tau, solution = _solve(x, k, temperature, curve, out)
+    dks, dtaus = np.full(1, np.float64(dk)), np.full(1, np.float64(dtemperature))
+    directions, target = np.expand_dims(dx, 0), np.expand_dims(dout, 0)
+    push(0, 1, batch, tau, curve, solution, directions, dks, dtaus, target)
 
 
 @kernel
@@ -144,7 +157,8 @@ def thretopk_vjp(x, k, temperature, curve, g, out, gx):
         out[:] = np.nan
         gx[:] = np.nan
         return np.nan, np.nan
-    state, solution = np.empty(STATE), np.empty(SOLUTION)
-    tau = np.float64(temperature)
-    solve_row(x, np.float64(k), tau, curve, _NEWTON, out, solution, state)
-    return pull_row(x, tau, curve, solution, g, gx)
+    batch, tau, solution = _solve(x, k, temperature, curve, out)
+    gk, gtau = np.empty(1), np.empty(1)
+    cotangents, target = np.expand_dims(g, 0), np.expand_dims(gx, 0)
+    pull(0, 1, batch, tau, curve, solution, cotangents, target, gk, gtau)
+    return gk[0], gtau[0]

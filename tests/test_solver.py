@@ -17,7 +17,7 @@ from softtopk_nb._scalars import from_ordinal
 from softtopk_nb.thretopk import rows
 from softtopk_nb.thretopk.curves import CURVES, Entmax
 from softtopk_nb.thretopk.scan import scan
-from softtopk_nb.thretopk.solver import PASSES, STATE, inverse_temperature
+from softtopk_nb.thretopk.solver import MAX, MIN, PASSES, STATE, inverse_temperature
 
 HARD = {**CURVES, "entmax-1.5": Entmax(1.5), "entmax-3": Entmax(3.0)}
 KINDS = 9
@@ -27,8 +27,8 @@ KINDS = 9
 def count_passes(x, k, tau, curve, method):
     state = np.empty(STATE)
     lo, hi = survey(x)
-    smallest, largest = np.float64(from_ordinal(lo)), np.float64(from_ordinal(hi))
-    rows.search(state, x, curve, k, inverse_temperature(tau, x), method, smallest, largest)
+    state[MIN], state[MAX] = from_ordinal(lo), from_ordinal(hi)
+    rows.search(state, x, curve, k, inverse_temperature(tau, x), method)
     return state[PASSES]
 
 

@@ -1,11 +1,15 @@
 """The curves f of ThreTopK: one value of one type each, and the few functions that tell them apart.
 
 A curve is a NamedTuple; compiled code chooses by its type, so that a kernel holds the one curve
-it is compiled for and its loops vectorise. All arithmetic stays in the type of the argument t.
+it is compiled for and its loops vectorise. Its fields steer the solver: `smooth` if f' is
+continuous, so that a step of length s leaves an error of order s^2; `exponential` if the tails are
+modelled as exponentials.
 
 ``split(curve, t)``     p = f(t) in pieces: (u, a, b, w) with p = u - a + b, w = f'(t).
                         u is 1 on the upper side and 0 on the lower, a = 1 - f(t) there and
                         b = f(t) here, so that neither tail is computed by cancellation.
+                        In the type of t where a loop over it vectorises. Elsewhere in float64,
+                        since sums that run one after the other need it.
 ``excess(curve, t)``    F(t) - max(t, 0), F the antiderivative of f that vanishes at -inf.
 ``quantile(curve, u)``  the t with f(t) = u, for the bracket.
 """
@@ -14,6 +18,8 @@ from __future__ import annotations
 
 import math
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from .._compile import in_memory, overload_scalar, scalar
 from .._scalars import exp_neg
@@ -28,49 +34,53 @@ __all__ = [
     "Sigmoid",
     "UserCurve",
     "excess",
-    "is_exponential",
-    "is_smooth",
     "kernel_for",
     "quantile",
     "split",
-    "zero_sum",
 ]
 
 
 class Exp(NamedTuple):
     """f(t) = min(1, e^t)."""
 
-    tag: int = 0
+    smooth: bool = False
+    exponential: bool = True
 
 
 class Sigmoid(NamedTuple):
     """f(t) = 1/(1 + e^-t)."""
 
-    tag: int = 0
+    smooth: bool = True
+    exponential: bool = True
 
 
 class Laplace(NamedTuple):
     """f(t) = e^t/2 below 0, 1 - e^-t/2 above."""
 
-    tag: int = 0
+    smooth: bool = True
+    exponential: bool = True
 
 
 class Clip(NamedTuple):
     """f(t) = t clipped to [0, 1]."""
 
-    tag: int = 0
+    smooth: bool = False
+    exponential: bool = False
 
 
 class Normal(NamedTuple):
     """f = Phi, the normal CDF."""
 
-    tag: int = 0
+    smooth: bool = True
+    exponential: bool = True
 
 
 class Entmax(NamedTuple):
     """f(t) = ((alpha - 1) t)^(1/(alpha - 1)) clipped to [0, 1]."""
 
     alpha: float
+    smooth: bool = False
+    exponential: bool = False
 
 
 class UserCurve(NamedTuple):
@@ -79,6 +89,8 @@ class UserCurve(NamedTuple):
     cdf: Any
     pdf: Any
     integral: Any
+    smooth: bool = False
+    exponential: bool = True
 
 
 CURVES: dict[str, Any] = {
@@ -95,7 +107,7 @@ def _split_exp(curve, t):
     T = type(t)
     zero = T(0)
     upper = t >= zero
-    e = zero if upper else exp_neg(min(t, zero))
+    e = zero if upper else exp_neg(zero if upper else t)
     return T(1) if upper else zero, zero, e, e
 
 
@@ -129,37 +141,27 @@ def _split_clip(curve, t):
 
 @scalar
 def _split_normal(curve, t):
-    T = type(t)
-    zero = T(0)
-    upper = t >= zero
-    tail = T(0.5) * T(math.erfc(abs(t) * T(math.sqrt(0.5))))
-    w = T(1 / math.sqrt(2 * math.pi)) * exp_neg(T(-0.5) * t * t)
-    return T(1) if upper else zero, tail if upper else zero, zero if upper else tail, w
+    tail = 0.5 * math.erfc(abs(np.float64(t)) * math.sqrt(0.5))
+    w = exp_neg(-0.5 * np.float64(t) * t) / math.sqrt(2 * math.pi)
+    return (1.0, tail, 0.0, w) if t >= 0 else (0.0, 0.0, tail, w)
 
 
 @scalar
 def _split_entmax(curve, t):
-    # In float64: for alpha close to 1 the exponent is large and magnifies what rounding does.
-    T = type(t)
-    zero, one = T(0), T(1)
     s = (curve.alpha - 1.0) * t
     if s >= 1.0:
-        return one, zero, zero, zero
+        return 1.0, 0.0, 0.0, 0.0
     if not s > 0.0:
-        return zero, zero, zero, zero
+        return 0.0, 0.0, 0.0, 0.0
     p = math.pow(s, 1.0 / (curve.alpha - 1.0))
     # f' = f/s: an infinite slope at the edge of the support when alpha > 2.
-    return zero, zero, T(p), T(p / s)
+    return 0.0, 0.0, p, p / s
 
 
 @scalar
 def _split_user(curve, t):
-    T = type(t)
-    zero, one = T(0), T(1)
-    p, w = T(curve.cdf(t)), T(curve.pdf(t))
-    if p >= T(0.5):
-        return one, one - p, zero, w
-    return zero, zero, p, w
+    p, w = np.float64(curve.cdf(t)), np.float64(curve.pdf(t))
+    return (1.0, 1.0 - p, 0.0, w) if p >= 0.5 else (0.0, 0.0, p, w)
 
 
 @scalar
@@ -256,19 +258,16 @@ class _Traits(NamedTuple):
     split: Any
     excess: Any
     quantile: Any
-    smooth: bool  # f' is continuous: a step of length s leaves an error of order s^2
-    exponential: bool  # the tails are steered by the exponential model, not by Newton
-    vectorised: bool  # a loop over `split` runs in SIMD lanes
 
 
 _TRAITS: dict[type, _Traits] = {
-    Exp: _Traits(_split_exp, _excess_exp, _quantile_exp, False, True, True),
-    Sigmoid: _Traits(_split_sigmoid, _excess_sigmoid, _quantile_sigmoid, True, True, True),
-    Laplace: _Traits(_split_laplace, _excess_laplace, _quantile_laplace, True, True, True),
-    Clip: _Traits(_split_clip, _excess_clip, _quantile_clip, False, False, True),
-    Normal: _Traits(_split_normal, _excess_normal, _quantile_search, True, True, False),
-    Entmax: _Traits(_split_entmax, _excess_entmax, _quantile_entmax, False, False, False),
-    UserCurve: _Traits(_split_user, _excess_user, _quantile_search, False, True, False),
+    Exp: _Traits(_split_exp, _excess_exp, _quantile_exp),
+    Sigmoid: _Traits(_split_sigmoid, _excess_sigmoid, _quantile_sigmoid),
+    Laplace: _Traits(_split_laplace, _excess_laplace, _quantile_laplace),
+    Clip: _Traits(_split_clip, _excess_clip, _quantile_clip),
+    Normal: _Traits(_split_normal, _excess_normal, _quantile_search),
+    Entmax: _Traits(_split_entmax, _excess_entmax, _quantile_entmax),
+    UserCurve: _Traits(_split_user, _excess_user, _quantile_search),
 }
 
 
@@ -297,24 +296,6 @@ def quantile(curve, u):
     return _traits(curve).quantile(curve, u)
 
 
-def is_smooth(curve):
-    """Whether f' is continuous."""
-    return _traits(curve).smooth
-
-
-def is_exponential(curve):
-    """Whether the solver models the tails as exponentials."""
-    return _traits(curve).exponential
-
-
-def zero_sum(curve, t):
-    """The 0 that a sum over some hundred entries starts from.
-
-    In lanes a sum in the type of t keeps its accuracy; one after the other it would not.
-    """
-    return type(t)(0) if _traits(curve).vectorised else 0.0
-
-
 @overload_scalar(split)
 def _split(curve, t):
     return _traits(curve).split
@@ -328,21 +309,3 @@ def _excess(curve, t):
 @overload_scalar(quantile)
 def _quantile(curve, u):
     return _traits(curve).quantile
-
-
-@overload_scalar(is_smooth)
-def _is_smooth(curve):
-    smooth = _traits(curve).smooth
-    return lambda curve: smooth
-
-
-@overload_scalar(is_exponential)
-def _is_exponential(curve):
-    exponential = _traits(curve).exponential
-    return lambda curve: exponential
-
-
-@overload_scalar(zero_sum)
-def _zero_sum(curve, t):
-    zero = t(0) if _traits(curve).vectorised else 0.0
-    return lambda curve, t: zero

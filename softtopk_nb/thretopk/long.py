@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 
 from .._compile import kernel
-from .._rows import FINITE, MIXED, UNDEFINED, classify, is_solved, survey
+from .._rows import FINITE, MIXED, UNDEFINED, classify, survey
 from .._scalars import from_ordinal
 from .._schedule import LONG, over
 from . import rows
 from .curves import kernel_for
 from .rows import CODE, METHODS, moments, spread
 from .solver import (
+    MAX,
+    MIN,
     REST,
     STATE,
     C,
@@ -85,9 +87,9 @@ def spread_parts(lo, hi, x, v, tau, solution, curve, mean, dtau, out):
 
 @kernel
 def what_row(x, k, lo, hi):
-    """`_rows.classify`, with the range of the row if it is finite."""
-    code, finite, above, left = classify(x, k, lo, hi)
-    return code, finite, above, left, np.float64(from_ordinal(lo)), np.float64(from_ordinal(hi))
+    """`_rows.classify`, with the range of the row as floats."""
+    code, _, _, left, lowest, highest = classify(x, k, lo, hi)
+    return code, left, np.float64(from_ordinal(lowest)), np.float64(from_ordinal(highest))
 
 
 @kernel
@@ -96,8 +98,8 @@ def pick_sample(x, out):
 
 
 @kernel
-def open_search(state, x, tau, curve, k, smallest, largest, c, d):
-    begin(state, curve, k, x.shape[0], smallest, largest)
+def open_search(state, x, tau, curve, k, c, d):
+    begin(state, curve, k, x.shape[0])
     place(state, c, d, inverse_temperature(tau, x))
 
 
@@ -130,7 +132,8 @@ def _solve_finite(x: Array, k: float, tau: float, curve: Any, ends: Any, out: Ar
         0, 1, few[None], share, np.array([tau]), curve, newton, nothing, start
     )
     state = np.empty(STATE)
-    kernel_for(curve, open_search)(state, x, tau, curve, k, *ends, start[0, C], start[0, D])
+    state[MIN], state[MAX] = ends
+    kernel_for(curve, open_search)(state, x, tau, curve, k, start[0, C], start[0, D])
     sums = np.empty((_parts(x), 4))
     while True:
         over(len(sums), x.size, kernel_for(curve, tally_parts), x, tau, state, curve, sums)
@@ -142,12 +145,12 @@ def _solve_finite(x: Array, k: float, tau: float, curve: Any, ends: Any, out: Ar
 
 
 def solve(x: Array, k: float, tau: float, curve: Any, out: Array, solution: Array) -> None:
-    """One row, as `rows.solve_row`: p to `out` unless it is empty, the rest to `solution`."""
+    """One row, as `rows.solve`: p to `out` unless it is empty, the rest to `solution`."""
     ordinals = np.empty((_parts(x), 2), np.int32 if x.dtype == np.float32 else np.int64)
     over(len(ordinals), x.size // 4, survey_parts, x, ordinals)
     lo, hi = ordinals[:, 0].min(), ordinals[:, 1].max()
-    code, _, _, left, smallest, largest = what_row(x, k, lo, hi)
-    if len(x) < LONG or not is_solved(code):
+    code, left, smallest, largest = what_row(x, k, lo, hi)
+    if len(x) < LONG or code > MIXED:
         one = x[None], np.array([k]), np.array([tau])
         kernel_for(curve, rows.solve)(
             0, 1, *one, curve, METHODS["newton"], out[None], solution[None]
@@ -204,7 +207,7 @@ def push(
     """The tangent of one row, as `rows.push`."""
     if solution[CODE] == UNDEFINED:
         out[...] = np.nan
-    elif not is_solved(solution[CODE]):
+    elif solution[CODE] > MIXED:
         out[...] = 0
     elif solution[CODE] == MIXED:
         finite = np.isfinite(x)
@@ -225,7 +228,7 @@ def pull(
     if solution[CODE] == UNDEFINED:
         out[...] = np.nan
         return np.nan, np.nan
-    if not is_solved(solution[CODE]):
+    if solution[CODE] > MIXED:
         out[...] = 0
         return 0.0, 0.0
     if solution[CODE] == MIXED:

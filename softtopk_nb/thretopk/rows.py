@@ -18,11 +18,10 @@ from .._rows import (
     compress,
     expand,
     fill_constant,
-    is_solved,
     survey,
 )
 from .._scalars import from_ordinal
-from .curves import excess, split, zero_sum
+from .curves import excess, split
 from .scan import scan
 from .solver import (
     BLOCK,
@@ -51,12 +50,9 @@ __all__ = [
     "moments",
     "potential",
     "pull",
-    "pull_row",
     "push",
-    "push_row",
     "search",
     "solve",
-    "solve_row",
     "spread",
 ]
 
@@ -118,75 +114,64 @@ def _first(method, state, x, curve, k, inv):
 
 
 @row
-def search(state, x, curve, k, inv, method, smallest, largest):
-    """Solve sum f((x - lambda)/tau) = k for a finite row, 0 < k < n.
+def search(state, x, curve, k, inv, method):
+    """Solve sum f((x - lambda)/tau) = k for a finite row of known range, 0 < k < n.
 
     A long row is first solved, roughly, on a sample of its entries.
     """
     T = x.dtype.type
     n = x.shape[0]
-    part, share, enough = x, k, precise(curve, inv)
+    part, share, exact = x, k, precise(curve, inv)
     if method.sampled and n >= SAMPLED:
-        part = np.empty(min(n // 256 * 16, LARGEST_SAMPLE), x.dtype)
-        share, enough = k * sample(x, part) / n, 0.02
-    begin(state, curve, share, part.shape[0], smallest, largest)
+        few = n // 16
+        part = np.empty(few if few < LARGEST_SAMPLE else LARGEST_SAMPLE, x.dtype)
+        sample(x, part)
+        share = k * part.shape[0] / n
+    begin(state, curve, share, part.shape[0])
     c, d = first(method, state, part, curve, share, inv)
     # The squares or differences of a row that spans nearly all numbers can overflow.
     if not (abs(d) < np.inf and place(state, c, d, inv)):
         halve(state, inv, method.modelled)
     while True:
+        whole = part.shape[0] == n
         sums = tally(part, T(state[C]), inv, T(state[D]), curve)
-        if advance(state, sums, share, curve, inv, method.modelled, enough):
-            if part.shape[0] == n:
+        if advance(state, sums, share, curve, inv, method.modelled, exact if whole else 0.02):
+            if whole:
                 return
-            part, share, enough = x, k, precise(curve, inv)
+            part, share = x, k
             c, d = state[C], state[D] + state[REST]
-            begin(state, curve, k, n, smallest, largest)
+            begin(state, curve, k, n)
             place(state, c, d, inv)
-
-
-@scalar
-def constant_threshold(code):
-    """The threshold of a row that is constant on its finite entries."""
-    if code == UNDEFINED:
-        return np.nan
-    return -np.inf if code == ALL else np.inf
-
-
-@row
-def solve_row(x, k, tau, curve, method, out, solution, state):
-    """One row: write p to `out` (unless it is empty) and the threshold to `solution`."""
-    T = x.dtype.type
-    lo, hi = survey(x)
-    code, finite, above, left = classify(x, k, lo, hi)
-    wanted = out.shape[0] > 0
-    if is_solved(code):
-        present, values = x, out
-        if code == MIXED:
-            present = values = np.empty(finite, x.dtype)
-            compress(x, x, present)
-            lo, hi = survey(present)
-        inv = inverse_temperature(tau, x)
-        smallest, largest = np.float64(from_ordinal(lo)), np.float64(from_ordinal(hi))
-        search(state, present, curve, left, inv, method, smallest, largest)
-        if wanted:
-            fill(present, T(state[C]), inv, T(state[D]), T(state[REST]), curve, values)
-            if code == MIXED:
-                expand(x, values, 1.0, out)
-    else:
-        state[C], state[D], state[REST] = constant_threshold(code), 0.0, 0.0
-        if wanted:
-            fill_constant(x, k, code, above, out)
-    solution[C], solution[D], solution[REST] = state[C], state[D], state[REST]
-    solution[CODE] = code
 
 
 @kernel
 def solve(lo, hi, x, k, tau, curve, method, out, solution):
-    """Rows lo .. hi: p and the thresholds."""
+    """Rows lo .. hi: p to `out` (unless its rows are empty), the thresholds to `solution`."""
+    T = x.dtype.type
+    wanted = out.shape[1] > 0
     state = np.empty(STATE)
     for i in range(lo, hi):
-        solve_row(x[i], k[i], tau[i], curve, method, out[i], solution[i], state)
+        row = present = x[i]
+        code, finite, above, left, lowest, highest = classify(row, k[i], *survey(row))
+        if code <= MIXED:
+            values = out[i]
+            if code == MIXED:
+                present = values = np.empty(finite, x.dtype)
+                compress(row, row, present)
+            inv = inverse_temperature(tau[i], x)
+            state[MIN], state[MAX] = from_ordinal(lowest), from_ordinal(highest)
+            search(state, present, curve, left, inv, method)
+            if wanted:
+                fill(present, T(state[C]), inv, T(state[D]), T(state[REST]), curve, values)
+                if code == MIXED:
+                    expand(row, values, 1.0, out[i])
+        else:
+            state[C] = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
+            state[D] = state[REST] = 0.0
+            if wanted:
+                fill_constant(row, k[i], code, above, out[i])
+        solution[i, C], solution[i, D], solution[i, REST] = state[C], state[D], state[REST]
+        solution[i, CODE] = code
 
 
 @summing
@@ -197,7 +182,7 @@ def moments(x, v, c, inv, d, curve):
     for start in range(0, x.shape[0], BLOCK):
         xs = x[start : start + BLOCK]
         vs = v[start : start + BLOCK]
-        s0 = sv = st = svt = zero_sum(curve, c)
+        s0 = sv = st = svt = T(0)
         for i in range(xs.shape[0]):
             t = (xs[i] - c) * inv - d
             _, _, _, w = split(curve, t)
@@ -240,64 +225,52 @@ def present_part(x, v, code):
     return xs, vs
 
 
-@row
-def push_row(x, tau, curve, solution, v, dk, dtau, out):
-    """One row: dp along (v, dk, dtau)."""
-    T = x.dtype.type
-    code = int(solution[CODE])
-    if not is_solved(code):
-        for i in range(x.shape[0]):
-            out[i] = T(np.nan) if code == UNDEFINED else T(0)
-        return
-    inv = inverse_temperature(tau, x)
-    c, d = T(solution[C]), T(solution[D])
-    xs, vs = present_part(x, v, code)
-    w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve)
-    # All weights zero: every entry is saturated, and nothing moves.
-    mean = (wv - dtau * wt - dk / inv) / w0 if w0 > 0.0 else 0.0
-    target = vs if code == MIXED else out
-    spread(xs, vs, c, inv, d, curve, mean, dtau, target)
-    if code == MIXED:
-        expand(x, target, 0.0, out)
-
-
-@row
-def pull_row(x, tau, curve, solution, g, gx):
-    """One row: the gradient in x of <g, p> to `gx`; returns those in k and in the temperature.
-
-    The Jacobian in x is symmetric, so this is `push_row` along g, with two sums more.
-    """
-    T = x.dtype.type
-    code = int(solution[CODE])
-    if not is_solved(code):
-        nothing = np.nan if code == UNDEFINED else 0.0
-        for i in range(x.shape[0]):
-            gx[i] = T(nothing)
-        return nothing, nothing
-    inv = inverse_temperature(tau, x)
-    c, d = T(solution[C]), T(solution[D])
-    xs, gs = present_part(x, g, code)
-    w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve)
-    mean = wg / w0 if w0 > 0.0 else 0.0
-    target = gs if code == MIXED else gx
-    spread(xs, gs, c, inv, d, curve, mean, 0.0, target)
-    if code == MIXED:
-        expand(x, target, 0.0, gx)
-    return mean, -np.float64(inv) * (wgt - mean * wt)
-
-
 @kernel
 def push(lo, hi, x, tau, curve, solution, v, dk, dtau, out):
-    """Rows lo .. hi of `push_row`."""
+    """Rows lo .. hi: dp along (v, dk, dtau)."""
+    T = x.dtype.type
     for i in range(lo, hi):
-        push_row(x[i], tau[i], curve, solution[i], v[i], dk[i], dtau[i], out[i])
+        code = solution[i, CODE]
+        if code > MIXED:
+            for j in range(x.shape[1]):
+                out[i, j] = T(np.nan) if code == UNDEFINED else T(0)
+            continue
+        inv = inverse_temperature(tau[i], x)
+        c, d = T(solution[i, C]), T(solution[i, D])
+        xs, vs = present_part(x[i], v[i], code)
+        w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve)
+        # All weights zero: every entry is saturated, and nothing moves.
+        mean = (wv - dtau[i] * wt - dk[i] / inv) / w0 if w0 > 0.0 else 0.0
+        target = vs if code == MIXED else out[i]
+        spread(xs, vs, c, inv, d, curve, mean, dtau[i], target)
+        if code == MIXED:
+            expand(x[i], target, 0.0, out[i])
 
 
 @kernel
 def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau):
-    """Rows lo .. hi of `pull_row`."""
+    """Rows lo .. hi: the gradients of <g, p>, those in x to `gx`.
+
+    The Jacobian in x is symmetric, so this is `push` along g, with two sums more.
+    """
+    T = x.dtype.type
     for i in range(lo, hi):
-        gk[i], gtau[i] = pull_row(x[i], tau[i], curve, solution[i], g[i], gx[i])
+        code = solution[i, CODE]
+        if code > MIXED:
+            gk[i] = gtau[i] = np.nan if code == UNDEFINED else 0.0
+            for j in range(x.shape[1]):
+                gx[i, j] = T(gk[i])
+            continue
+        inv = inverse_temperature(tau[i], x)
+        c, d = T(solution[i, C]), T(solution[i, D])
+        xs, gs = present_part(x[i], g[i], code)
+        w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve)
+        mean = wg / w0 if w0 > 0.0 else 0.0
+        gk[i], gtau[i] = mean, -inv * (wgt - mean * wt)
+        target = gs if code == MIXED else gx[i]
+        spread(xs, gs, c, inv, d, curve, mean, 0.0, target)
+        if code == MIXED:
+            expand(x[i], target, 0.0, gx[i])
 
 
 @summing

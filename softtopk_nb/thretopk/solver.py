@@ -18,7 +18,7 @@ import numpy as np
 
 from .._compile import scalar, summing
 from .._scalars import from_ordinal, to_ordinal
-from .curves import is_exponential, is_smooth, quantile, split, zero_sum
+from .curves import quantile, split
 
 __all__ = [
     "MAX",
@@ -61,12 +61,6 @@ def inverse_temperature(tau, x):
 
 
 @scalar
-def gap(c1, d1, c2, d2, inv):
-    """How far the first threshold lies above the second, in units of the temperature."""
-    return (c1 - c2) * inv + (d1 - d2)
-
-
-@scalar
 def place(state, c, d, inv):
     """Move the threshold to c + tau d; say whether that is strictly within the bracket.
 
@@ -80,19 +74,18 @@ def place(state, c, d, inv):
     if not abs(rest) < np.inf:
         rest = 0.0
     state[C], state[D], state[REST] = near, rest, 0.0
-    above = gap(near, rest, state[LO_C], state[LO_D], inv)
-    below = gap(state[HI_C], state[HI_D], near, rest, inv)
+    above = (near - state[LO_C]) * inv + (rest - state[LO_D])
+    below = (state[HI_C] - near) * inv + (state[HI_D] - rest)
     return above > 0.0 and below > 0.0
 
 
 @scalar
-def begin(state, curve, k, n, smallest, largest):
+def begin(state, curve, k, n):
     """Bracket the threshold: [min x - tau q, max x - tau q] with f(q) = k/n."""
     q = quantile(curve, k / n)
     slack = 1e-3 * (1.0 + abs(q))  # the quantile is rounded, the bracket must not be
-    state[MIN], state[MAX] = smallest, largest
-    state[LO_C], state[LO_D], state[LO_R] = smallest, -q - slack, n - k
-    state[HI_C], state[HI_D], state[HI_R] = largest, -q + slack, -k
+    state[LO_C], state[LO_D], state[LO_R] = state[MIN], -q - slack, n - k
+    state[HI_C], state[HI_D], state[HI_R] = state[MAX], -q + slack, -k
     state[LAST_R] = np.inf
     state[PASSES] = state[FALLBACKS] = 0.0
     state[STALLED] = -1.0
@@ -120,22 +113,20 @@ def guess(x, pivot, k, inv):
 
 @scalar
 def sample(x, out):
-    """Copy runs of 16 neighbours from all over the row; returns how many entries were copied."""
-    runs = out.shape[0] // 16
-    stride = x.shape[0] // runs
-    for j in range(runs):
-        for i in range(16):
-            out[16 * j + i] = x[j * stride + i]
-    return 16 * runs
+    """Copy entries from all over the row, evenly spaced."""
+    stride = x.shape[0] // out.shape[0]
+    for j in range(out.shape[0]):
+        out[j] = x[j * stride]
 
 
 @summing
 def tally(x, c, inv, d, curve):
     """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d."""
+    T = x.dtype.type
     m, a, b, w = 0.0, 0.0, 0.0, 0.0
     for start in range(0, x.shape[0], BLOCK):
         part = x[start : start + BLOCK]
-        ms = As = bs = ws = zero_sum(curve, c)
+        ms = As = bs = ws = T(0)
         for i in range(part.shape[0]):
             mi, ai, bi, wi = split(curve, (part[i] - c) * inv - d)
             ms += mi
@@ -166,7 +157,7 @@ def precise(curve, inv):
     """
     T = type(inv)
     eps = np.float64(np.finfo(T).eps)
-    return 0.5 * math.sqrt(eps) if is_smooth(curve) else 4.0 * eps
+    return 0.5 * math.sqrt(eps) if curve.smooth else 4.0 * eps
 
 
 @scalar
@@ -181,7 +172,7 @@ def model_step(curve, k, m, a, b, w):
     """
     if not w > 0.0:
         return np.nan
-    if not is_exponential(curve):
+    if not curve.exponential:
         return ((m - k) - a + b) / w
     g = k - m
     root = math.hypot(g, 2.0 * math.sqrt(a) * math.sqrt(b))
@@ -191,7 +182,7 @@ def model_step(curve, k, m, a, b, w):
 
 @scalar
 def halve(state, inv, informed):
-    """Move to the inside of the bracket without a model; say whether there is an inside.
+    """Move to the inside of the bracket without the model; say whether there is an inside.
 
     Three ways take turns: regula falsi (Illinois; a midpoint if the residuals do not inform),
     the midpoint of the values, and the midpoint of the ordinals, which leaves two neighbouring
@@ -199,30 +190,37 @@ def halve(state, inv, informed):
     temperatures apart: then they are tried themselves, and distances from the ends shrink to
     their roots.
     """
-    turn = int(state[FALLBACKS]) % 3
-    state[FALLBACKS] += 1.0
-    width = gap(state[HI_C], state[HI_D], state[LO_C], state[LO_D], inv)
     T = type(inv)
+    turn = state[FALLBACKS] % 3.0
+    state[FALLBACKS] += 1.0
+    width = (state[HI_C] - state[LO_C]) * inv + (state[HI_D] - state[LO_D])
     lo = to_ordinal(T(state[LO_C] + state[LO_D] / inv))
     hi = to_ordinal(T(state[HI_C] + state[HI_D] / inv))
     between = lo + 1 < hi  # the difference of two ordinals can overflow
-    if between and (turn == 2 or not abs(width) < np.inf):
-        middle = type(lo)((lo >> 1) + (hi >> 1) + (lo & hi & 1))  # and so can their sum
-        if place(state, np.float64(from_ordinal(middle)), 0.0, inv):
+    apart = not between and width > 1e3
+    # From the most particular way to the midpoint; only if that fails is there no inside.
+    for way in range(6):
+        c, d = state[LO_C], state[LO_D] + 0.5 * width
+        if way == 0 and between and (turn == 2.0 or not abs(width) < np.inf):
+            middle = type(lo)((lo >> 1) + (hi >> 1) + (lo & hi & 1))  # so can their sum
+            c, d = np.float64(from_ordinal(middle)), 0.0
+        elif way == 1 and apart:
+            c, d = state[HI_C], 0.0
+        elif way == 2 and apart:
+            d = 0.0
+        elif way == 3 and apart and turn == 0.0:
+            d = state[LO_D] + math.sqrt(width)
+        elif way == 3 and apart and turn == 2.0:
+            c, d = state[HI_C], state[HI_D] - math.sqrt(width)
+        elif way == 4 and informed and turn == 0.0:
+            share = state[LO_R] / (state[LO_R] - state[HI_R])
+            share = 0.01 if share < 0.01 else 0.99 if share > 0.99 else share
+            d = state[LO_D] + share * width
+        elif way < 5:
+            continue
+        if place(state, c, d, inv):
             return True
-    if not between and width > 1e3:
-        if place(state, state[HI_C], 0.0, inv) or place(state, state[LO_C], 0.0, inv):
-            return True
-        if turn == 0 and place(state, state[LO_C], state[LO_D] + math.sqrt(width), inv):
-            return True
-        if turn == 2 and place(state, state[HI_C], state[HI_D] - math.sqrt(width), inv):
-            return True
-    if informed and turn == 0:
-        share = state[LO_R] / (state[LO_R] - state[HI_R])
-        share = 0.01 if share < 0.01 else 0.99 if share > 0.99 else share
-        if place(state, state[LO_C], state[LO_D] + share * width, inv):
-            return True
-    return place(state, state[LO_C], state[LO_D] + 0.5 * width, inv)
+    return False
 
 
 @scalar
@@ -251,14 +249,14 @@ def advance(state, sums, k, curve, inv, modelled, enough):
     informed = modelled and abs(step) < np.inf
     # |r| is the distance of p from the answer (Proposition prop-mass). Bisection stops on it; the
     # exponential model goes on to small p of full relative accuracy, if it knows the way.
-    distance = 0.25 * eps * min(1.0, k)
+    distance = 0.25 * eps * (k if k < 1.0 else 1.0)
     if not modelled:
-        distance = max(distance, 2.0 * eps * (a + b))
-    if abs(r) <= distance and not (informed and is_exponential(curve)):
+        distance += 2.0 * eps * (a + b)
+    if abs(r) <= distance and not (informed and curve.exponential):
         return True
     c, d = state[C], state[D]
     # Entries near a kink of a curve with compact support can outnumber their mass.
-    exact = is_exponential(curve) or enough > eps * 16.0 or abs(r) <= 16.0 * eps * b
+    exact = curve.exponential or enough > eps * 16.0 or abs(r) <= 16.0 * eps * b
     unmoved = np.float64(type(inv)(d + step)) == d  # no pass could tell the difference
     if modelled and (unmoved or (abs(step) <= enough and exact)):
         settle(state, d + step, inv)
