@@ -1,0 +1,128 @@
+"""Sphinx configuration. Nothing here needs the network, neither to build nor to read."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# The pages describe the tree they lie in, whether or not it is installed.
+sys.path[:0] = [str(HERE.parent), str(HERE)]
+
+from docutils import nodes  # noqa: E402
+
+import softtopk_nb  # noqa: E402
+from softtopk_nb._operator import Operator  # noqa: E402
+
+project = "softtopk_nb"
+author = "The softtopk_nb developers"
+copyright = author
+release = version = softtopk_nb.__version__
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.doctest",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # a distribution and a module with hyphens: MathJax, served from here
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_proof",
+    "sphinxcontrib.bibtex",
+]
+exclude_patterns = ["_build"]
+nitpicky = True
+
+# -- text and mathematics --------------------------------------------------------------------
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+math_numfig = True
+numfig = True
+math_eqref_format = "({number})"
+proof_minimal_theme = True
+
+bibtex_bibfiles = ["references.bib"]
+bibtex_default_style = "alpha"
+bibtex_reference_style = "author_year"
+
+# -- reference -------------------------------------------------------------------------------
+autodoc_typehints = "none"  # numpydoc's sections already say what each argument is
+autodoc_member_order = "bysource"
+numpydoc_show_class_members = False
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+# -- examples: every `>>>` on these pages is run by `sphinx-build -b doctest` -----------------
+doctest_global_setup = """
+import numpy as np
+import softtopk_nb as stk
+"""
+doctest_test_doctest_blocks = "default"
+
+# -- html ------------------------------------------------------------------------------------
+html_theme = "pydata_sphinx_theme"
+html_title = "softtopk_nb"
+html_static_path = ["_static"]
+html_css_files = ["custom.css"]
+html_show_sourcelink = False
+html_sidebars = {"*": []}  # pages without pages below them: the room goes to the mathematics
+html_theme_options = {
+    "logo": {"text": "softtopk_nb"},
+    "navbar_align": "left",
+    "navbar_end": ["theme-switcher"],
+    "header_links_before_dropdown": 7,
+    "navigation_with_keys": False,
+    "show_prev_next": True,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+
+
+def draw_figures(_app: object) -> None:
+    """Draw the figures that are missing or older than what they are drawn from."""
+    import figures
+
+    sources = [HERE / "figures.py", *Path(softtopk_nb.__file__).parent.rglob("*.py")]
+    figures.draw(HERE / "_static" / "generated", newest_source=max(map(_modified, sources)))
+
+
+def _modified(path: Path) -> float:
+    return path.stat().st_mtime
+
+
+def operator_signature(
+    _app: object, _what: str, _name: str, obj: object, _options: object, signature: str, _: object
+) -> tuple[str, None] | None:
+    """Write a room's own keyword arguments where the front door's signature has ``**options``."""
+    room = getattr(obj, "__self__", obj)
+    if not isinstance(room, Operator) or "**options" not in signature:
+        return None
+    own = inspect.signature(room._options).parameters.values()
+    plain = [p.replace(annotation=inspect.Parameter.empty) for p in own]
+    return signature.replace(", **options", "".join(f", {p}" for p in plain)), None
+
+
+def polish_proofs(_app: object, doctree: nodes.document) -> None:
+    """Set the word "Proof" in italics, and undo the ids that sphinx-proof gives to every box."""
+    for box in doctree.findall(nodes.admonition):
+        if box["ids"] != ["proof"]:
+            continue
+        box["ids"] = []
+        box["classes"].append("is-proof")
+        opening = next(box.findall(nodes.Text))
+        word, _, rest = opening.astext().partition(" ")
+        opening.parent.replace(opening, [nodes.emphasis("", word), nodes.Text(" " + rest)])
+    for content in doctree.findall(nodes.section):
+        if content["ids"] == ["proof-content"]:
+            content["ids"] = [content.parent["ids"][0] + "-content"]
+
+
+def setup(app: object) -> None:
+    """Draw before anything is read, so that the pages find their figures."""
+    app.connect("builder-inited", draw_figures)
+    app.connect("autodoc-process-signature", operator_signature)
+    app.connect("doctree-read", polish_proofs)

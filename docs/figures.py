@@ -1,0 +1,193 @@
+"""The figures of these pages, drawn by the package itself when the pages are built.
+
+``python docs/figures.py FOLDER`` draws them by hand; ``--png`` makes PNG instead of SVG.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+from scipy.special import expit, ndtr
+
+import softtopk_nb as stk
+
+
+class Theme(NamedTuple):
+    """Colours: Okabe and Ito's, told apart in every common form of colour blindness."""
+
+    ink: str
+    quiet: str
+    background: str
+    first: str
+    second: str
+    third: str
+
+
+THEMES = {
+    "light": Theme("#1f2328", "#8a9099", "#ffffff", "#0072B2", "#D55E00", "#009E73"),
+    "dark": Theme("#e6e6e6", "#8a9099", "#14181e", "#56B4E9", "#E69F00", "#F0E442"),
+}
+ROW = np.array([2.6, 1.9, 1.7, 0.9, 0.4, -0.1, -1.0, -1.6])
+K = 3
+
+
+def laplace(t):
+    """The Laplace CDF."""
+    tail = 0.5 * np.exp(-np.abs(t))
+    return np.where(t < 0, tail, 1 - tail)
+
+
+CURVES = {
+    "exp": lambda t: np.exp(np.minimum(t, 0)),
+    "sigmoid": expit,
+    "laplace": laplace,
+    "clip": lambda t: np.clip(t, 0, 1),
+    "normal": ndtr,
+    "entmax, alpha = 1.5": lambda t: np.clip(t / 2, 0, 1) ** 2,
+}
+
+
+def arguments(curve):
+    """What `thretopk` is told about a curve that is called like this in a figure."""
+    return {"curve": "entmax", "alpha": 1.5} if curve.startswith("entmax") else {"curve": curve}
+
+
+def threshold_picture(theme):
+    """Left: the curve, slid until the heights of the points sum to k. Right: why one place fits."""
+    tau = 0.5
+    p = stk.thretopk(ROW, K, temperature=tau)
+    lam = float(stk.thretopk.threshold(ROW, K, temperature=tau))
+    grid = np.linspace(-2.6, 3.6, 400)
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), width_ratios=[1.5, 1])
+    left.plot(grid, laplace((grid - lam) / tau), color=theme.first, lw=1.8)
+    left.vlines(ROW, 0, p, color=theme.second, lw=3)
+    left.plot(ROW, p, "o", color=theme.second, ms=6)
+    left.axvline(lam, color=theme.quiet, lw=1, ls="--")
+    left.text(lam, 1.11, r"threshold $\lambda$", ha="center")
+    left.text(-2.5, 1.11, f"heights sum to $k = {K}$", color=theme.second)
+    left.set(xlabel="score $x$", ylabel="$p$", xlim=(-2.6, 3.6), ylim=(0, 1.08))
+
+    right.plot(grid, laplace((ROW - grid[:, None]) / tau).sum(axis=1), color=theme.first, lw=1.8)
+    right.axhline(K, color=theme.second, lw=1.8)
+    right.axvline(lam, color=theme.quiet, lw=1, ls="--")
+    right.text(-2.5, K - 0.2, f"$k = {K}$", color=theme.second, va="top")
+    right.text(lam, len(ROW) * 1.03, r"$\lambda$", ha="center")
+    right.set(xlabel="trial threshold", ylabel="sum of heights", xlim=(-2.6, 3.6))
+    right.set_ylim(0, len(ROW))
+    figure.tight_layout(w_pad=2.5)
+    return figure
+
+
+def curves_picture(theme):
+    """Each curve, with the points of the row on it, at three temperatures."""
+    figure, axes = plt.subplots(2, 3, figsize=(9, 5.2), sharex=True, sharey=True)
+    grid = np.linspace(-2.2, 3.2, 500)
+    styles = [(2.0, theme.third, "^", 7), (0.6, theme.second, "s", 5.5), (0.1, theme.first, "o", 4)]
+    for axis, (curve, f) in zip(axes.flat, CURVES.items(), strict=True):
+        for tau, colour, marker, size in styles:
+            given = dict(arguments(curve), temperature=tau)
+            p, lam = stk.thretopk(ROW, K, **given), stk.thretopk.threshold(ROW, K, **given)
+            axis.plot(grid, f((grid - lam) / tau), color=colour, lw=1.4)
+            axis.plot(ROW, p, marker, color=colour, ms=size, label=f"temperature {tau:g}")
+        axis.set_title(curve, loc="left", fontsize=10)
+        axis.set(xlim=(-2.2, 3.2), ylim=(-0.06, 1.06))
+    for axis in axes[:, 0]:
+        axis.set_ylabel("$p$")
+    for axis in axes[1]:
+        axis.set_xlabel("score $x$")
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="upper center", ncols=3)
+    figure.tight_layout(rect=(0, 0, 1, 0.95))
+    return figure
+
+
+def hardening_picture(theme):
+    """The entries of p against the temperature: k/n on the right, the hard mask on the left."""
+    figure, axes = plt.subplots(1, 3, figsize=(9, 3.5), sharey=True)
+    temperatures = np.geomspace(0.03, 30, 300)
+    gap = float(ROW[K - 1] - ROW[K])
+    for axis, curve in zip(axes, ["laplace", "exp", "clip"], strict=True):
+        rows = np.broadcast_to(ROW, (temperatures.size, ROW.size))
+        p = stk.thretopk(rows, K, curve=curve, temperature=temperatures)
+        for i in range(ROW.size):
+            colour, style = (theme.first, "-") if i < K else (theme.second, "--")
+            axis.plot(temperatures, p[:, i], style, color=colour, lw=1.4)
+        axis.axvline(gap, color=theme.quiet, lw=1, ls=":")
+        axis.text(gap * 0.92, 0.5, "gap", rotation=90, ha="right", va="center")
+        axis.set_xscale("log")
+        axis.set_title(curve, loc="left", fontsize=10)
+        axis.set(xlabel=r"temperature $\tau$", xlim=(0.03, 30), ylim=(-0.03, 1.03))
+    axes[0].set_ylabel("$p$")
+    axes[0].plot([], [], "-", color=theme.first, label="the 3 largest scores")
+    axes[0].plot([], [], "--", color=theme.second, label="the other 5")
+    figure.legend(loc="upper center", ncols=2)
+    figure.tight_layout(rect=(0, 0, 1, 0.93))
+    return figure
+
+
+def softmax_picture(theme):
+    """k = 1: the largest entry of laplace against the largest entry of softmax."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 6)) * np.linspace(0.05, 4, 60)[:, None]
+    soft = np.exp(x - x.max(axis=1, keepdims=True))
+    soft = (soft / soft.sum(axis=1, keepdims=True)).max(axis=1)
+
+    figure, axis = plt.subplots(figsize=(5.6, 3.8))
+    s = np.linspace(1e-3, 1 - 1e-3, 500)
+    axis.plot(s, s, color=theme.quiet, lw=1, ls="--", label="equal to softmax")
+    formula = np.where(s <= 0.5, s, 1 - 0.5 * np.sqrt((1 - s) / s))
+    axis.plot(s, formula, color=theme.first, lw=1.6, label="the theorem")
+    top = stk.thretopk(x, 1).max(axis=1)
+    axis.plot(soft, top, "o", color=theme.second, ms=4.5, label="thretopk, 60 random rows of 6")
+    axis.axvline(0.5, ymax=0.62, color=theme.quiet, lw=1, ls=":")
+    axis.set(xlim=(0.15, 1.01), ylim=(0.15, 1.01))
+    axis.set(xlabel="largest softmax probability $s$", ylabel="largest $p$, laplace, $k = 1$")
+    axis.legend(loc="upper left")
+    return figure
+
+
+PICTURES = {
+    "threshold": threshold_picture,
+    "curves": curves_picture,
+    "hardening": hardening_picture,
+    "laplace-softmax": softmax_picture,
+}
+
+
+def draw(folder: Path, *, suffix: str = "svg", newest_source: float = float("inf")) -> None:
+    """Draw each picture in both themes, unless the file is newer than `newest_source`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plt.switch_backend("agg")  # no window, whatever the machine has
+    for name, picture in PICTURES.items():
+        for theme_name, theme in THEMES.items():
+            target = folder / f"{name}-{theme_name}.{suffix}"
+            if target.exists() and target.stat().st_mtime > newest_source:
+                continue
+            style = {
+                "figure.facecolor": theme.background,
+                "axes.facecolor": theme.background,
+                "text.color": theme.ink,
+                "axes.labelcolor": theme.ink,
+                "axes.edgecolor": theme.quiet,
+                "xtick.color": theme.ink,
+                "ytick.color": theme.ink,
+                "axes.spines.top": False,
+                "axes.spines.right": False,
+                "legend.frameon": False,
+                "font.size": 10,
+                "svg.hashsalt": name,  # the same input gives the same file
+            }
+            with mpl.rc_context(style):
+                figure = picture(theme)
+                metadata = {"Date": None} if suffix == "svg" else {}
+                figure.savefig(target, bbox_inches="tight", dpi=130, metadata=metadata)
+                plt.close(figure)
+
+
+if __name__ == "__main__":
+    draw(Path(sys.argv[1]), suffix="png" if "--png" in sys.argv else "svg")
