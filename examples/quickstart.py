@@ -35,7 +35,7 @@ LEARNING_RATE = 0.05
 WEIGHT_DECAY = 1e-3
 FIT_STEPS = 500
 SEARCH_STEPS = 1000
-HOT, COLD = 30.0, 0.02  # the temperature falls from one to the other, geometrically
+HOT, COLD = 30.0, 0.003  # the temperature falls from one to the other, geometrically
 
 
 # --- a softmax classifier and its gradient --------------------------------------------
@@ -64,12 +64,12 @@ class Adam:
         self.v = [np.zeros_like(q) for q in params]
         self.t = 0
 
-    def step(self, grads):
+    def step(self, grads, rate=LEARNING_RATE):
         self.t += 1
         for q, g, m, v in zip(self.params, grads, self.m, self.v, strict=True):
             m += 0.1 * (g - m)
             v += 0.001 * (g * g - v)
-            q -= LEARNING_RATE * (m / (1 - 0.9**self.t)) / (np.sqrt(v / (1 - 0.999**self.t)) + 1e-8)
+            q -= rate * (m / (1 - 0.9**self.t)) / (np.sqrt(v / (1 - 0.999**self.t)) + 1e-8)
 
 
 # --- the main job: learn the pixels ---------------------------------------------------
@@ -82,7 +82,7 @@ def learn_pixels(train, valid, report=None):
     onehot = np.eye(10)[y]
     scores = np.zeros(x.shape[1])  # nothing is preferred at the start: p = 16/64 everywhere
     weights, bias = np.zeros((x.shape[1], 10)), np.zeros(10)
-    adam = Adam([scores, weights, bias])
+    adam_scores, adam_classifier = Adam([scores]), Adam([weights, bias])
     history = []
 
     for step in range(SEARCH_STEPS + 1):
@@ -111,7 +111,11 @@ def learn_pixels(train, valid, report=None):
         d_p = ((d_logits @ weights.T) * x).sum(axis=0)
         d_scores = pullback(d_p).x
         d_weights = xm.T @ d_logits + WEIGHT_DECAY * weights
-        adam.step([d_scores, d_weights, d_logits.sum(axis=0)])
+        adam_classifier.step([d_weights, d_logits.sum(axis=0)])
+
+        # The scores learn ever more slowly and stand still from half-time on. From there cooling
+        # alone decides between the last few pixels; scores still on the move would make up for it.
+        adam_scores.step([d_scores], LEARNING_RATE * max(0.0, 1.0 - 2.0 * step / SEARCH_STEPS))
 
     return scores, history
 
@@ -288,7 +292,9 @@ def draw(path, images, results, masks, histories):
         ylim=(75, 100),
     )
     ax.invert_xaxis()
-    ticks = [30, 10, 3, 1, 0.3, 0.1, 0.03]
+    ticks = [30, 3, 0.3, 0.03, 0.003]
+    ax.axvline(np.sqrt(HOT * COLD), ymin=0.3, color=grey, lw=1, ls=":")
+    ax.text(np.sqrt(HOT * COLD) * 0.85, 98.7, "scores\nstand still", color=grey, va="center")
     ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
     ax.minorticks_off()
     ax.legend(loc="lower right", title="mean and range over five folds", frameon=False)
@@ -298,7 +304,7 @@ def draw(path, images, results, masks, histories):
     rank = np.arange(1, 65)
     shown = [
         min(histories[0], key=lambda e: abs(np.log(e["temperature"] / t)))
-        for t in (20, 8, 4, 2, 0.5, 0.02)
+        for t in (20, 7, 3, 1, 0.1, COLD)
     ]
     colours = plt.get_cmap("viridis")(np.linspace(0.88, 0.0, len(shown)))
     for e, colour in zip(shown, colours, strict=True):
