@@ -65,8 +65,8 @@ def over(count: int, entries: int, kernel: Callable[..., Any], *args: Any) -> No
     cuts = [count * j // shares for j in range(shares + 1)]
     pool = _helpers(shares - 1)
     try:
-        others = [pool.submit(kernel, lo, hi, *args) for lo, hi in itertools.pairwise(cuts)]
-    except RuntimeError:  # the interpreter is shutting down: no new threads
+        others = [pool.submit(kernel, lo, hi, *args) for lo, hi in itertools.pairwise(cuts[1:])]
+    except RuntimeError:  # no new threads: the interpreter shuts down, or a limit is reached
         kernel(0, count, *args)
         return
     try:
