@@ -12,24 +12,19 @@ import pytest
 from numba import njit
 
 import softtopk_nb as stk
-from softtopk_nb._rows import survey
-from softtopk_nb._scalars import from_ordinal
 from softtopk_nb.thretopk import rows
 from softtopk_nb.thretopk.curves import CURVES, Entmax
 from softtopk_nb.thretopk.scan import scan
-from softtopk_nb.thretopk.solver import MAX, MIN, PASSES, STATE, inverse_temperature
 
 HARD = {**CURVES, "entmax-1.5": Entmax(1.5), "entmax-3": Entmax(3.0)}
 KINDS = 9
 
 
-@njit
 def count_passes(x, k, tau, curve, method):
-    state = np.empty(STATE)
-    lo, hi = survey(x)
-    state[MIN], state[MAX] = from_ordinal(lo), from_ordinal(hi)
-    rows.search(state, x, curve, k, inverse_temperature(tau, x), method)
-    return state[PASSES]
+    solution = np.empty((1, rows.SOLUTION))
+    one = x[None], np.array([float(k)]), np.array([tau])
+    rows.solve(0, 1, *one, curve, method, np.empty((1, 0), x.dtype), solution)
+    return solution[0, rows.TAKEN]
 
 
 @njit

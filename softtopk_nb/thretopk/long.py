@@ -16,10 +16,11 @@ from .._scalars import from_ordinal
 from .._schedule import LONG, over
 from . import rows
 from .curves import kernel_for
-from .rows import CODE, METHODS, moments, spread
+from .rows import CODE, METHODS, TAKEN, moments, spread
 from .solver import (
     MAX,
     MIN,
+    PASSES,
     REST,
     STATE,
     C,
@@ -158,7 +159,7 @@ def solve(x: Array, k: float, tau: float, curve: Any, out: Array, solution: Arra
     elif code != MIXED:
         state = _solve_finite(x, k, tau, curve, (smallest, largest), out)
         solution[[C, D, REST]] = state[[C, D, REST]]
-        solution[CODE] = code
+        solution[CODE], solution[TAKEN] = code, state[PASSES]
     else:
         finite = np.isfinite(x)
         present = x[finite]  # which may be a short row
@@ -246,4 +247,6 @@ def pull(
 
 def _as_finite(solution: Array) -> Array:
     """The same threshold for the finite part of the row."""
-    return np.array([*solution[:CODE], FINITE])
+    finite = solution.copy()
+    finite[CODE] = FINITE
+    return finite

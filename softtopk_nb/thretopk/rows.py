@@ -27,6 +27,7 @@ from .solver import (
     BLOCK,
     MAX,
     MIN,
+    PASSES,
     REST,
     STATE,
     C,
@@ -47,19 +48,20 @@ __all__ = [
     "CODE",
     "METHODS",
     "SOLUTION",
+    "TAKEN",
     "moments",
     "potential",
     "pull",
     "push",
-    "search",
     "solve",
     "spread",
 ]
 
-# A solved row: the threshold c + tau (d + rest), and which kind of row it was (`_rows`).
-# C, D and REST are shared with the solver's state.
+# A solved row: the threshold c + tau (d + rest), which kind of row it was (`_rows`), and how many
+# passes over the whole row it took. C, D and REST are shared with the solver's state.
 CODE = 3
-SOLUTION = 4
+TAKEN = 4
+SOLUTION = 5
 
 SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
 LARGEST_SAMPLE = 65536
@@ -90,17 +92,11 @@ METHODS: dict[str, Any] = {"newton": Newton(), "scan": Scan(), "bisect": Bisect(
 
 
 @row
-def _first_guess(method, state, x, curve, k, inv):
-    pivot = x.dtype.type(0.5 * state[MIN] + 0.5 * state[MAX])
-    return np.float64(pivot), guess(x, pivot, k, inv)
-
-
-@row
-def _first_scan(method, state, x, curve, k, inv):
+def _scan(method, state, x, curve, k, inv):
     return scan(x, curve, k, inv)
 
 
-_FIRST: dict[type, Any] = {Newton: _first_guess, Scan: _first_scan, Bisect: _first_guess}
+_FIRST: dict[type, Any] = {Newton: guess, Scan: _scan, Bisect: guess}
 
 
 def first(method, state, x, curve, k, inv):
@@ -113,65 +109,63 @@ def _first(method, state, x, curve, k, inv):
     return _FIRST[method.instance_class]
 
 
-@row
-def search(state, x, curve, k, inv, method):
-    """Solve sum f((x - lambda)/tau) = k for a finite row of known range, 0 < k < n.
-
-    A long row is first solved, roughly, on a sample of its entries.
-    """
-    T = x.dtype.type
-    n = x.shape[0]
-    part, share, exact = x, k, precise(curve, inv)
-    if method.sampled and n >= SAMPLED:
-        few = n // 16
-        part = np.empty(few if few < LARGEST_SAMPLE else LARGEST_SAMPLE, x.dtype)
-        sample(x, part)
-        share = k * part.shape[0] / n
-    begin(state, curve, share, part.shape[0])
-    c, d = first(method, state, part, curve, share, inv)
-    # The squares or differences of a row that spans nearly all numbers can overflow.
-    if not (abs(d) < np.inf and place(state, c, d, inv)):
-        halve(state, inv, method.modelled)
-    while True:
-        whole = part.shape[0] == n
-        sums = tally(part, T(state[C]), inv, T(state[D]), curve)
-        if advance(state, sums, share, curve, inv, method.modelled, exact if whole else 0.02):
-            if whole:
-                return
-            part, share = x, k
-            c, d = state[C], state[D] + state[REST]
-            begin(state, curve, k, n)
-            place(state, c, d, inv)
-
-
 @kernel
 def solve(lo, hi, x, k, tau, curve, method, out, solution):
-    """Rows lo .. hi: p to `out` (unless its rows are empty), the thresholds to `solution`."""
+    """Rows lo .. hi: p to `out` (unless its rows are empty), the thresholds to `solution`.
+
+    Solves sum f((x - lambda)/tau) = k for the finite entries of each row; a long row first,
+    roughly, on a sample of them.
+    """
     T = x.dtype.type
-    wanted = out.shape[1] > 0
     state = np.empty(STATE)
     for i in range(lo, hi):
-        row = present = x[i]
-        code, finite, above, left, lowest, highest = classify(row, k[i], *survey(row))
-        if code <= MIXED:
-            values = out[i]
-            if code == MIXED:
-                present = values = np.empty(finite, x.dtype)
-                compress(row, row, present)
-            inv = inverse_temperature(tau[i], x)
-            state[MIN], state[MAX] = from_ordinal(lowest), from_ordinal(highest)
-            search(state, present, curve, left, inv, method)
-            if wanted:
-                fill(present, T(state[C]), inv, T(state[D]), T(state[REST]), curve, values)
-                if code == MIXED:
-                    expand(row, values, 1.0, out[i])
-        else:
-            state[C] = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
-            state[D] = state[REST] = 0.0
-            if wanted:
-                fill_constant(row, k[i], code, above, out[i])
+        code, n, above, left, lowest, highest = classify(x[i], k[i], *survey(x[i]))
+        solution[i, CODE], solution[i, TAKEN] = code, 0.0
+        if code > MIXED:
+            solution[i, C] = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
+            solution[i, D] = solution[i, REST] = 0.0
+            if out.shape[1] > 0:
+                fill_constant(x[i], k[i], code, above, out[i])
+            continue
+
+        present = x[i]
+        if code == MIXED:
+            present = np.empty(n, x.dtype)
+            compress(x[i], x[i], present)
+        inv = inverse_temperature(tau[i], x)
+        state[MIN], state[MAX] = from_ordinal(lowest), from_ordinal(highest)
+
+        part, share, exact = present, left, precise(curve, inv)
+        if method.sampled and n >= SAMPLED:
+            few = n // 16
+            part = np.empty(few if few < LARGEST_SAMPLE else LARGEST_SAMPLE, x.dtype)
+            sample(present, part)
+            share = left * part.shape[0] / n
+        begin(state, curve, share, part.shape[0])
+        c, d = first(method, state, part, curve, share, inv)
+        # The squares or differences of a row that spans nearly all numbers can overflow.
+        if not (abs(d) < np.inf and place(state, c, d, inv)):
+            halve(state, inv, method.modelled)
+        while True:
+            whole = part.shape[0] == n
+            enough = exact if whole else 0.02
+            sums = tally(part, T(state[C]), inv, T(state[D]), curve)
+            found = advance(state, sums, share, curve, inv, method.modelled, enough)
+            if found and whole:
+                break
+            if found:
+                part, share = present, left
+                c, d = state[C], state[D] + state[REST]
+                begin(state, curve, share, n)
+                place(state, c, d, inv)
+
         solution[i, C], solution[i, D], solution[i, REST] = state[C], state[D], state[REST]
-        solution[i, CODE] = code
+        solution[i, TAKEN] = state[PASSES]
+        if out.shape[1] > 0:
+            values = present if code == MIXED else out[i]
+            fill(present, T(state[C]), inv, T(state[D]), T(state[REST]), curve, values)
+            if code == MIXED:
+                expand(x[i], values, 1.0, out[i])
 
 
 @summing

@@ -92,14 +92,15 @@ def begin(state, curve, k, n):
 
 
 @summing
-def guess(x, pivot, k, inv):
-    """How far above the pivot to start: the k/n quantile of a logistic law of the row's spread.
+def guess(method, state, x, curve, k, inv):
+    """(c, d) to start from: the k/n quantile of a logistic law of the row's mean and spread.
 
     p sums to k where a fraction k/n of x + tau * noise lies above lambda, noise of CDF f: the
     variances of the two add.
     """
     T = x.dtype.type
     n = x.shape[0]
+    pivot = T(0.5 * state[MIN] + 0.5 * state[MAX])
     s, ss = T(0), T(0)
     for i in range(n):
         z = (x[i] - pivot) * inv
@@ -108,7 +109,7 @@ def guess(x, pivot, k, inv):
     mean = s / n
     variance = ss / n - mean * mean
     spread = math.sqrt((variance if variance > 0.0 else 0.0) + 3.0)
-    return mean + 0.55 * spread * math.log((n - k) / k)
+    return np.float64(pivot), mean + 0.55 * spread * math.log((n - k) / k)
 
 
 @scalar
@@ -140,7 +141,7 @@ def tally(x, c, inv, d, curve):
     return m, a, b, w
 
 
-@scalar
+@summing
 def fill(x, c, inv, d, rest, curve, out):
     """Write p = f(t - rest), to first order in the rounding remainder `rest`."""
     for i in range(x.shape[0]):
@@ -257,9 +258,9 @@ def advance(state, sums, k, curve, inv, modelled, enough):
     c, d = state[C], state[D]
     # Entries near a kink of a curve with compact support can outnumber their mass.
     exact = curve.exponential or enough > eps * 16.0 or abs(r) <= 16.0 * eps * b
-    unmoved = np.float64(type(inv)(d + step)) == d  # no pass could tell the difference
-    if modelled and (unmoved or (abs(step) <= enough and exact)):
-        settle(state, d + step, inv)
+    moved = np.float64(type(inv)(d + step))  # if that is d, no pass could tell the difference
+    if modelled and (moved == d or (abs(step) <= enough and exact)):
+        state[D], state[REST] = moved, d + step - moved
         return True
     if state[PASSES] >= MOST_PASSES:
         return True
@@ -278,12 +279,5 @@ def advance(state, sums, k, curve, inv, modelled, enough):
     # The ends of the bracket are neighbours: rounding allows nothing better.
     state[C], state[D] = c, d
     if abs(step) <= 8.0 * eps * (1.0 + abs(d)):
-        settle(state, d + step, inv)
+        state[D], state[REST] = moved, d + step - moved
     return True
-
-
-@scalar
-def settle(state, d, inv):
-    """Keep d to the last bit: what its type cannot hold goes to `rest`."""
-    state[D] = np.float64(type(inv)(d))
-    state[REST] = d - state[D]
