@@ -210,11 +210,11 @@ class Operator:
             if not np.shares_memory(rows, target):
                 target[...] = result
             return call.out
-        return _arrays.like(call.given, result.astype(call.dtype, copy=False))
+        return _arrays.like(call.given, _cast(result, call.dtype))
 
     def _give_back_batch(self, call: _Call, values: Array) -> Any:
         """One number for each row."""
-        result = values.astype(call.dtype).reshape(call.batch)
+        result = _cast(values, call.dtype).reshape(call.batch)
         return _arrays.like(call.given, result) if call.batch else result[()]
 
 
@@ -354,6 +354,12 @@ class Differentiable(Operator):
         raise TypeError(f"{self.__name__} has no derivatives")
 
 
+def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
+    """`values` in the type of the result; too large for float16 is inf, without a warning."""
+    with np.errstate(over="ignore"):
+        return values.astype(dtype, copy=False)
+
+
 def _sum_to(per_row: Array, argument: Array, dtype: np.dtype[Any]) -> Any:
     """Sum over the axes along which `argument` was broadcast."""
     extra = per_row.ndim - argument.ndim
@@ -361,4 +367,4 @@ def _sum_to(per_row: Array, argument: Array, dtype: np.dtype[Any]) -> Any:
         extra + i for i, size in enumerate(argument.shape) if size == 1 != per_row.shape[extra + i]
     )
     total = per_row.sum(axis=(*range(extra), *stretched)).reshape(argument.shape)
-    return total.astype(dtype)[()] if argument.ndim == 0 else total.astype(dtype)
+    return _cast(total, dtype)[()]

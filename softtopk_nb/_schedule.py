@@ -16,10 +16,7 @@ from typing import Any
 
 from numba import config
 
-__all__ = ["LONG", "over", "thread_count"]
-
-#: Rows from this length on are shared out among the threads in parts.
-LONG = 1 << 20
+__all__ = ["over", "thread_count"]
 
 _WORTH_A_THREAD = 1 << 16  # entries: about 50 us of work, against 30 us to hand it over
 

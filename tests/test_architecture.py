@@ -17,6 +17,7 @@ PACKAGE = pathlib.Path(softtopk_nb.__file__).parent
 ROOMS = sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py"))
 FRONT = (
     "_operator",
+    "_parts",
     "_arguments",
     "_arrays",
     "_schedule",

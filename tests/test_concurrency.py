@@ -21,19 +21,21 @@ PREAMBLE = """
 import hashlib, os, sys, threading, time
 import numpy as np
 import softtopk_nb as stk
-from softtopk_nb import _schedule
+from softtopk_nb import _parts, _schedule
 
 def digest(seed):
     # Large enough for several threads, and one long row shared out in parts.
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(300, 1000)).astype(np.float32)
-    row = rng.normal(size=_schedule.LONG + 5).astype(np.float32)
+    row = rng.normal(size=_parts.LONG + 5).astype(np.float32)
     h = hashlib.sha256()
     p, pullback = stk.thretopk.vjp(x, 7, temperature=0.3)
     h.update(p.tobytes())
     h.update(pullback(x).x.tobytes())
     h.update(stk.thretopk(row, 1000.5).tobytes())
     h.update(stk.hardtopk(x, 7).tobytes())
+    h.update(stk.hardtopk(row, 1000).tobytes())
+    h.update(stk.thretopk.potential(row, 1000.5).tobytes())
     return h.hexdigest()
 
 def in_child(work):
@@ -232,7 +234,7 @@ def test_call_while_the_interpreter_shuts_down():
 def test_the_gil_is_released():
     out = run(
         """
-        x = np.random.default_rng(0).normal(size=(1, _schedule.LONG - 1))
+        x = np.random.default_rng(0).normal(size=(1, _parts.LONG - 1))
         stk.thretopk(x, 1000, curve="normal")
         ticks = 0
         done = threading.Event()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _operator, _schedule
+from .._parts import LONG
+from . import long as _long
 from . import rows as _rows
 
 __all__ = ["hardtopk"]
@@ -62,7 +64,11 @@ class HardTopK(_operator.Operator):
     __name__ = "hardtopk"
 
     def _value(self, rows: _operator.Rows, plan: Any, out: _operator.Array) -> None:
-        _schedule.over(len(rows.x), 4 * rows.x.size, _rows.solve, rows.x, rows.k, out)
+        if rows.x.shape[1] >= LONG:
+            for x, k, p in zip(rows.x, rows.k, out, strict=True):
+                _long.solve(x, int(k), p)
+        else:
+            _schedule.over(len(rows.x), 4 * rows.x.size, _rows.solve, rows.x, rows.k, out)
 
 
 hardtopk = HardTopK()

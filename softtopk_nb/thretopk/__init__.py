@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _operator, _schedule
+from .._parts import LONG
 from . import long as _long
 from . import rows as _rows
 from .curve import Curve
@@ -141,15 +142,12 @@ class ThreTopK(_operator.Differentiable):
         rows = call.rows
         solution = self._solve(rows, call.plan, np.empty((len(rows.x), 0), rows.x.dtype))
         phi = np.empty(len(rows.x))
-        _schedule.over(
-            len(phi),
-            16 * rows.x.size,
-            kernel_for(curve, _rows.potential),
-            *rows,
-            curve,
-            solution,
-            phi,
-        )
+        if self._is_long(rows, call.plan):
+            for i, (x, k, tau) in enumerate(zip(*rows, strict=True)):
+                phi[i] = _long.potential(x, k, tau, curve, solution[i])
+        else:
+            kernel, work = kernel_for(curve, _rows.potential), 16 * rows.x.size
+            _schedule.over(len(phi), work, kernel, *rows, curve, solution, phi)
         return self._give_back_batch(call, call.sign * phi)
 
     def threshold(
@@ -180,7 +178,8 @@ class ThreTopK(_operator.Differentiable):
         call = self._check(x, k, temperature, axis, largest, where, None, options)
         rows = call.rows
         solution = self._solve(rows, call.plan, np.empty((len(rows.x), 0), rows.x.dtype))
-        lam = solution[:, 0] + rows.temperature * (solution[:, 1] + solution[:, 2])
+        with np.errstate(over="ignore"):
+            lam = solution[:, 0] + rows.temperature * (solution[:, 1] + solution[:, 2])
         return self._give_back_batch(call, call.sign * lam)
 
     def _options(self, *, curve: Any = "laplace", alpha: Any = None, method: str = "auto") -> _Plan:
@@ -229,7 +228,7 @@ class ThreTopK(_operator.Differentiable):
 
     @staticmethod
     def _is_long(rows: _operator.Rows, plan: _Plan) -> bool:
-        return rows.x.shape[1] >= _schedule.LONG and bool(plan.method.sampled)
+        return rows.x.shape[1] >= LONG and bool(plan.method.sampled)
 
     def _value(self, rows: _operator.Rows, plan: _Plan, out: _operator.Array) -> None:
         self._solve(rows, plan, out)

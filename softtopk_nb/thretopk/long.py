@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from .._compile import kernel
-from .._rows import FINITE, MIXED, UNDEFINED, classify, survey
+from .._parts import LONG, PART, part_count, range_of
+from .._rows import FINITE, MIXED, UNDEFINED, classify
 from .._scalars import from_ordinal
-from .._schedule import LONG, over
+from .._schedule import over
 from . import rows
 from .curves import kernel_for
-from .rows import CODE, METHODS, TAKEN, moments, spread
+from .rows import CODE, METHODS, TAKEN, moments, smoothed_sum, spread
 from .solver import (
     MAX,
     MIN,
@@ -35,18 +36,11 @@ from .solver import (
     tally,
 )
 
-__all__ = ["pull", "push", "solve"]
+__all__ = ["potential", "pull", "push", "solve"]
 
-PART = 1 << 16
 SAMPLE = 1 << 16
 
 Array = Any
-
-
-@kernel
-def survey_parts(lo, hi, x, ordinals):
-    for j in range(lo, hi):
-        ordinals[j, 0], ordinals[j, 1] = survey(x[j * PART : (j + 1) * PART])
 
 
 @kernel
@@ -75,6 +69,13 @@ def moments_parts(lo, hi, x, v, tau, solution, curve, sums):
         part = slice(j * PART, (j + 1) * PART)
         w0, wv, wt, wvt = moments(x[part], v[part], c, inv, d, curve)
         sums[j, 0], sums[j, 1], sums[j, 2], sums[j, 3] = w0, wv, wt, wvt
+
+
+@kernel
+def smoothed_parts(lo, hi, x, tau, solution, curve, sums):
+    c, d = solution[C], solution[D] + solution[REST]
+    for j in range(lo, hi):
+        sums[j] = smoothed_sum(x[j * PART : (j + 1) * PART], tau, curve, c, d)
 
 
 @kernel
@@ -117,10 +118,6 @@ def step(state, x, tau, sums, curve, k):
     return advance(state, (m, a, b, w), k, curve, inv, True, precise(curve, inv))
 
 
-def _parts(x: Array) -> int:
-    return -(-len(x) // PART)
-
-
 def _solve_finite(x: Array, k: float, tau: float, curve: Any, ends: Any, out: Array) -> Array:
     """Write p of a finite row, 0 < k < n; returns the state that holds its threshold."""
     few = np.empty(SAMPLE, x.dtype)
@@ -135,7 +132,7 @@ def _solve_finite(x: Array, k: float, tau: float, curve: Any, ends: Any, out: Ar
     state = np.empty(STATE)
     state[MIN], state[MAX] = ends
     kernel_for(curve, open_search)(state, x, tau, curve, k, start[0, C], start[0, D])
-    sums = np.empty((_parts(x), 4))
+    sums = np.empty((part_count(x), 4))
     while True:
         over(len(sums), x.size, kernel_for(curve, tally_parts), x, tau, state, curve, sums)
         if kernel_for(curve, step)(state, x, tau, sums, curve, k):
@@ -147,9 +144,7 @@ def _solve_finite(x: Array, k: float, tau: float, curve: Any, ends: Any, out: Ar
 
 def solve(x: Array, k: float, tau: float, curve: Any, out: Array, solution: Array) -> None:
     """One row, as `rows.solve`: p to `out` unless it is empty, the rest to `solution`."""
-    ordinals = np.empty((_parts(x), 2), np.int32 if x.dtype == np.float32 else np.int64)
-    over(len(ordinals), x.size // 4, survey_parts, x, ordinals)
-    lo, hi = ordinals[:, 0].min(), ordinals[:, 1].max()
+    lo, hi = range_of(x)
     code, left, smallest, largest = what_row(x, k, lo, hi)
     if len(x) < LONG or code > MIXED:
         one = x[None], np.array([k]), np.array([tau])
@@ -172,7 +167,7 @@ def solve(x: Array, k: float, tau: float, curve: Any, out: Array, solution: Arra
 
 
 def _moments(x: Array, v: Array, tau: float, curve: Any, solution: Array) -> Array:
-    sums = np.empty((_parts(x), 4))
+    sums = np.empty((part_count(x), 4))
     over(len(sums), x.size, kernel_for(curve, moments_parts), x, v, tau, solution, curve, sums)
     return sums.sum(axis=0)
 
@@ -188,7 +183,7 @@ def _spread(
     out: Array,
 ) -> None:
     over(
-        _parts(x),
+        part_count(x),
         x.size,
         kernel_for(curve, spread_parts),
         x,
@@ -200,6 +195,19 @@ def _spread(
         dtau,
         out,
     )
+
+
+def potential(x: Array, k: float, tau: float, curve: Any, solution: Array) -> float:
+    """phi of one row, as `rows.potential`."""
+    if solution[CODE] != FINITE:
+        phi = np.empty(1)
+        one = x[None], np.array([k]), np.array([tau])
+        kernel_for(curve, rows.potential)(0, 1, *one, curve, solution[None], phi)
+        return float(phi[0])
+    sums = np.empty(part_count(x))
+    over(len(sums), 16 * x.size, kernel_for(curve, smoothed_parts), x, tau, solution, curve, sums)
+    d = solution[D] + solution[REST]
+    return float(k * solution[C] + tau * (k * d + sums.sum()))
 
 
 def push(

@@ -1,0 +1,109 @@
+"""Rows that are shared out in parts: the same rules and answers as the row in one piece."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import softtopk_nb as stk
+from softtopk_nb import _parts, _schedule
+from softtopk_nb.thretopk import rows
+from softtopk_nb.thretopk.curves import CURVES
+
+N = _parts.LONG + 4321
+dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+@pytest.fixture
+def row(rng):
+    return rng.normal(size=N)
+
+
+def in_one_piece(kernel, x, *args):
+    """Call a kernel over rows on this one row."""
+    return kernel(0, 1, x[None], *args)
+
+
+@dtypes
+@pytest.mark.parametrize("curve", CURVES)
+def test_value_threshold_and_potential(row, curve, dtype):
+    x, k = row.astype(dtype), 1234.5
+    p, one, solution = stk.thretopk(x, k, curve=curve), np.empty((1, N), dtype), np.empty((1, 5))
+    args = np.array([k]), np.array([1.0]), CURVES[curve]
+    in_one_piece(rows.solve, x, *args, rows.METHODS["newton"], one, solution)
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(p, one[0], rtol=100 * eps, atol=4 * eps)
+    assert abs(math.fsum(p.astype(float)) - k) <= (1e-6 if dtype == np.float32 else 1e-12) * k
+    phi = np.empty(1)
+    in_one_piece(rows.potential, x, *args, solution, phi)
+    potential = stk.thretopk.potential(x, k, curve=curve)
+    assert potential == pytest.approx(phi[0], rel=1e-6 if dtype == np.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("curve", ["laplace", "clip"])
+def test_derivatives(row, curve, rng):
+    k, tau, dx, g = 999.5, 0.7, *rng.normal(size=(2, N))
+    kw = {"curve": curve, "temperature": tau}
+    _, dp = stk.thretopk.jvp(row, k, dx, dk=2.0, dtemperature=0.5, **kw)
+    assert dp.sum() == pytest.approx(2.0, abs=1e-9)
+    gradients = stk.thretopk.vjp(row, k, **kw)[1](g)
+    right = gradients.x @ dx + 2.0 * gradients.k + 0.5 * gradients.temperature
+    assert g @ dp == pytest.approx(right, rel=1e-10)
+
+
+@dtypes
+def test_infinities_and_nan(row, dtype):
+    x = row.astype(dtype)
+    x[::3] = -np.inf
+    x[1:200:3] = np.inf
+    kept, above = np.isfinite(x), int((x == np.inf).sum())
+    assert above == 67
+    for op in (stk.hardtopk, stk.thretopk):
+        p = op(x, 1000)
+        np.testing.assert_array_equal(p[kept], op(x[kept], 1000 - above))
+        np.testing.assert_array_equal(p[~kept], (x > 0)[~kept])
+        assert op(x, 30).sum() == pytest.approx(30)
+        assert np.isnan(op(x, N - 5)).all()
+    p, dp = stk.thretopk.jvp(x, 1000, np.ones_like(x))
+    assert (dp[~kept] == 0).all()
+    assert stk.thretopk.vjp(x, 1000)[1](np.ones_like(x)).x[~kept].sum() == 0
+    assert stk.thretopk.potential(x, 1000) == np.inf
+    x[5] = np.nan
+    for op in (stk.hardtopk, stk.thretopk, stk.thretopk.potential, stk.thretopk.threshold):
+        assert np.isnan(op(x, 1000)).all()
+    assert np.isnan(stk.thretopk.jvp(x, 1000, x)[1]).all()
+    assert np.isnan(stk.thretopk.vjp(x, 1000)[1](x).x).all()
+
+
+@dtypes
+def test_edges(row, dtype):
+    x = row.astype(dtype)
+    for op in (stk.hardtopk, stk.thretopk):
+        np.testing.assert_array_equal(op(x, 0), np.zeros(N, dtype))
+        np.testing.assert_array_equal(op(x, N), np.ones(N, dtype))
+    assert (stk.thretopk.jvp(x, N, x)[1] == 0).all()
+    assert stk.thretopk.threshold(x, 0) == np.inf
+
+
+@dtypes
+def test_hard_ties_go_to_the_lowest_index(row, dtype):
+    """Ties that run across parts."""
+    x = np.round(row * 2).astype(dtype)
+    x[np.abs(x) == 0] *= -1  # some zeros become -0.0, which ties with 0.0
+    for k in (1, 777, N // 2, N - 1):
+        order = np.argsort(-x, kind="stable")[:k]
+        expected = np.zeros(N, dtype)
+        expected[order] = 1
+        np.testing.assert_array_equal(stk.hardtopk(x, k), expected)
+
+
+def test_bits_do_not_depend_on_the_threads(row, monkeypatch):
+    results = []
+    for threads in (1, 2, 5):
+        monkeypatch.setattr(_schedule, "thread_count", lambda threads=threads: threads)
+        results.append(stk.thretopk(row, 100.5).tobytes() + stk.hardtopk(row, 100).tobytes())
+    assert len(set(results)) == 1
+    batch = stk.thretopk(np.stack([row[::-1], row]), 100.5)
+    assert batch[1].tobytes() == stk.thretopk(row, 100.5).tobytes()
