@@ -35,8 +35,9 @@ class HardTopK(_operator.Operator):
     Returns
     -------
     p : array of x's shape and type
-        Exactly k ones in each row and zeros elsewhere. Ties go to the lowest index. A row with a
-        NaN, or with fewer than k entries above -inf, is NaN.
+        Exactly k ones in each row and zeros elsewhere. Ties go to the lowest index, ties of more
+        than k entries at +inf too. A row with a NaN, or with fewer than k entries above -inf, is
+        NaN.
 
     Raises
     ------

@@ -9,6 +9,7 @@ import numpy as np
 from .._compile import kernel
 from .._parts import PART, part_count, range_of
 from .._schedule import over
+from .rows import count_above, count_from
 
 __all__ = ["solve"]
 
@@ -16,15 +17,15 @@ Array = Any
 
 
 @kernel
-def count_parts(lo, hi, x, value, counts):
-    """How many entries of each part lie above the value, and how many at or above it."""
+def count_from_parts(lo, hi, x, value, counts):
     for j in range(lo, hi):
-        part = x[j * PART : (j + 1) * PART]
-        above, from_on = 0, 0
-        for i in range(part.shape[0]):
-            above += part[i] > value
-            from_on += part[i] >= value
-        counts[j, 0], counts[j, 1] = above, from_on
+        counts[j] = count_from(x[j * PART : (j + 1) * PART], value)
+
+
+@kernel
+def count_above_parts(lo, hi, x, value, counts):
+    for j in range(lo, hi):
+        counts[j] = count_above(x[j * PART : (j + 1) * PART], value)
 
 
 @kernel
@@ -47,27 +48,31 @@ def _value_at(place: int, dtype: Any) -> Any:
     return np.array(bits, integer).view(dtype)[()]
 
 
+def _count(kernel: Any, x: Array, value: Any) -> Array:
+    """The count in each part."""
+    counts = np.empty(part_count(x))
+    over(len(counts), x.size // 4, kernel, x, value, counts)
+    return counts
+
+
 def solve(x: Array, k: int, out: Array) -> None:
     """One row, as `rows.hard_row`: the same bisection, one pass over all parts at a time."""
-    counts = np.empty((part_count(x), 2), np.int64)
-
-    def count(value: Any) -> Any:
-        over(len(counts), x.size // 2, count_parts, x, value, counts)
-        return counts.sum(axis=0)
-
     lo, hi = map(int, range_of(x))
-    lowest, highest = _value_at(lo, x.dtype), _value_at(hi, x.dtype)
-    if np.isnan(lowest) or np.isnan(highest) or k > count(x.dtype.type(-np.inf))[0]:
+    if np.isnan([_value_at(lo, x.dtype), _value_at(hi, x.dtype)]).any() or (
+        k > _count(count_above_parts, x, x.dtype.type(-np.inf)).sum()
+    ):
         out[...] = np.nan
         return
     # Invariant: at least k entries lie at or above `lo`, fewer than k above `hi`.
     while lo < hi:
         middle = -((-lo - hi) // 2)
-        enough = count(_value_at(middle, x.dtype))[1] >= k
-        lo, hi = (middle, hi) if enough else (lo, middle - 1)
+        count = _count(count_from_parts, x, _value_at(middle, x.dtype)).sum()
+        lo, hi = (middle, hi) if count >= k else (lo, middle - 1)
+        if count == k:
+            break
     value = _value_at(lo, x.dtype)
-    above, _ = count(value)
-    equal = counts[:, 1] - counts[:, 0]
+    above = _count(count_above_parts, x, value)
+    equal = _count(count_from_parts, x, value) - above
     before = np.cumsum(equal) - equal
-    ties = np.clip(k - above - before, 0, equal)
-    over(len(counts), x.size, write_parts, x, value, ties, out)
+    ties = np.clip(k - above.sum() - before, 0, equal).astype(np.int64)
+    over(len(ties), x.size, write_parts, x, value, ties, out)
