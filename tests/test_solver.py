@@ -15,6 +15,7 @@ import softtopk_nb as stk
 from softtopk_nb.thretopk import rows
 from softtopk_nb.thretopk.curves import CURVES, Entmax
 from softtopk_nb.thretopk.scan import scan
+from softtopk_nb.thretopk.solver import fill
 
 HARD = {**CURVES, "entmax-1.5": Entmax(1.5), "entmax-3": Entmax(3.0)}
 KINDS = 9
@@ -124,3 +125,24 @@ def test_a_row_that_regula_falsi_and_ordinals_both_miss():
     for method in ("newton", "scan", "bisect"):
         p = stk.thretopk(x, 3.77, curve="exp", method=method)
         assert math.fsum(p) == pytest.approx(3.77, abs=1e-12)
+
+
+@njit
+def filled(x, d, rest, curve, out):
+    fill(x, x.dtype.type(0), x.dtype.type(1), d, rest, curve, out)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("curve", HARD)
+def test_the_remainder_never_leaves_the_range(curve, dtype):
+    """thm-range to the bit, also where the threshold's remainder is larger than the distance."""
+    eps = np.finfo(dtype).eps
+    steps = (np.arange(-8, 9) * eps / 4).astype(dtype)
+    for edge in (0.0, 1.0, 2.0):  # where exp, clip and entmax have their kinks
+        x = np.concatenate([steps, np.array([5.0, -5.0], dtype)])
+        out = np.empty_like(x)
+        for rest in (-4 * eps, 4 * eps):
+            filled(x, dtype(-edge), dtype(rest), HARD[curve], out)
+            assert out.min() >= 0
+            assert out.max() <= 1
+            assert len(np.unique(out)) > 1

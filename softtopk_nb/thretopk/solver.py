@@ -144,9 +144,12 @@ def tally(x, c, inv, d, curve):
 @summing
 def fill(x, c, inv, d, rest, curve, out):
     """Write p = f(t - rest), to first order in the rounding remainder `rest`."""
+    T = x.dtype.type
     for i in range(x.shape[0]):
         u, a, b, w = split(curve, (x[i] - c) * inv - d)
-        out[i] = u - a + b - w * rest
+        p = T(u - a + b - w * rest)
+        # Within a rounding of a kink the first order can leave [0, 1].
+        out[i] = T(0) if p < T(0) else T(1) if p > T(1) else p
 
 
 @scalar
