@@ -9,7 +9,7 @@ import numpy as np
 from .._compile import kernel
 from .._parts import PART, part_count, range_of
 from .._schedule import over
-from .rows import count_above, count_from
+from .rows import count
 
 __all__ = ["solve"]
 
@@ -17,15 +17,9 @@ Array = Any
 
 
 @kernel
-def count_from_parts(lo, hi, x, value, counts):
+def count_parts(lo, hi, x, value, strictly, counts):
     for j in range(lo, hi):
-        counts[j] = count_from(x[j * PART : (j + 1) * PART], value)
-
-
-@kernel
-def count_above_parts(lo, hi, x, value, counts):
-    for j in range(lo, hi):
-        counts[j] = count_above(x[j * PART : (j + 1) * PART], value)
+        counts[j] = count(x[j * PART : (j + 1) * PART], value, strictly)
 
 
 @kernel
@@ -48,10 +42,10 @@ def _value_at(place: int, dtype: Any) -> Any:
     return np.array(bits, integer).view(dtype)[()]
 
 
-def _count(kernel: Any, x: Array, value: Any) -> Array:
-    """The count in each part."""
+def _count(x: Array, value: Any, strictly: bool) -> Array:
+    """`rows.count` of each part."""
     counts = np.empty(part_count(x))
-    over(len(counts), x.size // 4, kernel, x, value, counts)
+    over(len(counts), x.size // 4, count_parts, x, value, strictly, counts)
     return counts
 
 
@@ -59,20 +53,20 @@ def solve(x: Array, k: int, out: Array) -> None:
     """One row, as `rows.hard_row`: the same bisection, one pass over all parts at a time."""
     lo, hi = map(int, range_of(x))
     if np.isnan([_value_at(lo, x.dtype), _value_at(hi, x.dtype)]).any() or (
-        k > _count(count_above_parts, x, x.dtype.type(-np.inf)).sum()
+        k > _count(x, x.dtype.type(-np.inf), True).sum()
     ):
         out[...] = np.nan
         return
     # Invariant: at least k entries lie at or above `lo`, fewer than k above `hi`.
     while lo < hi:
         middle = -((-lo - hi) // 2)
-        count = _count(count_from_parts, x, _value_at(middle, x.dtype)).sum()
-        lo, hi = (middle, hi) if count >= k else (lo, middle - 1)
-        if count == k:
+        found = _count(x, _value_at(middle, x.dtype), False).sum()
+        lo, hi = (middle, hi) if found >= k else (lo, middle - 1)
+        if found == k:
             break
     value = _value_at(lo, x.dtype)
-    above = _count(count_above_parts, x, value)
-    equal = _count(count_from_parts, x, value) - above
+    above = _count(x, value, True)
+    equal = _count(x, value, False) - above
     before = np.cumsum(equal) - equal
     ties = np.clip(k - above.sum() - before, 0, equal).astype(np.int64)
     over(len(ties), x.size, write_parts, x, value, ties, out)

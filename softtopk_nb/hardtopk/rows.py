@@ -8,36 +8,23 @@ from .._compile import kernel, row, summing
 from .._rows import survey
 from .._scalars import from_ordinal, to_ordinal
 
-__all__ = ["count_above", "count_from", "hard_row", "solve"]
+__all__ = ["count", "hard_row", "solve"]
 
 BLOCK = 1 << 16  # entries counted in the row's own type, which is exact and vectorises
 
 
 @summing
-def count_from(x, value):
-    """How many entries are at least `value`."""
+def count(x, value, strictly):
+    """How many entries are greater than `value`, or (not `strictly`) at least that."""
     T = x.dtype.type
     total = 0.0
     for start in range(0, x.shape[0], BLOCK):
         part = x[start : start + BLOCK]
-        count = T(0)
+        hits = T(0)
         for i in range(part.shape[0]):
-            count += T(1) if part[i] >= value else T(0)
-        total += count
-    return total
-
-
-@summing
-def count_above(x, value):
-    """How many entries are greater than `value`."""
-    T = x.dtype.type
-    total = 0.0
-    for start in range(0, x.shape[0], BLOCK):
-        part = x[start : start + BLOCK]
-        count = T(0)
-        for i in range(part.shape[0]):
-            count += T(1) if part[i] > value else T(0)
-        total += count
+            hit = part[i] > value if strictly else part[i] >= value
+            hits += T(1) if hit else T(0)
+        total += hits
     return total
 
 
@@ -50,7 +37,7 @@ def hard_row(x, k, out):
     """
     T = x.dtype.type
     lo, hi = survey(x)
-    if lo < to_ordinal(T(-np.inf)) or hi > to_ordinal(T(np.inf)) or k > count_above(x, T(-np.inf)):
+    if lo < to_ordinal(T(-np.inf)) or hi > to_ordinal(T(np.inf)) or k > count(x, T(-np.inf), True):
         for i in range(x.shape[0]):
             out[i] = T(np.nan)
         return
@@ -58,14 +45,14 @@ def hard_row(x, k, out):
     exact = False
     while lo < hi and not exact:
         middle = type(lo)((lo >> 1) + (hi >> 1) + ((lo | hi) & 1))
-        count = count_from(x, from_ordinal(middle))
-        exact = count == k
-        if count >= k:
+        found = count(x, from_ordinal(middle), False)
+        exact = found == k
+        if found >= k:
             lo = middle
         else:
             hi = type(lo)(middle - 1)
     value = from_ordinal(lo)
-    ties = k if exact else k - count_above(x, value)
+    ties = k if exact else k - count(x, value, True)
     for i in range(x.shape[0]):
         tied = x[i] == value and ties > 0
         out[i] = T(1) if x[i] > value or tied else T(0)
