@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 from ._compile import overload_scalar
 
-__all__ = ["exp_neg", "fma", "from_ordinal", "power_of_two", "round_even", "to_ordinal"]
+__all__ = ["exp_neg", "fma", "from_ordinal", "limits", "power_of_two", "round_even", "to_ordinal"]
 
 
 @intrinsic
@@ -107,6 +107,19 @@ def _exp_neg(t):
         return q * power_of_two(n) if t >= floor else zero
 
     return impl
+
+
+def limits(t: float) -> tuple[float, float, float]:
+    """(eps, smallest normal number, largest number) of the type of t, as float64."""
+    info = np.finfo(type(t))
+    return float(info.eps), float(info.tiny), float(info.max)
+
+
+@overload_scalar(limits)
+def _limits(t):
+    info = np.finfo(np.float32 if t is types.float32 else np.float64)
+    values = float(info.eps), float(info.tiny), float(info.max)
+    return lambda t: values
 
 
 @intrinsic

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -19,6 +20,12 @@ dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.fixture
 def row(rng):
     return rng.normal(size=N)
+
+
+@pytest.fixture(autouse=True)
+def hard_rows_in_parts(monkeypatch):
+    """hardtopk shares out longer rows only; here every row of N entries is."""
+    monkeypatch.setattr(sys.modules["softtopk_nb.hardtopk"], "SHARED_OUT", _parts.LONG)
 
 
 def in_one_piece(kernel, x, *args):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _operator, _schedule
-from .._parts import LONG
+from .._parts import LONG as _LONG
 from . import long as _long
 from . import rows as _rows
 
 __all__ = ["hardtopk"]
+
+# A pass of comparisons is so short that shorter rows are done before the threads have begun.
+SHARED_OUT = 4 * _LONG
 
 
 class HardTopK(_operator.Operator):
@@ -65,7 +68,7 @@ class HardTopK(_operator.Operator):
     __name__ = "hardtopk"
 
     def _value(self, rows: _operator.Rows, plan: Any, out: _operator.Array) -> None:
-        if rows.x.shape[1] >= LONG:
+        if rows.x.shape[1] >= SHARED_OUT:
             for x, k, p in zip(rows.x, rows.k, out, strict=True):
                 _long.solve(x, int(k), p)
         else:

@@ -29,6 +29,10 @@ def write_parts(lo, hi, x, value, ties, out):
     for j in range(lo, hi):
         part, target = x[j * PART : (j + 1) * PART], out[j * PART : (j + 1) * PART]
         left = ties[j]
+        if left == 0:
+            for i in range(part.shape[0]):
+                target[i] = T(1) if part[i] > value else T(0)
+            continue
         for i in range(part.shape[0]):
             tied = part[i] == value and left > 0
             left -= tied

@@ -52,7 +52,11 @@ def hard_row(x, k, out):
         else:
             hi = type(lo)(middle - 1)
     value = from_ordinal(lo)
-    ties = k if exact else k - count(x, value, True)
+    if exact:
+        for i in range(x.shape[0]):
+            out[i] = T(1) if x[i] >= value else T(0)
+        return
+    ties = k - int(count(x, value, True))
     for i in range(x.shape[0]):
         tied = x[i] == value and ties > 0
         out[i] = T(1) if x[i] > value or tied else T(0)

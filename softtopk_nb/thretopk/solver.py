@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from .._compile import scalar, summing
-from .._scalars import from_ordinal, to_ordinal
+from .._scalars import from_ordinal, limits, to_ordinal
 from .curves import quantile, split
 
 __all__ = [
@@ -55,9 +55,9 @@ MOST_PASSES = 500  # a guard; the most hostile rows in the tests take 200, ordin
 def inverse_temperature(tau, x):
     """1/tau in the type of the row x, kept finite and normal."""
     T = x.dtype.type
-    info = np.finfo(T)
-    inv = T(1.0 / tau)
-    return info.tiny if inv < info.tiny else info.max if inv > info.max else inv
+    _, least, most = limits(T(1))
+    inv = 1.0 / tau
+    return T(least if inv < least else most if inv > most else inv)
 
 
 @scalar
@@ -159,8 +159,7 @@ def precise(curve, inv):
     Where f' is continuous a step s leaves an error of order s^2; elsewhere entries that cross a
     kink leave one of order s.
     """
-    T = type(inv)
-    eps = np.float64(np.finfo(T).eps)
+    eps = limits(inv)[0]
     return 0.5 * math.sqrt(eps) if curve.smooth else 4.0 * eps
 
 
@@ -248,7 +247,7 @@ def advance(state, sums, k, curve, inv, modelled, enough):
             state[LO_R] *= 0.5
         state[HI_C], state[HI_D], state[HI_R] = state[C], state[D], r
 
-    eps = np.float64(np.finfo(type(inv)).eps)
+    eps = limits(inv)[0]
     step = model_step(curve, k, m, a, b, w)
     informed = modelled and abs(step) < np.inf
     # |r| is the distance of p from the answer (Proposition prop-mass). Bisection stops on it; the
