@@ -51,7 +51,7 @@ def sinkhorn_top_k(x, k, eps):
 
 
 def test_optimal_transport_is_sigmoid():
-    """Entropic optimal transport with regularisation eps is sigmoid at the temperature eps/2."""
+    """id-optimal-transport: entropic transport at regularisation eps is sigmoid at eps/2."""
     for x, k, tau in rows(31):
         tau = max(tau, 0.3)  # Sinkhorn needs about e^(spread/tau) rounds
         transported = sinkhorn_top_k(x, k, eps=2 * tau)
@@ -77,7 +77,7 @@ def lml_projection(x, k, branch=100):
 
 
 def test_lml_is_sigmoid():
-    """The limited multi-label projection: argmax <x, y> + sum of binary entropies, sum y = k."""
+    """id-lml: argmax <x, y> + the binary entropies of y, sum y = k, is sigmoid."""
     for x, k, tau in rows(32):
         p = stk.thretopk(x, k, curve="sigmoid", temperature=tau)
         assert_close(p, lml_projection(x / tau, k), 1e-12)
@@ -90,7 +90,7 @@ def dftopk(x, k, tau):
 
 
 def test_dftopk_does_not_sum_to_k():
-    """DFTopK 2025 is the sigmoid of a threshold that is not solved for; its sum is not k."""
+    """id-dftopk: a sigmoid whose threshold is not solved for; its sum is not k."""
     x = np.array([3.0, 2.9, 0.0, -2.5, -2.6, -3.0])
     q = dftopk(x, 2, 1.0)
     assert abs(q.sum() - 2) > 0.1
@@ -135,7 +135,7 @@ def clip_program(p):
     ],
 )
 def test_entropy_programs(curve, program):
-    """p = argmax <x, p> - tau Omega(p) over 0 <= p <= 1, sum p = k, by quadratic programming."""
+    """id-entropy-programs: p = argmax <x, p> - tau Omega(p), by quadratic programming."""
     rng = np.random.default_rng(33)
     for n, k, tau in ((4, 2, 1.0), (6, 2.5, 0.7), (8, 1, 1.5)):
         x = rng.normal(size=n)
@@ -160,6 +160,31 @@ def test_entropy_programs(curve, program):
         # The maximum is the potential.
         phi = stk.thretopk.potential(x, k, curve=curve, temperature=tau)
         assert_close(phi, -solution.fun, 1e-9)
+
+
+def test_p_norm_mask_is_entmax():
+    """id-p-norm: the mask of Sander et al. 2023, argmax <x, y> - (l/p) |y|_p^p, by programming."""
+    rng = np.random.default_rng(45)
+    for power, ell, k in ((4 / 3, 2.5, 3), (1.5, 2.0, 2), (2.0, 1.5, 4)):
+        x = rng.normal(size=7)
+
+        def negative(y, x=x, power=power, ell=ell):
+            y = np.maximum(y, 0)
+            return ell / power * (y**power).sum() - x @ y, ell * y ** (power - 1) - x
+
+        solution = optimize.minimize(
+            negative,
+            np.full(7, k / 7),
+            jac=True,
+            method="SLSQP",
+            bounds=[(0.0, 1.0)] * 7,
+            constraints={"type": "eq", "fun": lambda y, k=k: y.sum() - k, "jac": np.ones_like},
+            options={"ftol": 1e-15, "maxiter": 1000},
+        )
+        tau = (power - 1) * ell
+        y = stk.thretopk(x, k, curve="entmax", alpha=power, temperature=tau)
+        assert ((y > 0) & (y < 1)).sum() >= 2
+        assert_close(y, solution.x, 1e-6)
 
 
 # ---------------------------------------------------------------------------------------- clip
@@ -193,7 +218,7 @@ def capped_simplex_projection(y, k):
 
 @pytest.mark.parametrize("real_k", [False, True])
 def test_capped_simplex_is_clip(real_k):
-    """clip is the Euclidean projection of x/tau, hence jaxopt's projection_box_section too."""
+    """id-capped-simplex: clip is the projection of x/tau, as jaxopt's box section is."""
     partly_chosen = 0
     for x, k, tau in rows(34, real_k):
         p = stk.thretopk(x, k, curve="clip", temperature=tau)
@@ -212,6 +237,7 @@ def sparsemax(z):
 
 
 def test_sparsemax_is_clip_k1():
+    """id-sparsemax: sparsemax is clip at k = 1."""
     for x, _, tau in rows(35):
         p = stk.thretopk(x, 1, curve="clip", temperature=tau)
         assert_close(p, sparsemax(x / tau), 1e-13 + 1e-15 * np.ptp(x) / tau)
@@ -252,6 +278,7 @@ def lapsum(x, k, alpha):
 
 @pytest.mark.parametrize("real_k", [False, True])
 def test_lapsum_is_laplace(real_k):
+    """id-lapsum: LapSum's algorithm gives laplace."""
     for x, k, tau in rows(36, real_k):
         expected = lapsum(x, k, tau)
         assert_close(expected.sum(), k, 1e-12)
@@ -262,6 +289,7 @@ def test_lapsum_is_laplace(real_k):
 
 
 def test_softmax_is_exp_k1():
+    """id-softmax: softmax is exp at k = 1, value and gradient."""
     for x, _, tau in rows(37):
         p = stk.thretopk(x, 1, curve="exp", temperature=tau)
         assert_close(p, special.softmax(x / tau), 1e-13 + 1e-15 * np.ptp(x) / tau)
@@ -298,6 +326,7 @@ def assert_same_operator(published, x, k, tau, **options):
 
 @pytest.mark.torch
 def test_budget_bisect_is_clip(entmax):
+    """id-budget-bisect: entmax's budget_bisect is clip, value and gradient."""
     for x, k, tau in rows(40):
         assert_same_operator(
             lambda z, k=k: entmax.budget_bisect(z, budget=k, n_iter=100), x, k, tau, curve="clip"
@@ -306,12 +335,14 @@ def test_budget_bisect_is_clip(entmax):
 
 @pytest.mark.torch
 def test_entmax_sparsemax_is_clip_k1(entmax):
+    """id-sparsemax: the package entmax's sparsemax."""
     for x, _, tau in rows(41):
         assert_same_operator(entmax.sparsemax, x, 1, tau, curve="clip")
 
 
 @pytest.mark.torch
 def test_entmax15_is_entmax(entmax):
+    """id-entmax: 1.5-entmax is entmax at k = 1."""
     for x, _, tau in rows(42):
         assert_same_operator(entmax.entmax15, x, 1, tau, curve="entmax", alpha=1.5)
 
@@ -319,6 +350,7 @@ def test_entmax15_is_entmax(entmax):
 @pytest.mark.torch
 @pytest.mark.parametrize("alpha", [1.1, 1.25, 1.5, 1.75, 2.0])
 def test_entmax_bisect_is_entmax(entmax, alpha):
+    """id-entmax: alpha-entmax is entmax at k = 1."""
     for x, _, tau in rows(43):
         assert_same_operator(
             lambda z: entmax.entmax_bisect(z, alpha=alpha, n_iter=100),
@@ -332,6 +364,7 @@ def test_entmax_bisect_is_entmax(entmax, alpha):
 
 @pytest.mark.torch
 def test_torch_softmax_is_exp_k1(entmax):
+    """id-softmax: PyTorch's softmax, value and gradient."""
     torch = importlib.import_module("torch")
     for x, _, tau in rows(44):
         assert_same_operator(lambda z: torch.softmax(z, -1), x, 1, tau, curve="exp")

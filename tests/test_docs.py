@@ -1,0 +1,51 @@
+"""Theorems and tests name each other."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+LABEL = re.compile(r"^:label: ((?:thm|prop|id)-[\w-]+)$", re.MULTILINE)
+TEST = re.compile(r"`(tests/\w+\.py)::(\w+)`")
+
+
+def theorems():
+    """(label, [(file, test), ...]) for every labelled statement, in the order of the pages."""
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        labels = list(LABEL.finditer(text))
+        for match, following in zip(labels, [*labels[1:], None], strict=False):
+            end = following.start() if following else len(text)
+            yield match[1], TEST.findall(text[match.start() : end])
+
+
+def docstrings(file: str) -> dict[str, str]:
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    return {
+        node.name: ast.get_docstring(node) or ""
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+    }
+
+
+STATEMENTS = list(theorems())
+
+
+def test_there_are_theorems():
+    assert len(STATEMENTS) >= 25
+    assert len({label for label, _ in STATEMENTS}) == len(STATEMENTS)
+
+
+@pytest.mark.parametrize(("label", "tests"), STATEMENTS, ids=[label for label, _ in STATEMENTS])
+def test_theorem_and_test_name_each_other(label, tests):
+    assert tests, f"{label} names no test"
+    for file, name in tests:
+        known = docstrings(file)
+        assert name in known, f"{label} names {file}::{name}, which does not exist"
+    assert any(label in docstrings(file)[name] for file, name in tests), (
+        f"none of {tests} names {label}"
+    )
