@@ -146,3 +146,28 @@ def test_show_versions():
         [sys.executable, "-m", "softtopk_nb"], capture_output=True, text=True, check=True
     ).stdout
     assert shown.split()[:2] == ["softtopk_nb", softtopk_nb.__version__]
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(running):
+    code = f"""
+import gc
+import softtopk_nb as stk
+from numba.core import event
+seen = []
+class Listener(event.Listener):
+    def on_start(self, e): seen.append(gc.isenabled())
+    def on_end(self, e): pass
+event.register("numba:compile", Listener())
+if not {running}: gc.disable()
+curve = stk.Curve(lambda t: 0.5 + 0.5 * t / (1 + abs(t)), lambda t: 0.5 / (1 + abs(t)) ** 2)
+stk.thretopk([1.0, 2.0], 1, curve=curve)
+assert gc.isenabled() == {running}
+pdf = lambda t: no_such_name if t > 99 else 0.25
+try:
+    stk.thretopk([1.0, 2.0], 1, curve=stk.Curve(curve.compiled.cdf, pdf))
+except Exception as error:
+    print(type(error).__name__, end=" ")
+print(gc.isenabled(), len(seen) > 5, any(seen[1:20]))
+"""
+    assert python(code) == f"TypingError {running} True False"
