@@ -30,7 +30,7 @@ _EXACT = {"fastmath": False, "error_model": "numpy"}
 # No `nnan`, no `ninf`: the rules for NaN and infinities are promises.
 _SUMS = {"reassoc", "contract", "nsz"}
 # Only kernels are called from outside of compiled code.
-_INNER = {"no_cfunc_wrapper": True}
+_INNER = {"no_cfunc_wrapper": True, "nogil": True}
 # Numba compiles a shared function once for each kernel, and which copy a process links depends
 # on whether the disk cache was warm. For IEEE arithmetic all copies agree to the bit; where sums
 # may be reordered they do not, so such loops are always made part of their kernel.
@@ -86,7 +86,7 @@ def _collector_paused(dispatcher: Any) -> Any:
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile an entry point over arrays: lazily, cached, without the GIL, IEEE arithmetic."""
-    return _collector_paused(_cached(njit(nogil=True, **_EXACT)(function)))
+    return _collector_paused(_cached(njit(**_INNER, **_EXACT)(function)))
 
 
 @functools.cache
@@ -95,7 +95,7 @@ def in_memory(compiled: Any) -> Any:
 
     A user's own functions are such: their code would be written to disk and never found again.
     """
-    return _collector_paused(njit(nogil=True, **_EXACT)(compiled.py_func))
+    return _collector_paused(njit(**_INNER, **_EXACT)(compiled.py_func))
 
 
 def scalar(function: Callable[..., Any]) -> Any:

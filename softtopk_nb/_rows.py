@@ -90,12 +90,13 @@ def classify(x, k, lo, hi):
 
 @scalar
 def compress(x, values, out):
-    """Write the `values` at finite entries of x one after the other."""
+    """Write the `values` at finite entries of x one after the other; returns how many."""
     j = 0
     for i in range(x.shape[0]):
         if np.isfinite(x[i]):
             out[j] = values[i]
             j += 1
+    return j
 
 
 @scalar

@@ -30,8 +30,6 @@ from .solver import (
     begin,
     fill,
     inverse_temperature,
-    place,
-    precise,
     sample,
     tally,
 )
@@ -101,8 +99,7 @@ def pick_sample(x, out):
 
 @kernel
 def open_search(state, x, tau, curve, k, c, d):
-    begin(state, curve, k, x.shape[0])
-    place(state, c, d, inverse_temperature(tau, x))
+    begin(state, curve, k, x.shape[0], c, d, inverse_temperature(tau, x), True)
 
 
 @kernel
@@ -115,7 +112,7 @@ def step(state, x, tau, sums, curve, k):
         b += sums[j, 2]
         w += sums[j, 3]
     inv = inverse_temperature(tau, x)
-    return advance(state, (m, a, b, w), k, curve, inv, True, precise(curve, inv))
+    return advance(state, (m, a, b, w), k, curve, inv, True, False)
 
 
 def _solve_finite(x: Array, k: float, tau: float, curve: Any, ends: Any, out: Array) -> Array:

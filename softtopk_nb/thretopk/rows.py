@@ -36,10 +36,7 @@ from .solver import (
     begin,
     fill,
     guess,
-    halve,
     inverse_temperature,
-    place,
-    precise,
     sample,
     tally,
 )
@@ -100,13 +97,24 @@ _FIRST: dict[type, Any] = {Newton: guess, Scan: _scan, Bisect: guess}
 
 
 def first(method, state, x, curve, k, inv):
-    """(c, d): the threshold to start from, once the bracket is set."""
+    """(c, d): the threshold to start from."""
     return _FIRST[type(method)](method, state, x, curve, k, inv)
 
 
 @overload_scalar(first, inline=True)
 def _first(method, state, x, curve, k, inv):
     return _FIRST[method.instance_class]
+
+
+@scalar
+def present_part(x, v, code):
+    """The finite entries of a row and what belongs to them."""
+    if code != MIXED:
+        return x, v
+    xs, vs = np.empty(x.shape[0], x.dtype), np.empty(x.shape[0], x.dtype)
+    compress(x, x, xs)
+    finite = compress(x, v, vs)
+    return xs[:finite], vs[:finite]
 
 
 @kernel
@@ -119,53 +127,46 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
     T = x.dtype.type
     state = np.empty(STATE)
     for i in range(lo, hi):
-        code, n, above, left, lowest, highest = classify(x[i], k[i], *survey(x[i]))
-        solution[i, CODE], solution[i, TAKEN] = code, 0.0
+        entries, p, answer = x[i], out[i], solution[i]
+        code, n, above, left, lowest, highest = classify(entries, k[i], *survey(entries))
+        answer[CODE], answer[TAKEN] = code, 0.0
         if code > MIXED:
-            solution[i, C] = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
-            solution[i, D] = solution[i, REST] = 0.0
-            if out.shape[1] > 0:
-                fill_constant(x[i], k[i], code, above, out[i])
+            answer[C] = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
+            answer[D] = answer[REST] = 0.0
+            if p.shape[0] > 0:
+                fill_constant(entries, k[i], code, above, p)
             continue
 
-        present = x[i]
-        if code == MIXED:
-            present = np.empty(n, x.dtype)
-            compress(x[i], x[i], present)
+        present, _ = present_part(entries, entries, code)
         inv = inverse_temperature(tau[i], x)
         state[MIN], state[MAX] = from_ordinal(lowest), from_ordinal(highest)
 
-        part, share, exact = present, left, precise(curve, inv)
+        part, share = present, left
         if method.sampled and n >= SAMPLED:
             few = n // 16
             part = np.empty(few if few < LARGEST_SAMPLE else LARGEST_SAMPLE, x.dtype)
             sample(present, part)
             share = left * part.shape[0] / n
-        begin(state, curve, share, part.shape[0])
         c, d = first(method, state, part, curve, share, inv)
-        # The squares or differences of a row that spans nearly all numbers can overflow.
-        if not (abs(d) < np.inf and place(state, c, d, inv)):
-            halve(state, inv, method.modelled)
+        begin(state, curve, share, part.shape[0], c, d, inv, method.modelled)
         while True:
             whole = part.shape[0] == n
-            enough = exact if whole else 0.02
             sums = tally(part, T(state[C]), inv, T(state[D]), curve)
-            found = advance(state, sums, share, curve, inv, method.modelled, enough)
+            found = advance(state, sums, share, curve, inv, method.modelled, not whole)
             if found and whole:
                 break
             if found:
                 part, share = present, left
                 c, d = state[C], state[D] + state[REST]
-                begin(state, curve, share, n)
-                place(state, c, d, inv)
+                begin(state, curve, share, n, c, d, inv, method.modelled)
 
-        solution[i, C], solution[i, D], solution[i, REST] = state[C], state[D], state[REST]
-        solution[i, TAKEN] = state[PASSES]
-        if out.shape[1] > 0:
-            values = present if code == MIXED else out[i]
+        answer[C], answer[D], answer[REST] = state[C], state[D], state[REST]
+        answer[TAKEN] = state[PASSES]
+        if p.shape[0] > 0:
+            values = present if code == MIXED else p
             fill(present, T(state[C]), inv, T(state[D]), T(state[REST]), curve, values)
             if code == MIXED:
-                expand(x[i], values, 1.0, out[i])
+                expand(entries, values, 1.0, p)
 
 
 @summing
@@ -193,7 +194,7 @@ def moments(x, v, c, inv, d, curve):
     return w0, wv, wt, wvt
 
 
-@scalar
+@summing
 def spread(x, v, c, inv, d, curve, mean, dtau, out):
     """Write (w/tau) (v - t dtau - mean): Theorem thm-jacobian, Theorem thm-derivatives-k-tau."""
     T = x.dtype.type
@@ -207,38 +208,27 @@ def spread(x, v, c, inv, d, curve, mean, dtau, out):
         out[i] = w * inv * move
 
 
-@scalar
-def present_part(x, v, code):
-    """The finite entries of a row and what belongs to them."""
-    if code != MIXED:
-        return x, v
-    finite = np.count_nonzero(np.isfinite(x))
-    xs, vs = np.empty(finite, x.dtype), np.empty(finite, x.dtype)
-    compress(x, x, xs)
-    compress(x, v, vs)
-    return xs, vs
-
-
 @kernel
 def push(lo, hi, x, tau, curve, solution, v, dk, dtau, out):
     """Rows lo .. hi: dp along (v, dk, dtau)."""
     T = x.dtype.type
     for i in range(lo, hi):
-        code = solution[i, CODE]
+        entries, answer, dp = x[i], solution[i], out[i]
+        code = int(answer[CODE])
         if code > MIXED:
-            for j in range(x.shape[1]):
-                out[i, j] = T(np.nan) if code == UNDEFINED else T(0)
+            for j in range(dp.shape[0]):
+                dp[j] = T(np.nan) if code == UNDEFINED else T(0)
             continue
         inv = inverse_temperature(tau[i], x)
-        c, d = T(solution[i, C]), T(solution[i, D])
-        xs, vs = present_part(x[i], v[i], code)
+        c, d = T(answer[C]), T(answer[D])
+        xs, vs = present_part(entries, v[i], code)
         w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve)
         # All weights zero: every entry is saturated, and nothing moves.
         mean = (wv - dtau[i] * wt - dk[i] / inv) / w0 if w0 > 0.0 else 0.0
-        target = vs if code == MIXED else out[i]
+        target = vs if code == MIXED else dp
         spread(xs, vs, c, inv, d, curve, mean, dtau[i], target)
         if code == MIXED:
-            expand(x[i], target, 0.0, out[i])
+            expand(entries, target, 0.0, dp)
 
 
 @kernel
@@ -249,22 +239,23 @@ def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau):
     """
     T = x.dtype.type
     for i in range(lo, hi):
-        code = solution[i, CODE]
+        entries, answer, gradient = x[i], solution[i], gx[i]
+        code = int(answer[CODE])
         if code > MIXED:
             gk[i] = gtau[i] = np.nan if code == UNDEFINED else 0.0
-            for j in range(x.shape[1]):
-                gx[i, j] = T(gk[i])
+            for j in range(gradient.shape[0]):
+                gradient[j] = T(gk[i])
             continue
         inv = inverse_temperature(tau[i], x)
-        c, d = T(solution[i, C]), T(solution[i, D])
-        xs, gs = present_part(x[i], g[i], code)
+        c, d = T(answer[C]), T(answer[D])
+        xs, gs = present_part(entries, g[i], code)
         w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve)
         mean = wg / w0 if w0 > 0.0 else 0.0
         gk[i], gtau[i] = mean, -inv * (wgt - mean * wt)
-        target = gs if code == MIXED else gx[i]
+        target = gs if code == MIXED else gradient
         spread(xs, gs, c, inv, d, curve, mean, 0.0, target)
         if code == MIXED:
-            expand(x[i], target, 0.0, gx[i])
+            expand(entries, target, 0.0, gradient)
 
 
 @summing
@@ -283,7 +274,9 @@ def potential(lo, hi, x, k, tau, curve, solution, out):
     """Rows lo .. hi: phi = tau * min over l of [k l + sum F(x/tau - l)] (Theorem thm-potential)."""
     for i in range(lo, hi):
         code = int(solution[i, CODE])
-        above = np.count_nonzero(x[i] == np.inf)
+        above = 0
+        for value in x[i]:
+            above += value == np.inf
         if code == UNDEFINED:
             out[i] = np.nan
         elif k[i] == 0.0:

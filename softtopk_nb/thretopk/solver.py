@@ -33,8 +33,6 @@ __all__ = [
     "fill",
     "guess",
     "inverse_temperature",
-    "place",
-    "precise",
     "sample",
     "tally",
 ]
@@ -77,18 +75,6 @@ def place(state, c, d, inv):
     above = (near - state[LO_C]) * inv + (rest - state[LO_D])
     below = (state[HI_C] - near) * inv + (state[HI_D] - rest)
     return above > 0.0 and below > 0.0
-
-
-@scalar
-def begin(state, curve, k, n):
-    """Bracket the threshold: [min x - tau q, max x - tau q] with f(q) = k/n."""
-    q = quantile(curve, k / n)
-    slack = 1e-3 * (1.0 + abs(q))  # the quantile is rounded, the bracket must not be
-    state[LO_C], state[LO_D], state[LO_R] = state[MIN], -q - slack, n - k
-    state[HI_C], state[HI_D], state[HI_R] = state[MAX], -q + slack, -k
-    state[LAST_R] = np.inf
-    state[PASSES] = state[FALLBACKS] = 0.0
-    state[STALLED] = -1.0
 
 
 @summing
@@ -153,17 +139,6 @@ def fill(x, c, inv, d, rest, curve, out):
 
 
 @scalar
-def precise(curve, inv):
-    """The step length below which the threshold is exact to rounding once the step is taken.
-
-    Where f' is continuous a step s leaves an error of order s^2; elsewhere entries that cross a
-    kink leave one of order s.
-    """
-    eps = limits(inv)[0]
-    return 0.5 * math.sqrt(eps) if curve.smooth else 4.0 * eps
-
-
-@scalar
 def model_step(curve, k, m, a, b, w):
     """The step from the sums of one pass; NaN or infinite where they say nothing.
 
@@ -196,42 +171,53 @@ def halve(state, inv, informed):
     T = type(inv)
     turn = state[FALLBACKS] % 3.0
     state[FALLBACKS] += 1.0
-    width = (state[HI_C] - state[LO_C]) * inv + (state[HI_D] - state[LO_D])
-    lo = to_ordinal(T(state[LO_C] + state[LO_D] / inv))
-    hi = to_ordinal(T(state[HI_C] + state[HI_D] / inv))
+    lo_c, lo_d, hi_c, hi_d = state[LO_C], state[LO_D], state[HI_C], state[HI_D]
+    width = (hi_c - lo_c) * inv + (hi_d - lo_d)
+    lo, hi = to_ordinal(T(lo_c + lo_d / inv)), to_ordinal(T(hi_c + hi_d / inv))
     between = lo + 1 < hi  # the difference of two ordinals can overflow
-    apart = not between and width > 1e3
-    # From the most particular way to the midpoint; only if that fails is there no inside.
-    for way in range(6):
-        c, d = state[LO_C], state[LO_D] + 0.5 * width
-        if way == 0 and between and (turn == 2.0 or not abs(width) < np.inf):
-            middle = type(lo)((lo >> 1) + (hi >> 1) + (lo & hi & 1))  # so can their sum
-            c, d = np.float64(from_ordinal(middle)), 0.0
-        elif way == 1 and apart:
-            c, d = state[HI_C], 0.0
-        elif way == 2 and apart:
-            d = 0.0
-        elif way == 3 and apart and turn == 0.0:
-            d = state[LO_D] + math.sqrt(width)
-        elif way == 3 and apart and turn == 2.0:
-            c, d = state[HI_C], state[HI_D] - math.sqrt(width)
-        elif way == 4 and informed and turn == 0.0:
+    c, d = lo_c, lo_d + 0.5 * width
+    if between and (turn == 2.0 or not abs(width) < np.inf):
+        middle = type(lo)((lo >> 1) + (hi >> 1) + (lo & hi & 1))  # so can their sum
+        c, d = np.float64(from_ordinal(middle)), 0.0
+    elif between or not width > 1e3:
+        if informed and turn == 0.0:
             share = state[LO_R] / (state[LO_R] - state[HI_R])
             share = 0.01 if share < 0.01 else 0.99 if share > 0.99 else share
-            d = state[LO_D] + share * width
-        elif way < 5:
-            continue
-        if place(state, c, d, inv):
+            d = lo_d + share * width
+    else:
+        if place(state, hi_c, 0.0, inv) or place(state, lo_c, 0.0, inv):
             return True
-    return False
+        if turn == 0.0:
+            d = lo_d + math.sqrt(width)
+        elif turn == 2.0:
+            c, d = hi_c, hi_d - math.sqrt(width)
+    return place(state, c, d, inv) or place(state, lo_c, lo_d + 0.5 * width, inv)
 
 
 @scalar
-def advance(state, sums, k, curve, inv, modelled, enough):
+def begin(state, curve, k, n, c, d, inv, informed):
+    """Bracket the threshold and move to c + tau d, or to where the search starts without one.
+
+    The bracket is [min x - tau q, max x - tau q] with f(q) = k/n.
+    """
+    q = quantile(curve, k / n)
+    slack = 1e-3 * (1.0 + abs(q))  # the quantile is rounded, the bracket must not be
+    state[LO_C], state[LO_D], state[LO_R] = state[MIN], -q - slack, n - k
+    state[HI_C], state[HI_D], state[HI_R] = state[MAX], -q + slack, -k
+    state[LAST_R] = np.inf
+    state[PASSES] = state[FALLBACKS] = 0.0
+    state[STALLED] = -1.0
+    # The squares or differences of a row that spans nearly all numbers can overflow.
+    if not (abs(d) < np.inf and place(state, c, d, inv)):
+        halve(state, inv, informed)
+
+
+@scalar
+def advance(state, sums, k, curve, inv, modelled, rough):
     """Take the sums of a pass at the threshold in hand; move it, or say that it is found.
 
-    `modelled`: steps come from a model of the row, not from bisection alone. `enough` is the
-    length of a model's step that ends the search.
+    `modelled`: steps come from a model of the row, not from bisection alone. `rough`: any
+    threshold nearby will do.
     """
     m, a, b, w = sums
     r = (m - k) - a + b
@@ -258,8 +244,11 @@ def advance(state, sums, k, curve, inv, modelled, enough):
     if abs(r) <= distance and not (informed and curve.exponential):
         return True
     c, d = state[C], state[D]
+    # A step s leaves an error of order s^2 where f' is continuous; elsewhere entries that cross
+    # a kink leave one of order s.
+    enough = 0.02 if rough else 0.5 * math.sqrt(eps) if curve.smooth else 4.0 * eps
     # Entries near a kink of a curve with compact support can outnumber their mass.
-    exact = curve.exponential or enough > eps * 16.0 or abs(r) <= 16.0 * eps * b
+    exact = curve.exponential or rough or abs(r) <= 16.0 * eps * b
     moved = np.float64(type(inv)(d + step))  # if that is d, no pass could tell the difference
     if modelled and (moved == d or (abs(step) <= enough and exact)):
         state[D], state[REST] = moved, d + step - moved
