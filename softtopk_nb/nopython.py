@@ -30,10 +30,11 @@ from __future__ import annotations
 import numpy as np
 
 from ._compile import kernel, row, scalar
+from ._threshold.curves import CURVES, Entmax
+from ._threshold.rows import METHODS, SOLUTION, solve
+from ._threshold.solver import REST, C, D
 from .hardtopk.rows import hard_row
-from .thretopk.curves import CURVES, Entmax
-from .thretopk.rows import METHODS, SOLUTION, pull, push, solve
-from .thretopk.solver import REST, C, D
+from .thretopk.rows import pull, push
 
 __all__ = [
     "clip",

@@ -14,7 +14,8 @@ import pytest
 import softtopk_nb
 
 PACKAGE = pathlib.Path(softtopk_nb.__file__).parent
-ROOMS = sorted(p.parent.name for p in PACKAGE.glob("*/__init__.py"))
+ROOMS = sorted(p.parent.name for p in PACKAGE.glob("[!_]*/__init__.py"))
+SHARED = ("_threshold",)  # what more than one room stands on
 FRONT = (
     "_operator",
     "_parts",
@@ -61,12 +62,20 @@ def test_no_room_imports_another(room):
 @pytest.mark.parametrize("module", FRONT)
 def test_the_front_imports_no_room(module):
     for name in imports(PACKAGE / f"{module}.py"):
-        assert name.split(".")[0] not in ROOMS, f"{module} imports {name}"
+        assert name.split(".")[0] not in (*ROOMS, *SHARED), f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("folder", SHARED)
+def test_what_rooms_share_imports_no_room(folder):
+    for path in (PACKAGE / folder).glob("*.py"):
+        for name in imports(path):
+            assert name.split(".")[0] not in (*ROOMS, "_operator"), f"{path.name} imports {name}"
 
 
 def test_every_module_is_accounted_for():
     known = {*FRONT, "__init__", "__main__", "nopython"}
     assert {p.stem for p in PACKAGE.glob("*.py")} == known
+    assert {p.parent.name for p in PACKAGE.glob("*/__init__.py")} == {*ROOMS, *SHARED}
 
 
 def test_files_stay_short():

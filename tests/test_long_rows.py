@@ -10,8 +10,9 @@ import pytest
 
 import softtopk_nb as stk
 from softtopk_nb import _parts, _schedule
+from softtopk_nb._threshold.curves import CURVES
+from softtopk_nb._threshold.rows import METHODS, solve
 from softtopk_nb.thretopk import rows
-from softtopk_nb.thretopk.curves import CURVES
 
 N = _parts.LONG + 4321
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -39,7 +40,7 @@ def test_value_threshold_and_potential(row, curve, dtype):
     x, k = row.astype(dtype), 1234.5
     p, one, solution = stk.thretopk(x, k, curve=curve), np.empty((1, N), dtype), np.empty((1, 5))
     args = np.array([k]), np.array([1.0]), CURVES[curve]
-    in_one_piece(rows.solve, x, *args, rows.METHODS["newton"], one, solution)
+    in_one_piece(solve, x, *args, METHODS["newton"], one, solution)
     eps = np.finfo(dtype).eps
     np.testing.assert_allclose(p, one[0], rtol=100 * eps, atol=4 * eps)
     assert abs(math.fsum(p.astype(float)) - k) <= (1e-6 if dtype == np.float32 else 1e-12) * k

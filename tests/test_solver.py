@@ -12,10 +12,10 @@ import pytest
 from numba import njit
 
 import softtopk_nb as stk
-from softtopk_nb.thretopk import rows
-from softtopk_nb.thretopk.curves import CURVES, Entmax
-from softtopk_nb.thretopk.scan import scan
-from softtopk_nb.thretopk.solver import fill
+from softtopk_nb._threshold import rows
+from softtopk_nb._threshold.curves import CURVES, Entmax
+from softtopk_nb._threshold.scan import scan
+from softtopk_nb._threshold.solver import fill
 
 HARD = {**CURVES, "entmax-1.5": Entmax(1.5), "entmax-3": Entmax(3.0)}
 KINDS = 9

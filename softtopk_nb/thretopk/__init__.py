@@ -6,20 +6,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _operator, _schedule
-from .._parts import LONG
+from .. import _operator, _schedule, _threshold
+from .._threshold.curves import CURVES, Entmax, UserCurve, kernel_for
+from .._threshold.rows import METHODS
+from .._threshold.scan import SCANNED
 from . import long as _long
 from . import rows as _rows
 from .curve import Curve
-from .curves import CURVES, Entmax, UserCurve, kernel_for
-from .scan import SCANNED
 
 __all__ = ["Curve", "thretopk"]
 
 
 class _Plan(NamedTuple):
-    curve: Any  # a value of one of the types in `curves`
-    method: Any  # a value of one of the types in `rows`
+    curve: Any  # a value of one of the types in `_threshold.curves`
+    method: Any  # a value of one of the types in `_threshold.rows`
     name: str
 
 
@@ -142,7 +142,7 @@ class ThreTopK(_operator.Differentiable):
         rows = call.rows
         solution = self._solve(rows, call.plan, np.empty((len(rows.x), 0), rows.x.dtype))
         phi = np.empty(len(rows.x))
-        if self._is_long(rows, call.plan):
+        if _threshold.is_long(rows.x, call.plan.method):
             for i, (x, k, tau) in enumerate(zip(*rows, strict=True)):
                 phi[i] = _long.potential(x, k, tau, curve, solution[i])
         else:
@@ -195,40 +195,19 @@ class ThreTopK(_operator.Differentiable):
             raise ValueError(f"curve is {curve!r}; expected one of {known} or a Curve")
         if alpha is not None and name != "entmax":
             raise ValueError(f"alpha is {alpha!r}, but curve {name!r} has no alpha")
-        if method not in ("auto", *_rows.METHODS):
-            known = ", ".join(map(repr, ("auto", *_rows.METHODS)))
+        if method not in ("auto", *METHODS):
+            known = ", ".join(map(repr, ("auto", *METHODS)))
             raise ValueError(f"method is {method!r}; expected one of {known}")
         if method == "scan" and not isinstance(chosen, SCANNED):
             raise ValueError(
                 f"method is 'scan', which curve {name!r} does not have; "
                 "expected curve 'exp', 'laplace' or 'clip'"
             )
-        return _Plan(chosen, _rows.METHODS["newton" if method == "auto" else method], name)
-
-    def _solve(self, rows: _operator.Rows, plan: _Plan, out: _operator.Array) -> _operator.Array:
-        solution = np.empty((len(rows.x), _rows.SOLUTION))
-        x, k, tau = rows
-        if self._is_long(rows, plan):
-            for i in range(len(x)):
-                _long.solve(x[i], k[i], tau[i], plan.curve, out[i], solution[i])
-        else:
-            _schedule.over(
-                len(x),
-                x.size,
-                kernel_for(plan.curve, _rows.solve),
-                x,
-                k,
-                tau,
-                plan.curve,
-                plan.method,
-                out,
-                solution,
-            )
-        return solution
+        return _Plan(chosen, METHODS["newton" if method == "auto" else method], name)
 
     @staticmethod
-    def _is_long(rows: _operator.Rows, plan: _Plan) -> bool:
-        return rows.x.shape[1] >= LONG and bool(plan.method.sampled)
+    def _solve(rows: _operator.Rows, plan: _Plan, out: _operator.Array) -> Any:
+        return _threshold.solve(*rows, plan.curve, plan.method, out)
 
     def _value(self, rows: _operator.Rows, plan: _Plan, out: _operator.Array) -> None:
         self._solve(rows, plan, out)
@@ -247,7 +226,7 @@ class ThreTopK(_operator.Differentiable):
         dp: _operator.Array,
     ) -> None:
         x, tau = rows.x, rows.temperature
-        if self._is_long(rows, plan):
+        if _threshold.is_long(x, plan.method):
             for i in range(len(x)):
                 _long.push(x[i], tau[i], plan.curve, state[i], dx[i], dk[i], dtau[i], dp[i])
         else:
@@ -276,7 +255,7 @@ class ThreTopK(_operator.Differentiable):
         gtau: _operator.Array,
     ) -> None:
         x, tau = rows.x, rows.temperature
-        if self._is_long(rows, plan):
+        if _threshold.is_long(x, plan.method):
             for i in range(len(x)):
                 gk[i], gtau[i] = _long.pull(x[i], tau[i], plan.curve, state[i], g[i], gx[i])
         else:

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numba.core.dispatcher import Dispatcher
 
-from .curves import UserCurve
+from .._threshold.curves import UserCurve
 
 __all__ = ["Curve"]
 

@@ -1,8 +1,4 @@
-"""ThreTopK on one long row, its parts shared out among the threads.
-
-The same passes as in `rows`, each over all parts before the next; parts have a fixed length and
-their sums are added in order, so that the bits do not depend on the number of threads.
-"""
+"""ThreTopK on one long row, its parts shared out among the threads, in the manner of `_parts`."""
 
 from __future__ import annotations
 
@@ -11,52 +7,18 @@ from typing import Any
 import numpy as np
 
 from .._compile import kernel
-from .._parts import LONG, PART, part_count, range_of
-from .._rows import FINITE, MIXED, UNDEFINED, classify
-from .._scalars import from_ordinal
+from .._parts import PART, part_count
+from .._rows import FINITE, MIXED, UNDEFINED
 from .._schedule import over
+from .._threshold.curves import kernel_for
+from .._threshold.rows import CODE
+from .._threshold.solver import REST, C, D, inverse_temperature
 from . import rows
-from .curves import kernel_for
-from .rows import CODE, METHODS, TAKEN, moments, smoothed_sum, spread
-from .solver import (
-    MAX,
-    MIN,
-    PASSES,
-    REST,
-    STATE,
-    C,
-    D,
-    advance,
-    begin,
-    fill,
-    inverse_temperature,
-    sample,
-    tally,
-)
+from .rows import moments, smoothed_sum, spread
 
-__all__ = ["potential", "pull", "push", "solve"]
-
-SAMPLE = 1 << 16
+__all__ = ["potential", "pull", "push"]
 
 Array = Any
-
-
-@kernel
-def tally_parts(lo, hi, x, tau, state, curve, sums):
-    T = x.dtype.type
-    inv, c, d = inverse_temperature(tau, x), T(state[C]), T(state[D])
-    for j in range(lo, hi):
-        m, a, b, w = tally(x[j * PART : (j + 1) * PART], c, inv, d, curve)
-        sums[j, 0], sums[j, 1], sums[j, 2], sums[j, 3] = m, a, b, w
-
-
-@kernel
-def fill_parts(lo, hi, x, tau, state, curve, out):
-    T = x.dtype.type
-    inv, c, d = inverse_temperature(tau, x), T(state[C]), T(state[D])
-    for j in range(lo, hi):
-        part = slice(j * PART, (j + 1) * PART)
-        fill(x[part], c, inv, d, T(state[REST]), curve, out[part])
 
 
 @kernel
@@ -83,84 +45,6 @@ def spread_parts(lo, hi, x, v, tau, solution, curve, mean, dtau, out):
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
         spread(x[part], v[part], c, inv, d, curve, mean, dtau, out[part])
-
-
-@kernel
-def what_row(x, k, lo, hi):
-    """`_rows.classify`, with the range of the row as floats."""
-    code, _, _, left, lowest, highest = classify(x, k, lo, hi)
-    return code, left, np.float64(from_ordinal(lowest)), np.float64(from_ordinal(highest))
-
-
-@kernel
-def pick_sample(x, out):
-    sample(x, out)
-
-
-@kernel
-def open_search(state, x, tau, curve, k, c, d):
-    begin(state, curve, k, x.shape[0], c, d, inverse_temperature(tau, x), True)
-
-
-@kernel
-def step(state, x, tau, sums, curve, k):
-    """One turn of the search; the sums of the parts are added in order."""
-    m, a, b, w = 0.0, 0.0, 0.0, 0.0
-    for j in range(sums.shape[0]):
-        m += sums[j, 0]
-        a += sums[j, 1]
-        b += sums[j, 2]
-        w += sums[j, 3]
-    inv = inverse_temperature(tau, x)
-    return advance(state, (m, a, b, w), k, curve, inv, True, False)
-
-
-def _solve_finite(x: Array, k: float, tau: float, curve: Any, ends: Any, out: Array) -> Array:
-    """Write p of a finite row, 0 < k < n; returns the state that holds its threshold."""
-    few = np.empty(SAMPLE, x.dtype)
-    pick_sample(x, few)
-    start = np.empty((1, rows.SOLUTION))
-    share = np.array([k * SAMPLE / len(x)])
-    nothing = np.empty((1, 0), x.dtype)
-    newton = METHODS["newton"]
-    kernel_for(curve, rows.solve)(
-        0, 1, few[None], share, np.array([tau]), curve, newton, nothing, start
-    )
-    state = np.empty(STATE)
-    state[MIN], state[MAX] = ends
-    kernel_for(curve, open_search)(state, x, tau, curve, k, start[0, C], start[0, D])
-    sums = np.empty((part_count(x), 4))
-    while True:
-        over(len(sums), x.size, kernel_for(curve, tally_parts), x, tau, state, curve, sums)
-        if kernel_for(curve, step)(state, x, tau, sums, curve, k):
-            break
-    if len(out):
-        over(len(sums), x.size, kernel_for(curve, fill_parts), x, tau, state, curve, out)
-    return state
-
-
-def solve(x: Array, k: float, tau: float, curve: Any, out: Array, solution: Array) -> None:
-    """One row, as `rows.solve`: p to `out` unless it is empty, the rest to `solution`."""
-    lo, hi = range_of(x)
-    code, left, smallest, largest = what_row(x, k, lo, hi)
-    if len(x) < LONG or code > MIXED:
-        one = x[None], np.array([k]), np.array([tau])
-        kernel_for(curve, rows.solve)(
-            0, 1, *one, curve, METHODS["newton"], out[None], solution[None]
-        )
-    elif code != MIXED:
-        state = _solve_finite(x, k, tau, curve, (smallest, largest), out)
-        solution[[C, D, REST]] = state[[C, D, REST]]
-        solution[CODE], solution[TAKEN] = code, state[PASSES]
-    else:
-        finite = np.isfinite(x)
-        present = x[finite]  # which may be a short row
-        values = np.empty(len(present) if len(out) else 0, x.dtype)
-        solve(present, left, tau, curve, values, solution)
-        solution[CODE] = code
-        if len(out):
-            out[...] = x > 0  # +inf entries are 1, -inf entries 0
-            out[finite] = values
 
 
 def _moments(x: Array, v: Array, tau: float, curve: Any, solution: Array) -> Array:

@@ -213,11 +213,11 @@ def begin(state, curve, k, n, c, d, inv, informed):
 
 
 @scalar
-def advance(state, sums, k, curve, inv, modelled, rough):
+def advance(state, sums, k, curve, inv, modelled, enough):
     """Take the sums of a pass at the threshold in hand; move it, or say that it is found.
 
-    `modelled`: steps come from a model of the row, not from bisection alone. `rough`: any
-    threshold nearby will do.
+    `modelled`: steps come from a model of the row, not from bisection alone. `enough`: the length
+    of a model's step that ends the search; 0 asks for all that the type allows.
     """
     m, a, b, w = sums
     r = (m - k) - a + b
@@ -246,7 +246,9 @@ def advance(state, sums, k, curve, inv, modelled, rough):
     c, d = state[C], state[D]
     # A step s leaves an error of order s^2 where f' is continuous; elsewhere entries that cross
     # a kink leave one of order s.
-    enough = 0.02 if rough else 0.5 * math.sqrt(eps) if curve.smooth else 4.0 * eps
+    least = 0.5 * math.sqrt(eps) if curve.smooth else 4.0 * eps
+    rough = enough > least
+    enough = enough if rough else least
     # Entries near a kink of a curve with compact support can outnumber their mass.
     exact = curve.exponential or rough or abs(r) <= 16.0 * eps * b
     moved = np.float64(type(inv)(d + step))  # if that is d, no pass could tell the difference

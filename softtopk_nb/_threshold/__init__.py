@@ -1,0 +1,38 @@
+"""The threshold equation: lambda such that sum f((x - lambda)/tau) = k, one for each row.
+
+It is ThreTopK itself, and where GradTopK starts from.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import _schedule
+from .._parts import LONG
+from . import long as _long
+from . import rows as _rows
+from .curves import kernel_for
+
+__all__ = ["is_long", "solve"]
+
+
+def is_long(x: Any, method: Any) -> bool:
+    """Whether the rows of x are shared out among the threads in parts, one row after the other."""
+    return x.shape[1] >= LONG and bool(method.sampled)
+
+
+def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any) -> Any:
+    """Solve every row; p goes to `out` unless its rows are empty.
+
+    Returns the solutions, (rows, `rows.SOLUTION`).
+    """
+    solution = np.empty((len(x), _rows.SOLUTION))
+    if is_long(x, method):
+        for i in range(len(x)):
+            _long.solve(x[i], k[i], tau[i], curve, method, out[i], solution[i])
+    else:
+        kernel = kernel_for(curve, _rows.solve)
+        _schedule.over(len(x), x.size, kernel, x, k, tau, curve, method, out, solution)
+    return solution

@@ -1,0 +1,162 @@
+"""The threshold of each row of a batch: sum f((x - lambda)/tau) = k over its finite entries."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._compile import kernel, overload_scalar, row, scalar
+from .._rows import (
+    ALL,
+    MIXED,
+    UNDEFINED,
+    classify,
+    compress,
+    expand,
+    fill_constant,
+    survey,
+)
+from .._scalars import from_ordinal
+from .scan import scan
+from .solver import (
+    MAX,
+    MIN,
+    PASSES,
+    REST,
+    STATE,
+    C,
+    D,
+    advance,
+    begin,
+    fill,
+    guess,
+    inverse_temperature,
+    sample,
+    tally,
+)
+
+__all__ = ["CODE", "METHODS", "ROUGH", "SOLUTION", "TAKEN", "present_part", "solve"]
+
+# A solved row: the threshold c + tau (d + rest), which kind of row it was (`_rows`), and how many
+# passes over the whole row it took. C, D and REST are shared with the solver's state.
+CODE = 3
+TAKEN = 4
+SOLUTION = 5
+
+SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
+LARGEST_SAMPLE = 65536
+
+
+class Newton(NamedTuple):
+    """Sort-free passes, steered by a model of the row.
+
+    `enough`: the length of a step, in temperatures, that ends the search; 0: as exact as can be.
+    """
+
+    enough: float = 0.0
+    modelled: bool = True
+    sampled: bool = True
+
+
+class Scan(NamedTuple):
+    """Sort, then try every number of entries above the threshold."""
+
+    enough: float = 0.0
+    modelled: bool = True
+    sampled: bool = False
+
+
+class Bisect(NamedTuple):
+    """Halve the bracket until the mass is right."""
+
+    enough: float = 0.0
+    modelled: bool = False
+    sampled: bool = False
+
+
+METHODS: dict[str, Any] = {"newton": Newton(), "scan": Scan(), "bisect": Bisect()}
+
+ROUGH = 0.02
+
+
+@row
+def _scan(method, state, x, curve, k, inv):
+    return scan(x, curve, k, inv)
+
+
+_FIRST: dict[type, Any] = {Newton: guess, Scan: _scan, Bisect: guess}
+
+
+def first(method, state, x, curve, k, inv):
+    """(c, d): the threshold to start from."""
+    return _FIRST[type(method)](method, state, x, curve, k, inv)
+
+
+@overload_scalar(first, inline=True)
+def _first(method, state, x, curve, k, inv):
+    return _FIRST[method.instance_class]
+
+
+@scalar
+def present_part(x, v, code):
+    """The finite entries of a row and what belongs to them."""
+    if code != MIXED:
+        return x, v
+    xs, vs = np.empty(x.shape[0], x.dtype), np.empty(x.shape[0], x.dtype)
+    compress(x, x, xs)
+    finite = compress(x, v, vs)
+    return xs[:finite], vs[:finite]
+
+
+@kernel
+def solve(lo, hi, x, k, tau, curve, method, out, solution):
+    """Rows lo .. hi: p to `out` (unless its rows are empty), the thresholds to `solution`.
+
+    Solves sum f((x - lambda)/tau) = k for the finite entries of each row; a long row first,
+    roughly, on a sample of them.
+    """
+    T = x.dtype.type
+    state = np.empty(STATE)
+    for i in range(lo, hi):
+        entries, p, answer = x[i], out[i], solution[i]
+        code, n, above, left, lowest, highest = classify(entries, k[i], *survey(entries))
+        answer[CODE], answer[TAKEN] = code, 0.0
+        if code > MIXED:
+            answer[C] = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
+            answer[D] = answer[REST] = 0.0
+            if p.shape[0] > 0:
+                fill_constant(entries, k[i], code, above, p)
+            continue
+
+        present, _ = present_part(entries, entries, code)
+        inv = inverse_temperature(tau[i], x)
+        state[MIN], state[MAX] = from_ordinal(lowest), from_ordinal(highest)
+
+        part, share = present, left
+        if method.sampled and n >= SAMPLED:
+            few = n // 16
+            part = np.empty(few if few < LARGEST_SAMPLE else LARGEST_SAMPLE, x.dtype)
+            sample(present, part)
+            share = left * part.shape[0] / n
+        c, d = first(method, state, part, curve, share, inv)
+        begin(state, curve, share, part.shape[0], c, d, inv, method.modelled)
+        while True:
+            whole = part.shape[0] == n
+            sums = tally(part, T(state[C]), inv, T(state[D]), curve)
+            enough = method.enough if whole else ROUGH
+            found = advance(state, sums, share, curve, inv, method.modelled, enough)
+            if found and whole:
+                break
+            if found:
+                part, share = present, left
+                c, d = state[C], state[D] + state[REST]
+                begin(state, curve, share, n, c, d, inv, method.modelled)
+
+        answer[C], answer[D], answer[REST] = state[C], state[D], state[REST]
+        answer[TAKEN] = state[PASSES]
+        if p.shape[0] > 0:
+            values = present if code == MIXED else p
+            fill(present, T(state[C]), inv, T(state[D]), T(state[REST]), curve, values)
+            if code == MIXED:
+                expand(entries, values, 1.0, p)
