@@ -4,6 +4,10 @@ Nothing here is imported from the package, and nothing here is clever. A thresho
 bisection on its defining equation, sum_i f((x_i - lam)/tau) = k, at 60 decimal digits; derivatives
 come twice, once from the implicit function theorem and once from a central difference.
 
+GradTopK is computed from sums of positive terms, at 80 digits, and by listing the subsets; its
+derivative from pair marginals and from a central difference. The iterations are run as they are
+defined, and differentiated step by step.
+
 `thretopk` and its relatives answer in `mp`, a context of its own, so numbers keep their precision
 in later arithmetic, whatever the precision of the global ``mpmath.mp``. `thretopk_float64` does the
 same bisection in float64 for rows too long for 60 digits.
@@ -12,6 +16,7 @@ same bisection in float64 for rows too long for 60 digits.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -319,3 +324,216 @@ def thretopk_float64(
         else:
             high = middle
     return f(z - low)
+
+
+# ---------------------------------------------------------------------------- gradtopk, 80 digits
+
+
+class Subsets(NamedTuple):
+    """p_i = P(i in S) for the k-subset S of probability e^(sum of z over S)/Z, and tau log Z."""
+
+    p: list
+    potential: Any
+
+
+def gradtopk(x: Any, k: int, temperature: float = 1.0) -> Subsets:
+    """GradTopK from elementary symmetric polynomials, every term of which is positive.
+
+    So p keeps all its digits however small it is. About 3 k (n - k) products of 80 digits; 1 - p
+    keeps all of its digits as ``gradtopk(-x, n - k)``.
+    """
+    return _subsets(tuple(exact(x)), int(k), *exact([temperature]))
+
+
+@functools.cache
+def _subsets(x: tuple, k: int, tau: Any) -> Subsets:
+    n, top = len(x), max(x)
+    if k in (0, n):  # one subset, the empty one or the whole
+        return Subsets([ONE if k else ZERO] * n, mp.fsum(x) if k else ZERO)
+    y = [mp.exp((v - top) / tau) for v in x]
+    before = _symmetric(y, k)
+    after = _symmetric(y[::-1], k)[::-1]  # after[i] belongs to the entries i, i+1, ..., n-1
+    total = before[n][k]
+    p = []
+    for i in range(n):  # i, with a of the entries before it and k - 1 - a of those after it
+        fewest = max(0, k - n + i)
+        others = mp.fdot(
+            (before[i][a], after[i + 1][k - 1 - a]) for a in range(fewest, min(i, k - 1) + 1)
+        )
+        p.append(y[i] * others / total)
+    return Subsets(p, k * top + tau * mp.log(total))
+
+
+def _symmetric(y: list, k: int) -> list[list]:
+    """Row i holds e_0 .. e_k of y[:i], with 0 where n - i more entries cannot make k of it."""
+    n = len(y)
+    rows = [[ONE] + [ZERO] * k]
+    for i, weight in enumerate(y, start=1):
+        last, row = rows[-1], [ONE] + [ZERO] * k
+        for a in range(max(1, k - n + i), min(i, k) + 1):
+            row[a] = last[a] + weight * last[a - 1]
+        rows.append(row)
+    return rows
+
+
+class Listing(NamedTuple):
+    """`Subsets`, with pairs[i][j] = P(i in S and j in S), whose diagonal is p."""
+
+    p: list
+    potential: Any
+    pairs: list[list]
+
+
+def gradtopk_by_enumeration(x: Any, k: int, temperature: float = 1.0) -> Listing:
+    """GradTopK from its definition, a sum over all C(n, k) subsets."""
+    x, tau, n = exact(x), mp.mpf(float(temperature)), len(x)
+    total = ZERO
+    pairs = [[ZERO] * n for _ in range(n)]
+    for subset in itertools.combinations(range(n), k):
+        weight = mp.exp(mp.fsum(x[i] for i in subset) / tau)
+        total += weight
+        for i in subset:
+            for j in subset:
+                pairs[i][j] += weight
+    pairs = [[pair / total for pair in row] for row in pairs]
+    return Listing([pairs[i][i] for i in range(n)], tau * mp.log(total), pairs)
+
+
+def gradtopk_pairs(x: Any, k: int, temperature: float = 1.0) -> list[list]:
+    """P(i in S and j in S) = P(i in S) P(j in S | i in S).
+
+    Given that i is in S, the rest of S is the (k-1)-subset of the other entries. So this costs n
+    times as much as `gradtopk`, and every pair keeps all its digits.
+    """
+    return _pairs(tuple(exact(x)), int(k), *exact([temperature]))
+
+
+@functools.cache
+def _pairs(x: tuple, k: int, tau: Any) -> list[list]:
+    pairs = []
+    for i, p in enumerate(_subsets(x, k, tau).p):
+        if p == 0:  # k = 0, where no i is in S
+            pairs.append([ZERO] * len(x))
+            continue
+        others = _subsets(x[:i] + x[i + 1 :], k - 1, tau).p if len(x) > 1 else []
+        pairs.append([p * q for q in (*others[:i], ONE, *others[i:])])
+    return pairs
+
+
+def gradtopk_jvp(
+    x: Any, k: int, dx: Any, temperature: float = 1.0, dtemperature: float = 0.0
+) -> list:
+    """dp = Cov(S) (dx - z dtau)/tau, where z = (x - max x)/tau and Cov(S) is made of pairs.
+
+    The shift of z changes nothing, for the rows of Cov(S) sum to 0.
+    """
+    p, pairs = gradtopk(x, k, temperature).p, gradtopk_pairs(x, k, temperature)
+    x, dx, tau, dtau = exact(x), exact(dx), *exact([temperature, dtemperature])
+    moved = [(d - (v - max(x)) / tau * dtau) / tau for v, d in zip(x, dx, strict=True)]
+    mean = dot(p, moved)
+    return [dot(row, moved) - pi * mean for row, pi in zip(pairs, p, strict=True)]
+
+
+def gradtopk_jvp_by_difference(
+    x: Any, k: int, dx: Any, temperature: float = 1.0, dtemperature: float = 0.0
+) -> list:
+    """dp by a central difference of `gradtopk` itself; knows nothing of derivatives."""
+    return _difference(gradtopk, x, k, dx, temperature, dtemperature)
+
+
+def _difference(
+    operator: Callable, x: Any, k: int, dx: Any, temperature: float, dtemperature: float
+) -> list:
+    x, dx, tau, dtau = exact(x), exact(dx), *exact([temperature, dtemperature])
+
+    def moved(h: Any) -> list:
+        return operator([v + h * d for v, d in zip(x, dx, strict=True)], k, tau + h * dtau).p
+
+    return [(a - b) / (2 * STEP) for a, b in zip(moved(STEP), moved(-STEP), strict=True)]
+
+
+# ------------------------------------------------------------------ the two iterations, 80 digits
+
+
+class Iterated(NamedTuple):
+    """p after k steps, and dp along the tangent that was given, if one was."""
+
+    p: list
+    dp: list
+
+
+def itertopk(x: Any, k: int, temperature: float = 1.0) -> Iterated:
+    """k times p += softmax((1 - p) z), from p = 0, with z = (x - min x)/tau."""
+    return _itertopk(x, k, [0.0] * len(x), temperature, 0.0)
+
+
+def itertopk_jvp(
+    x: Any, k: int, dx: Any, temperature: float = 1.0, dtemperature: float = 0.0
+) -> list:
+    """dp by differentiating every step. Of several minima, min x moves with the first.
+
+    The choice matters: (1 - p) z is not shifted by a constant when z is.
+    """
+    return _itertopk(x, k, dx, temperature, dtemperature).dp
+
+
+def itertopk_jvp_by_difference(
+    x: Any, k: int, dx: Any, temperature: float = 1.0, dtemperature: float = 0.0
+) -> list:
+    """dp by a central difference of `itertopk` itself."""
+    return _difference(itertopk, x, k, dx, temperature, dtemperature)
+
+
+def _itertopk(x: Any, k: int, dx: Any, temperature: float, dtemperature: float) -> Iterated:
+    x, dx, tau, dtau = exact(x), exact(dx), *exact([temperature, dtemperature])
+    n, lowest = len(x), x.index(min(x))
+    z = [(v - x[lowest]) / tau for v in x]
+    dz = [(d - dx[lowest] - t * dtau) / tau for d, t in zip(dx, z, strict=True)]
+    p, dp = [ZERO] * n, [ZERO] * n
+    for _ in range(k):
+        y = [(1 - p[i]) * z[i] for i in range(n)]
+        dy = [(1 - p[i]) * dz[i] - dp[i] * z[i] for i in range(n)]
+        share = [mp.exp(v - max(y)) for v in y]
+        total = mp.fsum(share)
+        share = [v / total for v in share]
+        mean = dot(share, dy)
+        p = [p[i] + share[i] for i in range(n)]
+        dp = [dp[i] + share[i] * (dy[i] - mean) for i in range(n)]
+    return Iterated(p, dp)
+
+
+def wsoftmaxtopk(x: Any, k: int, temperature: float = 1.0) -> Iterated:
+    """k times p += w e^z / sum(w e^z), from p = 0, with w = 1 - p and z = x/tau."""
+    return _wsoftmaxtopk(x, k, [0.0] * len(x), temperature, 0.0)
+
+
+def wsoftmaxtopk_jvp(
+    x: Any, k: int, dx: Any, temperature: float = 1.0, dtemperature: float = 0.0
+) -> list:
+    """dp by differentiating every step."""
+    return _wsoftmaxtopk(x, k, dx, temperature, dtemperature).dp
+
+
+def wsoftmaxtopk_jvp_by_difference(
+    x: Any, k: int, dx: Any, temperature: float = 1.0, dtemperature: float = 0.0
+) -> list:
+    """dp by a central difference of `wsoftmaxtopk` itself."""
+    return _difference(wsoftmaxtopk, x, k, dx, temperature, dtemperature)
+
+
+def _wsoftmaxtopk(x: Any, k: int, dx: Any, temperature: float, dtemperature: float) -> Iterated:
+    x, dx, tau, dtau = exact(x), exact(dx), *exact([temperature, dtemperature])
+    n, top = len(x), x.index(max(x))
+    # 1 - p is as small as e^-R, R = (max x - min x)/tau, and that many digits of p are lost in it.
+    with mp.workdps(mp.dps + int((x[top] - min(x)) / tau)):
+        # A shift of z cancels in the quotient, and so does what it moves with.
+        z = [(v - x[top]) / tau for v in x]
+        dz = [(d - dx[top] - t * dtau) / tau for d, t in zip(dx, z, strict=True)]
+        p, dp = [ZERO] * n, [ZERO] * n
+        for _ in range(k):
+            weight = [(1 - p[i]) * mp.exp(z[i]) for i in range(n)]
+            dweight = [weight[i] * dz[i] - dp[i] * mp.exp(z[i]) for i in range(n)]
+            total, dtotal = mp.fsum(weight), mp.fsum(dweight)
+            p = [p[i] + weight[i] / total for i in range(n)]
+            dp = [dp[i] + (dweight[i] - weight[i] / total * dtotal) / total for i in range(n)]
+    return Iterated(p, dp)

@@ -8,13 +8,9 @@ import pytest
 import reference
 from reference import mp
 
-CASES = [
-    case
-    for case in json.loads(
-        (Path(__file__).parent / "data" / "public.json").read_text(encoding="utf-8")
-    )
-    if case["op"] == "thretopk"
-]
+ALL_CASES = json.loads((Path(__file__).parent / "data" / "public.json").read_text(encoding="utf-8"))
+CASES = [case for case in ALL_CASES if case["op"] == "thretopk"]
+OTHERS = [case for case in ALL_CASES if case["op"] != "thretopk"]
 CURVES = [(name, None) for name in reference.CURVES]
 CURVES += [("entmax", 1.3), ("entmax", 1.5), ("entmax", 2.0), ("entmax", 3.0)]
 # Kinks of f are a set of measure zero that these entries keep away from, whatever the curve.
@@ -143,3 +139,125 @@ def test_hardtopk_by_hand():
     assert reference.sum_of_largest([3, 2, 1, 4], 2) == 7
     assert reference.sum_of_largest([3, 2, 1, 4], 2.5) == 8
     assert reference.sum_of_largest([3, 2], 0) == 0
+
+
+# ------------------------------------------------------------------- gradtopk and the iterations
+
+
+def assert_same(actual, expected, digits):
+    """Equal to so many digits behind the point."""
+    assert len(actual) == len(expected)
+    assert largest(a - b for a, b in zip(actual, expected, strict=True)) < mp.mpf(10) ** -digits
+
+
+@pytest.mark.parametrize("case", OTHERS, ids=lambda c: c["name"])
+def test_other_public_vectors(case):
+    """p, potential and dp of every published case, to the last digit of float64."""
+    x, k, tau = case["x"], case["k"], case["temperature"]
+    solution = getattr(reference, case["op"])(x, k, temperature=tau)
+    np.testing.assert_allclose(reference.to_float64(solution.p), case["p"], rtol=1e-15, atol=1e-17)
+    if "potential" in case:
+        assert float(solution.potential) == pytest.approx(case["potential"], rel=1e-15, abs=1e-40)
+    dp = getattr(reference, case["op"] + "_jvp")(x, k, case["tangent"], temperature=tau)
+    scale = max(1.0, *np.abs(case["dp"]))
+    np.testing.assert_allclose(reference.to_float64(dp), case["dp"], rtol=1e-15, atol=1e-16 * scale)
+
+
+def test_there_are_other_public_vectors():
+    assert {case["op"] for case in OTHERS} == {"gradtopk", "itertopk", "wsoftmaxtopk"}
+    for case in OTHERS:
+        assert "dp" in case
+        assert ("potential" in case) == (case["op"] == "gradtopk")
+
+
+@pytest.mark.parametrize("tau", [0.02, 0.5, 30.0])
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_gradtopk_by_enumeration(n, tau):
+    """The recurrences and the list of all subsets: p, potential and pairs, for every k."""
+    x = np.random.default_rng(n).normal(size=n)
+    for k in range(n + 1):
+        listed = reference.gradtopk_by_enumeration(x, k, tau)
+        solution = reference.gradtopk(x, k, tau)
+        assert_same(solution.p, listed.p, 70)
+        assert abs(solution.potential - listed.potential) < 1e-70
+        assert abs(mp.fsum(solution.p) - k) < 1e-70
+        for row, expected in zip(reference.gradtopk_pairs(x, k, tau), listed.pairs, strict=True):
+            assert_same(row, expected, 70)
+        # Every digit counts, however small p is.
+        assert all(abs(p - q) <= 1e-60 * q for p, q in zip(solution.p, listed.p, strict=True) if k)
+
+
+def test_gradtopk_by_hand():
+    """Weights 1, 2, 3: Z_2 = 2 + 3 + 6 = 11."""
+    x = [mp.log(v) for v in (1, 2, 3)]
+    solution = reference.gradtopk(x, 2)
+    assert_same(solution.p, [mp.mpf(v) / 11 for v in (5, 8, 9)], 70)
+    assert abs(solution.potential - mp.log(11)) < 1e-70
+    # A mass of 1/C(n, k) for every subset of a constant row.
+    solution = reference.gradtopk([0.25] * 200, 100)
+    assert_same(solution.p, [mp.mpf(1) / 2] * 200, 70)
+    assert abs(solution.potential - 25 - mp.log(mp.binomial(200, 100))) < 1e-70
+
+
+def test_gradtopk_keeps_small_digits():
+    """k entries far above the rest: a loser replaces a winner, at the cost of the gap."""
+    n, k, gap = 30, 7, 900
+    solution = reference.gradtopk([gap] * k + [0] * (n - k), k)
+    # One loser in S: k (n - k) subsets of weight e^-gap each, and two losers weigh e^-2gap.
+    ratio = mp.exp(-gap)
+    expected = k * ratio / (1 + k * (n - k) * ratio)
+    assert abs(solution.p[-1] / expected - 1) < 1e-60
+    mirrored = reference.gradtopk([-gap] * k + [0] * (n - k), n - k)
+    assert_same([p + q for p, q in zip(solution.p, mirrored.p, strict=True)], [1] * n, 70)
+    assert abs(mirrored.p[0] / ((n - k) * ratio) - 1) < 1e-60
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 5, 6])
+@pytest.mark.parametrize("operator", ["gradtopk", "itertopk", "wsoftmaxtopk"])
+def test_two_jvps_of_the_others_agree(operator, k):
+    """Pair marginals, or the loop differentiated, and a central difference."""
+    jvp = getattr(reference, operator + "_jvp")
+    by_difference = getattr(reference, operator + "_jvp_by_difference")
+    for tau, dtau in ((0.7, 0.0), (0.7, -0.8), (4.0, 0.3)):
+        dp = jvp(X, k, DX, tau, dtau)
+        assert_same(dp, by_difference(X, k, DX, tau, dtau), 30)
+        assert abs(mp.fsum(dp)) < DIGITS_40
+        assert (largest(dp) > 1e-3) == (k > 0 and (k < len(X) or operator != "gradtopk"))
+
+
+def test_jvp_by_difference_at_a_lowest_entry():
+    """In itertopk the least entry moves every z, so its own tangent must count in every entry."""
+    lowest = np.eye(len(X))[int(np.argmin(X))]
+    dp = reference.itertopk_jvp(X, 3, lowest)
+    assert_same(dp, reference.itertopk_jvp_by_difference(X, 3, lowest), 30)
+    assert min(abs(v) for v in dp) > 1e-4
+
+
+def test_gradtopk_potential_has_gradient_p():
+    for i in range(len(X)):
+        h = mp.mpf(10) ** -15
+        up, down = reference.exact(X), reference.exact(X)
+        up[i], down[i] = up[i] + h, down[i] - h
+        slope = (
+            reference.gradtopk(up, 2, 0.7).potential - reference.gradtopk(down, 2, 0.7).potential
+        ) / (2 * h)
+        assert abs(slope - reference.gradtopk(X, 2, 0.7).p[i]) < 1e-25
+
+
+def test_iterations_by_hand():
+    """What the two iterations are known to do, to the digits in which it was published."""
+    np.testing.assert_allclose(
+        reference.to_float64(reference.itertopk([1.0, 0.0], 2).p), [1.2979, 0.7021], atol=5e-5
+    )
+    np.testing.assert_allclose(
+        reference.to_float64(reference.itertopk([0.0, 0.0, 5.0, 6.0], 2).p),
+        [0.0236, 0.0236, 1.1135, 0.8394],
+        atol=5e-5,
+    )
+    # Weighted softmaxes tend to 3/2 and 1/2 on the two largest: 1 - p is as small as e^-x.
+    p = reference.to_float64(reference.wsoftmaxtopk([3.0, 1.0, 0.0], 2, temperature=0.002).p)
+    np.testing.assert_allclose(p, [1.5, 0.5, 0.0], atol=1e-12)
+    for operator in (reference.itertopk, reference.wsoftmaxtopk):
+        assert_same(operator(X, 1).p, reference.gradtopk(X, 1).p, 60)
+        assert operator(X, 0).p == [0] * len(X)
+        assert abs(mp.fsum(operator(X, 4, 0.3).p) - 4) < DIGITS_40
