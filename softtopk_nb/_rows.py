@@ -24,6 +24,7 @@ __all__ = [
     "compress",
     "expand",
     "fill_constant",
+    "present_part",
     "survey",
 ]
 
@@ -97,6 +98,17 @@ def compress(x, values, out):
             out[j] = values[i]
             j += 1
     return j
+
+
+@scalar
+def present_part(x, v, code):
+    """The finite entries of a row and what belongs to them."""
+    if code != MIXED:
+        return x, v
+    xs, vs = np.empty(x.shape[0], x.dtype), np.empty(x.shape[0], x.dtype)
+    compress(x, x, xs)
+    finite = compress(x, v, vs)
+    return xs[:finite], vs[:finite]
 
 
 @scalar

@@ -11,7 +11,7 @@ import pytest
 import softtopk_nb as stk
 from softtopk_nb import _parts, _schedule
 from softtopk_nb._threshold.curves import CURVES
-from softtopk_nb._threshold.rows import METHODS, solve
+from softtopk_nb._threshold.rows import METHODS, SOLUTION, solve
 from softtopk_nb.thretopk import rows
 
 N = _parts.LONG + 4321
@@ -38,7 +38,7 @@ def in_one_piece(kernel, x, *args):
 @pytest.mark.parametrize("curve", CURVES)
 def test_value_threshold_and_potential(row, curve, dtype):
     x, k = row.astype(dtype), 1234.5
-    p, one, solution = stk.thretopk(x, k, curve=curve), np.empty((1, N), dtype), np.empty((1, 5))
+    p, one, solution = stk.thretopk(x, k, curve=curve), np.empty((1, N), dtype), np.empty((1, SOLUTION))
     args = np.array([k]), np.array([1.0]), CURVES[curve]
     in_one_piece(solve, x, *args, METHODS["newton"], one, solution)
     eps = np.finfo(dtype).eps

@@ -17,7 +17,7 @@ from .._scalars import from_ordinal
 from .._schedule import over
 from . import rows
 from .curves import kernel_for
-from .rows import CODE, TAKEN
+from .rows import CODE, TAKEN, WEIGHT
 from .solver import (
     MAX,
     MIN,
@@ -90,9 +90,16 @@ def step(state, x, tau, sums, curve, k, enough):
 
 
 def _solve_finite(
-    x: Array, k: float, tau: float, curve: Any, method: Any, ends: Any, out: Array
-) -> Array:
-    """Write p of a finite row, 0 < k < n; returns the state that holds its threshold."""
+    x: Array,
+    k: float,
+    tau: float,
+    curve: Any,
+    method: Any,
+    ends: Any,
+    out: Array,
+    solution: Array,
+) -> None:
+    """A finite row, 0 < k < n."""
     few = np.empty(SAMPLE, x.dtype)
     pick_sample(x, few)
     start = np.empty((1, rows.SOLUTION))
@@ -109,9 +116,10 @@ def _solve_finite(
         over(len(sums), x.size, kernel_for(curve, tally_parts), x, tau, state, curve, sums)
         if kernel_for(curve, step)(state, x, tau, sums, curve, k, method.enough):
             break
+    solution[TAKEN], solution[WEIGHT] = state[PASSES], sums[:, 3].sum()
+    solution[[C, D, REST]] = state[[C, D, REST]]
     if len(out):
         over(len(sums), x.size, kernel_for(curve, fill_parts), x, tau, state, curve, out)
-    return state
 
 
 def solve(
@@ -124,9 +132,8 @@ def solve(
         one = x[None], np.array([k]), np.array([tau])
         kernel_for(curve, rows.solve)(0, 1, *one, curve, method, out[None], solution[None])
     elif code != MIXED:
-        state = _solve_finite(x, k, tau, curve, method, (smallest, largest), out)
-        solution[[C, D, REST]] = state[[C, D, REST]]
-        solution[CODE], solution[TAKEN] = code, state[PASSES]
+        _solve_finite(x, k, tau, curve, method, (smallest, largest), out, solution)
+        solution[CODE] = code
     else:
         finite = np.isfinite(x)
         present = x[finite]  # which may be a short row

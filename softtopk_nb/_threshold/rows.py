@@ -12,9 +12,9 @@ from .._rows import (
     MIXED,
     UNDEFINED,
     classify,
-    compress,
     expand,
     fill_constant,
+    present_part,
     survey,
 )
 from .._scalars import from_ordinal
@@ -36,13 +36,15 @@ from .solver import (
     tally,
 )
 
-__all__ = ["CODE", "METHODS", "ROUGH", "SOLUTION", "TAKEN", "present_part", "solve"]
+__all__ = ["CODE", "METHODS", "ROUGH", "SOLUTION", "TAKEN", "WEIGHT", "solve"]
 
-# A solved row: the threshold c + tau (d + rest), which kind of row it was (`_rows`), and how many
-# passes over the whole row it took. C, D and REST are shared with the solver's state.
+# A solved row: the threshold c + tau (d + rest), which kind of row it was (`_rows`), how many passes
+# over the whole row it took, and the sum of f' in the last of them. C, D and REST are shared with
+# the solver's state.
 CODE = 3
 TAKEN = 4
-SOLUTION = 5
+WEIGHT = 5
+SOLUTION = 6
 
 SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
 LARGEST_SAMPLE = 65536
@@ -98,17 +100,6 @@ def _first(method, state, x, curve, k, inv):
     return _FIRST[method.instance_class]
 
 
-@scalar
-def present_part(x, v, code):
-    """The finite entries of a row and what belongs to them."""
-    if code != MIXED:
-        return x, v
-    xs, vs = np.empty(x.shape[0], x.dtype), np.empty(x.shape[0], x.dtype)
-    compress(x, x, xs)
-    finite = compress(x, v, vs)
-    return xs[:finite], vs[:finite]
-
-
 @kernel
 def solve(lo, hi, x, k, tau, curve, method, out, solution):
     """Rows lo .. hi: p to `out` (unless its rows are empty), the thresholds to `solution`.
@@ -124,7 +115,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         answer[CODE], answer[TAKEN] = code, 0.0
         if code > MIXED:
             answer[C] = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
-            answer[D] = answer[REST] = 0.0
+            answer[D] = answer[REST] = answer[WEIGHT] = 0.0
             if p.shape[0] > 0:
                 fill_constant(entries, k[i], code, above, p)
             continue
@@ -154,7 +145,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
                 begin(state, curve, share, n, c, d, inv, method.modelled)
 
         answer[C], answer[D], answer[REST] = state[C], state[D], state[REST]
-        answer[TAKEN] = state[PASSES]
+        answer[TAKEN], answer[WEIGHT] = state[PASSES], sums[3]
         if p.shape[0] > 0:
             values = present if code == MIXED else p
             fill(present, T(state[C]), inv, T(state[D]), T(state[REST]), curve, values)

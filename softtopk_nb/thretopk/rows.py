@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from .._compile import kernel, summing
-from .._rows import ALL, MIXED, UNDEFINED, expand
+from .._rows import ALL, MIXED, UNDEFINED, expand, present_part
 from .._threshold.curves import excess, split
-from .._threshold.rows import CODE, present_part
+from .._threshold.rows import CODE
 from .._threshold.solver import BLOCK, REST, C, D, inverse_temperature
 
 __all__ = ["moments", "potential", "pull", "push", "smoothed_sum", "spread"]

@@ -1,0 +1,263 @@
+"""GradTopK of one row in O(n): a sum of n independent coins, read off a circle.
+
+The k-subset law does not change when the scores are shifted. Shifted so that the tilted
+probabilities pi_i = sigmoid((x_i - l)/tau) sum to about k - 1/2, it is the law of n independent coins
+given that k of them came up, and both k and k - 1 are likely counts (Theorem thm-grad-mass). The
+chance of k is then a trapezoidal sum over a few points w_j of the unit circle
+(Theorems thm-grad-aliasing and -nodes), and so is everything else: an entry enters only through
+its pi (Theorem thm-grad-marginals).
+
+With r = min(pi, 1 - pi), s = pi (1 - pi), u_j = w_j - 1 and g_j = |u_j|^2, products over the entries
+are exponentials of the power sums of r, and sums over the nodes are polynomials in s, as long as
+g s <= RATIO. The few entries that are not are the *core*: they are kept, and treated one by one
+at every node. Their number is bounded by a constant (Proposition prop-grad-core).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .._compile import scalar, summing
+from .._scalars import exp_neg, limits
+
+__all__ = [
+    "CORE",
+    "DEGREE",
+    "IM",
+    "NODES",
+    "ORDER",
+    "RE",
+    "SINE",
+    "SQUARE",
+    "SUMS",
+    "circle",
+    "coefficients",
+    "cut_of",
+    "gather",
+    "horner",
+    "marginals",
+    "quadrature",
+]
+
+RATIO = 1 / 64  # of the geometric series in g s that polynomials cut off
+ORDER = 12  # power sums: what is left out is below 1e-16 (Proposition prop-grad-series)
+ORDER_32 = 6  # for float32
+DEGREE = 8  # terms of the polynomials in s
+NODES = 32  # most nodes on the upper half of the circle (Theorem thm-grad-nodes)
+CORE = 6144  # most entries with g s > RATIO (Proposition prop-grad-core)
+BLOCK = 1024  # entries summed in the row's own type before float64 takes over
+
+# Sums over a row: entries with pi >= 1/2, the variance, then powers of r below and above 1/2.
+ABOVE, VARIANCE, POWERS = 0, 1, 2
+SUMS = POWERS + 2 * ORDER
+
+# A table of nodes: |u|^2, sin theta, and the normalised weight c.
+SQUARE, SINE, RE, IM = 0, 1, 2, 3
+
+
+@scalar
+def exponent(variance, inv):
+    """L: the nodes' sum is exact to e^-L P(N = k), and nodes of modulus below e^-L are left out.
+
+    log(2/eps), and the bound of Theorem thm-grad-mass on -log P(N = k).
+    """
+    return math.log(2.0 / limits(inv)[0]) + math.log(16.0 * math.sqrt(variance) + 4.0)
+
+
+@scalar
+def cut_of(weight, inv):
+    """The s up to which an entry is not of the core, from a sum of s at a threshold nearby."""
+    variance = 0.9 * weight if weight > 0.25 else 0.2
+    largest = 2.0 * exponent(variance, inv) / variance
+    return RATIO / (largest if largest < 4.0 else 4.0)
+
+
+@summing
+def gather(x, c, inv, d, cut, part_of, sums, core):
+    """Write the sums over the row and its core, r of each entry, negative where pi >= 1/2.
+
+    Returns the size of the core. `part_of`: (4, BLOCK) numbers to work in.
+    """
+    T = x.dtype.type
+    limit = T(cut)
+    order = ORDER if limits(inv)[0] < 1e-10 else ORDER_32
+    low, high, low_power, high_power = part_of[0], part_of[1], part_of[2], part_of[3]
+    for m in range(SUMS):
+        sums[m] = 0.0
+    found = 0
+    for start in range(0, x.shape[0], BLOCK):
+        part = x[start : start + BLOCK]
+        count = part.shape[0]
+        ups, variance, most = T(0), T(0), T(0)
+        for i in range(count):
+            t = (part[i] - c) * inv - d
+            e = exp_neg(-abs(t))
+            r = e / (T(1) + e)
+            s = r * (T(1) - r)
+            far = r if s <= limit else T(0)
+            upper = t >= T(0)
+            low[i] = low_power[i] = T(0) if upper else far
+            high[i] = high_power[i] = far if upper else T(0)
+            ups += T(1) if upper else T(0)
+            variance += s
+            most = s if s > most else most
+        sums[ABOVE] += ups
+        sums[VARIANCE] += variance
+        if most > limit:
+            for i in range(count):
+                t = (part[i] - c) * inv - d
+                e = exp_neg(-abs(t))
+                r = e / (T(1) + e)
+                # Left out above, and not because r underflows.
+                if low[i] == T(0) and high[i] == T(0) and r > limit and found < CORE:
+                    core[found] = -r if t >= T(0) else r
+                    found += 1
+        # The first powers make the mean, which is not spread thin: float64.
+        first_low, first_high = 0.0, 0.0
+        for i in range(count):
+            first_low += np.float64(low[i])
+            first_high += np.float64(high[i])
+        sums[POWERS] += first_low
+        sums[POWERS + ORDER] += first_high
+        for m in range(1, order):
+            sum_low, sum_high = T(0), T(0)
+            for i in range(count):
+                low_power[i] *= low[i]
+                high_power[i] *= high[i]
+                sum_low += low_power[i]
+                sum_high += high_power[i]
+            sums[POWERS + m] += sum_low
+            sums[POWERS + ORDER + m] += sum_high
+    return found
+
+
+@scalar
+def circle(size, used, nodes):
+    """Write |u|^2 and sin theta of the first `used` of `size` nodes, from theta = 0 on."""
+    for j in range(used):
+        half = math.pi * j / size
+        nodes[SQUARE, j] = 4.0 * math.sin(half) ** 2
+        nodes[SINE, j] = math.sin(2.0 * half)
+
+
+@scalar
+def quadrature(n, k, inv, sums, core, found, nodes):
+    """Choose the nodes and write them; returns (of how many, how many, log P(N = k))."""
+    variance = sums[VARIANCE]
+    excess = sums[ABOVE] - k + sums[POWERS] - sums[POWERS + ORDER]  # of the mean over k
+    for i in range(found):
+        excess += core[i]
+    # The tilt need not be exact: what it is off k - 1/2 by costs a node or two.
+    off = excess + 0.5
+    level = exponent(variance, inv) + off * off / variance
+    wanted = level / 3.0 + math.sqrt(level * level / 9.0 + 2.0 * level * variance) + abs(excess)
+    # n + 1 nodes are exact. An odd number avoids w = -1, where a factor can vanish.
+    size = (int(wanted) + 1 if wanted < n else n + 1) | 1
+    used = size // 2 + 1
+    if 2.0 * variance > level:
+        reach = math.asin(math.sqrt(0.5 * level / variance))
+        used = min(used, int(size * reach / math.pi) + 1)
+    used = min(used, NODES)
+    circle(size, used, nodes)
+    square, sine, re, im = nodes[SQUARE], nodes[SINE], nodes[RE], nodes[IM]
+    for j in range(used):
+        re[j], im[j] = 1.0, 0.0
+    for i in range(found):
+        r = abs(core[i])
+        turn = core[i]  # u, or its conjugate above 1/2
+        for j in range(used):
+            fr, fi = 1.0 - 0.5 * r * square[j], turn * sine[j]
+            product = re[j] * fr - im[j] * fi
+            im[j] = re[j] * fi + im[j] * fr
+            re[j] = product
+    total = 0.0
+    for j in range(used):
+        ur, ui = -0.5 * square[j], sine[j]
+        # log(1 + r u) = sum of (-1)^(m+1) (r u)^m / m.
+        log_modulus, angle = 0.0, 2.0 * math.pi * j / size * (sums[ABOVE] - k)
+        power_r, power_i = ur, ui
+        for m in range(ORDER):
+            below, above = sums[POWERS + m], sums[POWERS + ORDER + m]
+            log_modulus += power_r * (below + above) / (m + 1)
+            angle += power_i * (below - above) / (m + 1)
+            power_r, power_i = power_i * ui - power_r * ur, -(power_r * ui + power_i * ur)
+        scale = math.exp(log_modulus) * (1.0 if j == 0 else 2.0)
+        cr, ci = scale * math.cos(angle), scale * math.sin(angle)
+        re[j], im[j] = re[j] * cr - im[j] * ci, re[j] * ci + im[j] * cr
+        total += re[j]
+    for j in range(used):
+        re[j] /= total
+        im[j] /= total
+    return size, used, math.log(total / size)
+
+
+@scalar
+def coefficients(nodes, used, a, b, c):
+    """Polynomials in s over the nodes: sums of g^m times Re(c w), Re c and Re(c / w)."""
+    for m in range(DEGREE):
+        a[m] = b[m] = c[m] = 0.0
+    for j in range(used):
+        g, re = nodes[SQUARE, j], nodes[RE, j]
+        even, odd = re * (1.0 - 0.5 * g), nodes[IM, j] * nodes[SINE, j]
+        power = 1.0
+        for m in range(DEGREE):
+            a[m] += power * (even - odd)
+            b[m] += power * re
+            c[m] += power * (even + odd)
+            power *= g
+
+
+@scalar
+def horner(c, s):
+    """The polynomial of DEGREE coefficients c at s."""
+    high = ((c[7] * s + c[6]) * s + c[5]) * s + c[4]
+    return (((high * s + c[3]) * s + c[2]) * s + c[1]) * s + c[0]
+
+
+@scalar
+def core_marginal(r, upper, nodes, used):
+    """p of an entry below 1/2, 1 - p of one above (Theorem thm-grad-marginals), node by node."""
+    total, s = 0.0, r * (1.0 - r)
+    for j in range(used):
+        g, re = nodes[SQUARE, j], nodes[RE, j]
+        odd = nodes[IM, j] * nodes[SINE, j]
+        turned = re * (1.0 - 0.5 * g) + (odd if upper else -odd)
+        total += ((1.0 - r) * turned + r * re) / (1.0 - g * s)
+    return r * total
+
+
+@summing
+def marginals(x, c, inv, d, cut, nodes, used, coefficient, out):
+    """Write p (Theorem thm-grad-marginals). `coefficient`: those of `coefficients`, in x's type."""
+    T = x.dtype.type
+    limit = T(cut)
+    a, b, z = coefficient[0], coefficient[1], coefficient[2]
+    a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
+    b0, b1, b2, b3, b4, b5, b6, b7 = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
+    z0, z1, z2, z3, z4, z5, z6, z7 = z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7]
+    for start in range(0, x.shape[0], BLOCK):
+        part, p = x[start : start + BLOCK], out[start : start + BLOCK]
+        most = T(0)
+        for i in range(part.shape[0]):
+            t = (part[i] - c) * inv - d
+            e = exp_neg(-abs(t))
+            r = e / (T(1) + e)
+            s = r * (T(1) - r)
+            upper = t >= T(0)
+            below = horner((a0, a1, a2, a3, a4, a5, a6, a7), s)
+            above = horner((z0, z1, z2, z3, z4, z5, z6, z7), s)
+            middle = horner((b0, b1, b2, b3, b4, b5, b6, b7), s)
+            tail = r * ((T(1) - r) * (above if upper else below) + r * middle)
+            p[i] = T(1) - tail if upper else tail
+            most = s if s > most else most
+        if most <= limit:
+            continue
+        for i in range(part.shape[0]):
+            t = (part[i] - c) * inv - d
+            e = exp_neg(-abs(t))
+            r = e / (T(1) + e)
+            if r * (T(1) - r) > limit:
+                tail = core_marginal(np.float64(r), t >= T(0), nodes, used)
+                p[i] = T(1.0 - tail) if t >= T(0) else T(tail)

@@ -1,0 +1,226 @@
+"""GradTopK on rows lo .. hi of a batch: value, tangent, pullback and potential.
+
+Each row comes with its tilt, the sigmoid threshold of k - 1/2 (`_threshold`). `solve` leaves in
+`solution` what the others need, so that none of them looks at all entries at every node again.
+"""
+
+from __future__ import annotations
+
+import math
+import numpy as np
+
+from .._compile import kernel, scalar
+from .._rows import ALL, MIXED, UNDEFINED, classify, expand, fill_constant, present_part, survey
+from .._threshold.rows import WEIGHT
+from .._threshold.solver import C, D, inverse_temperature
+from .contour import (
+    BLOCK,
+    CORE,
+    DEGREE,
+    IM,
+    NODES,
+    RE,
+    SUMS,
+    circle,
+    coefficients,
+    cut_of,
+    gather,
+    marginals,
+    quadrature,
+)
+from .dp import dp, recursion
+from .tangent import FLOWS, PIECES, flow, spread, steer, weigh
+
+__all__ = [
+    "CODE",
+    "CUT",
+    "LOG_P",
+    "ANY_LENGTH",
+    "SHORT",
+    "SIZE",
+    "USED",
+    "SOLUTION",
+    "WEIGHTS",
+    "potential",
+    "recur",
+    "pull",
+    "push",
+    "restore",
+    "solve",
+    "softplus_sum",
+]
+
+# A solved row: the tilt c + tau d (C and D as in `_threshold`), the kind of row (`_rows`), log P(N = k),
+# up to which s polynomials serve, and the nodes: of how many, how many, their weights.
+LOG_P, CODE, CUT, SIZE, USED = 2, 3, 4, 5, 6
+WEIGHTS = 7
+SOLUTION = WEIGHTS + 2 * NODES
+
+
+# dp serves rows of up to SHORT finite entries faster than nodes do.
+SHORT = 32
+ANY_LENGTH = 1 << 62
+
+
+@kernel
+def solve(lo, hi, x, k, tau, tilt, short, out, solution):
+    """Rows lo .. hi: p to `out` and what the others need to `solution`, unless these have no columns.
+
+    Rows of at most `short` finite entries take their value from `dp`.
+    """
+    T = x.dtype.type
+    wide = solution.shape[1] > 0
+    work, sums, core = np.empty((4, BLOCK), x.dtype), np.empty(SUMS), np.empty(CORE)
+    nodes, exact = np.empty((4, NODES)), np.empty((3, DEGREE))
+    rounded = np.empty((3, DEGREE), x.dtype)
+    for i in range(lo, hi):
+        entries, p = x[i], out[i]
+        code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
+        if wide:
+            solution[i, CODE] = code
+        if code > MIXED:
+            if p.shape[0] > 0:
+                fill_constant(entries, k[i], code, above, p)
+            continue
+        present, _ = present_part(entries, entries, code)
+        inv = inverse_temperature(tau[i], x)
+        c, d = T(tilt[i, C]), T(tilt[i, D])
+        values = p
+        if code == MIXED and p.shape[0] > 0:
+            values = np.empty(n, x.dtype)
+        brief = n <= short
+        if wide or not brief:
+            cut = cut_of(tilt[i, WEIGHT], inv)
+            found = gather(present, c, inv, d, cut, work, sums, core)
+            size, used, log_p = quadrature(n, left, inv, sums, core, found, nodes)
+            if wide:
+                answer = solution[i]
+                answer[C], answer[D], answer[CUT] = c, d, cut
+                answer[LOG_P], answer[SIZE], answer[USED] = log_p, size, used
+                for j in range(used):
+                    answer[WEIGHTS + j] = nodes[RE, j]
+                    answer[WEIGHTS + NODES + j] = nodes[IM, j]
+            if p.shape[0] > 0 and not brief:
+                coefficients(nodes, used, exact[0], exact[1], exact[2])
+                for a in range(3):
+                    for m in range(DEGREE):
+                        rounded[a, m] = exact[a, m]
+                marginals(present, c, inv, d, cut, nodes, used, rounded, values)
+        if p.shape[0] > 0:
+            if brief:
+                dp(present, int(left), tilt[i, C], 1.0 / tau[i], tilt[i, D], values)
+            if code == MIXED:
+                expand(entries, values, 1.0, p)
+
+
+@kernel
+def recur(lo, hi, x, k, tau, out):
+    """Rows lo .. hi: the source's recursion."""
+    for i in range(lo, hi):
+        entries, p = x[i], out[i]
+        code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
+        if code > MIXED:
+            fill_constant(entries, k[i], code, above, p)
+            continue
+        present, values = present_part(entries, entries, code)
+        values = np.empty(n, x.dtype)
+        recursion(present, int(left), tau[i], values)
+        expand(entries, values, 1.0, p)
+
+
+@kernel
+def restore(answer, nodes):
+    """The nodes of a solved row; returns how many."""
+    used = int(answer[USED])
+    circle(int(answer[SIZE]), used, nodes)
+    for j in range(used):
+        nodes[RE, j] = answer[WEIGHTS + j]
+        nodes[IM, j] = answer[WEIGHTS + NODES + j]
+    return used
+
+
+@kernel
+def push(lo, hi, x, tau, solution, v, dtau, out):
+    """Rows lo .. hi: dp along (v, dtau)."""
+    T = x.dtype.type
+    work, flows = np.empty((4, BLOCK), x.dtype), np.empty(FLOWS)
+    nodes, flow_re, flow_im = np.empty((4, NODES)), np.empty(NODES), np.empty(NODES)
+    exact, rounded = np.empty((PIECES, DEGREE)), np.empty((PIECES, DEGREE), x.dtype)
+    for i in range(lo, hi):
+        entries, answer, dp = x[i], solution[i], out[i]
+        code = int(answer[CODE])
+        if code > MIXED:
+            for j in range(dp.shape[0]):
+                dp[j] = T(np.nan) if code == UNDEFINED else T(0)
+            continue
+        inv = inverse_temperature(tau[i], x)
+        c, d, cut = T(answer[C]), T(answer[D]), answer[CUT]
+        xs, vs = present_part(entries, v[i], code)
+        used = restore(answer, nodes)
+        weigh(xs, vs, dtau[i], c, inv, d, cut, nodes, used, work, flows)
+        mean = flow(nodes, used, flows, flow_re, flow_im)
+        steer(nodes, used, flow_re, flow_im, mean, exact)
+        for a in range(PIECES):
+            for m in range(DEGREE):
+                rounded[a, m] = exact[a, m]
+        target = vs if code == MIXED else dp
+        spread(
+            xs, vs, dtau[i], c, inv, d, cut, nodes, used, flow_re, flow_im, mean, rounded, target
+        )
+        if code == MIXED:
+            expand(entries, target, 0.0, dp)
+
+
+@kernel
+def pull(lo, hi, x, tau, solution, gx, gtau):
+    """Rows lo .. hi: the gradient in the temperature, -<t, gx>, from that in x.
+
+    dp = J (v - t dtau) and J is symmetric: <g, J t> = <J g, t>.
+    """
+    for i in range(lo, hi):
+        entries, gradient, answer = x[i], gx[i], solution[i]
+        code = int(answer[CODE])
+        if code > MIXED:
+            gtau[i] = np.nan if code == UNDEFINED else 0.0
+            continue
+        total = 0.0
+        for j in range(entries.shape[0]):
+            if gradient[j] != 0.0:
+                t = (np.float64(entries[j]) - answer[C]) / tau[i] - answer[D]
+                total += gradient[j] * t
+        gtau[i] = -total
+
+
+@scalar
+def softplus_sum(x, tau, c, d):
+    """Sum of log(1 + e^t) over the finite entries, in float64."""
+    total = 0.0
+    for i in range(x.shape[0]):
+        if np.isfinite(x[i]):
+            t = (np.float64(x[i]) - c) / tau - d
+            total += max(t, 0.0) + math.log1p(math.exp(-abs(t)))
+    return total
+
+
+@kernel
+def potential(lo, hi, x, k, tau, solution, out):
+    """Rows lo .. hi: tau log Z_k(x/tau) (Theorem thm-grad-tilt)."""
+    for i in range(lo, hi):
+        answer = solution[i]
+        code = int(answer[CODE])
+        above, total = 0, 0.0
+        for value in x[i]:
+            above += value == np.inf
+            total += value if np.isfinite(value) else 0.0
+        if code == UNDEFINED:
+            out[i] = np.nan
+        elif k[i] == 0:
+            out[i] = 0.0
+        elif above > 0:
+            out[i] = np.inf
+        elif code == ALL:
+            out[i] = total
+        else:
+            c, d = answer[C], answer[D]
+            tails = softplus_sum(x[i], tau[i], c, d)
+            out[i] = k[i] * c + tau[i] * (k[i] * d + tails + answer[LOG_P])

@@ -1,0 +1,177 @@
+"""The derivative of GradTopK on one row in O(n), from the nodes that gave its value.
+
+The Jacobian in x is the covariance of the k-subset, divided by the temperature. With
+h(pi) = Re sum_j c_j u_j/(1 + pi u_j), p = pi + s h(pi), and for a direction v
+Q_j = sum_i s_i v_i u_j/(1 + pi_i u_j), Theorem thm-grad-jacobian says
+
+    tau (J v)_i = s_i [ v_i p'(pi_i) + Re sum_j c_j Q_j u_j/(1 + pi_i u_j) - h(pi_i) H ],
+
+H = Re sum_j c_j Q_j. Each bracketed term is a function of pi alone. With z = 2 pi - 1,
+
+    u/(1 + pi u) = (g z/2 + i sin theta)/(1 - g s),
+
+so that away from the core each is a polynomial in s plus z times another.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._compile import scalar, summing
+from .._scalars import exp_neg
+from .contour import BLOCK, DEGREE, IM, NODES, RE, SINE, SQUARE, horner
+
+__all__ = ["FLOWS", "PIECES", "flow", "spread", "steer", "weigh"]
+
+# Sums of s^m times s v z and s v, m = 1 .. DEGREE, then those of the core at each node.
+ODD, EVEN = 0, DEGREE
+AT_NODES = 2 * DEGREE
+FLOWS = AT_NODES + 2 * NODES
+
+# Polynomials: p' is A + z B, what the other entries do is C + z D.
+PIECES = 4
+
+
+@summing
+def weigh(x, v, dtau, c, inv, d, cut, nodes, used, part_of, flows):
+    """Write the sums over the row of the direction v - t dtau."""
+    T = x.dtype.type
+    limit, drift = T(cut), T(dtau)
+    odd, even, power = part_of[0], part_of[1], part_of[2]
+    for m in range(FLOWS):
+        flows[m] = 0.0
+    for start in range(0, x.shape[0], BLOCK):
+        part, vs = x[start : start + BLOCK], v[start : start + BLOCK]
+        count = part.shape[0]
+        most = T(0)
+        for i in range(count):
+            t = (part[i] - c) * inv - d
+            e = exp_neg(-abs(t))
+            r = e / (T(1) + e)
+            s = r * (T(1) - r)
+            far = s if s <= limit else T(0)
+            # Where s underflows, t can be infinite.
+            sv = far * (vs[i] - drift * (t if s > T(0) else T(0)))
+            z = T(1) - T(2) * r
+            even[i] = sv
+            odd[i] = sv * (z if t >= T(0) else -z)
+            power[i] = s
+            most = s if s > most else most
+        if most > limit:
+            for i in range(count):
+                if power[i] <= limit:
+                    continue
+                t = (part[i] - c) * inv - d
+                e = exp_neg(-abs(t))
+                r = np.float64(e / (T(1) + e))
+                s = r * (1.0 - r)
+                sv = s * (vs[i] - drift * t)
+                svz = sv * (1.0 - 2.0 * r) * (1.0 if t >= T(0) else -1.0)
+                for j in range(used):
+                    share = 1.0 / (1.0 - nodes[SQUARE, j] * s)
+                    flows[AT_NODES + j] += svz * share
+                    flows[AT_NODES + NODES + j] += sv * share
+        for m in range(DEGREE):
+            sum_odd, sum_even = T(0), T(0)
+            for i in range(count):
+                sum_odd += odd[i]
+                sum_even += even[i]
+                odd[i] *= power[i]
+                even[i] *= power[i]
+            flows[ODD + m] += sum_odd
+            flows[EVEN + m] += sum_even
+
+
+@scalar
+def flow(nodes, used, flows, flow_re, flow_im):
+    """Write c_j Q_j; returns H."""
+    mean = 0.0
+    for j in range(used):
+        g, sine, re, im = nodes[SQUARE, j], nodes[SINE, j], nodes[RE, j], nodes[IM, j]
+        odd, even, power = flows[AT_NODES + j], flows[AT_NODES + NODES + j], 1.0
+        for m in range(DEGREE):
+            odd += power * flows[ODD + m]
+            even += power * flows[EVEN + m]
+            power *= g
+        qr, qi = 0.5 * g * odd, sine * even
+        flow_re[j], flow_im[j] = re * qr - im * qi, re * qi + im * qr
+        mean += flow_re[j]
+    return mean
+
+
+@scalar
+def steer(nodes, used, flow_re, flow_im, mean, pieces):
+    """Write the polynomials of p' and of C + z D = Re sum c Q u/(1 + pi u) - H h."""
+    a, b, c, d = pieces[0], pieces[1], pieces[2], pieces[3]
+    for m in range(DEGREE):
+        a[m] = b[m] = c[m] = d[m] = 0.0
+    for j in range(used):
+        g, sine, re, im = nodes[SQUARE, j], nodes[SINE, j], nodes[RE, j], nodes[IM, j]
+        power = 1.0
+        for m in range(DEGREE):
+            even, odd = -sine * power, 0.5 * g * power
+            # h = even * im + z odd * re; p' = 1 - z h + s h', with z' = 2, s' = -z, z^2 = 1 - 4s.
+            a[m] -= (m + 1) * odd * re
+            if m + 1 < DEGREE:
+                a[m + 1] += (4 * m + 6) * odd * re
+            b[m] -= (m + 1) * even * im
+            c[m] += even * (flow_im[j] - mean * im)
+            d[m] += odd * (flow_re[j] - mean * re)
+            power *= g
+    a[0] += 1.0
+
+
+@scalar
+def core_tangent(r, upper, v, nodes, used, flow_re, flow_im, mean):
+    """tau (J v)_i of an entry of the core, node by node."""
+    s = r * (1.0 - r)
+    z = (1.0 - 2.0 * r) if upper else (2.0 * r - 1.0)
+    h, slope, others = 0.0, 0.0, 0.0
+    for j in range(used):
+        re, im = nodes[RE, j], nodes[IM, j]
+        share = 1.0 / (1.0 - nodes[SQUARE, j] * s)
+        yr, yi = 0.5 * nodes[SQUARE, j] * z * share, nodes[SINE, j] * share
+        h += re * yr - im * yi
+        slope -= re * (yr * yr - yi * yi) - 2.0 * im * yr * yi
+        others += flow_re[j] * yr - flow_im[j] * yi
+    return s * (v * (1.0 - z * h + s * slope) + others - mean * h)
+
+
+@summing
+def spread(x, v, dtau, c, inv, d, cut, nodes, used, flow_re, flow_im, mean, pieces, out):
+    """Write J (v - t dtau). `pieces`: those of `steer`, in x's type."""
+    T = x.dtype.type
+    limit, drift = T(cut), T(dtau)
+    a, b, w, z = pieces[0], pieces[1], pieces[2], pieces[3]
+    a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
+    b0, b1, b2, b3, b4, b5, b6, b7 = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
+    w0, w1, w2, w3, w4, w5, w6, w7 = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
+    z0, z1, z2, z3, z4, z5, z6, z7 = z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7]
+    for start in range(0, x.shape[0], BLOCK):
+        part, vs = x[start : start + BLOCK], v[start : start + BLOCK]
+        dp = out[start : start + BLOCK]
+        most = T(0)
+        for i in range(part.shape[0]):
+            t = (part[i] - c) * inv - d
+            e = exp_neg(-abs(t))
+            r = e / (T(1) + e)
+            s = r * (T(1) - r)
+            side = (T(1) - T(2) * r) * (T(1) if t >= T(0) else T(-1))
+            move = vs[i] - drift * (t if s > T(0) else T(0))
+            own = horner((a0, a1, a2, a3, a4, a5, a6, a7), s)
+            own += side * horner((b0, b1, b2, b3, b4, b5, b6, b7), s)
+            others = horner((w0, w1, w2, w3, w4, w5, w6, w7), s)
+            others += side * horner((z0, z1, z2, z3, z4, z5, z6, z7), s)
+            moved = s * inv * (move * own + others)
+            dp[i] = moved if s <= limit else move
+            most = s if s > most else most
+        if most <= limit:
+            continue
+        for i in range(part.shape[0]):
+            t = (part[i] - c) * inv - d
+            e = exp_neg(-abs(t))
+            r = e / (T(1) + e)
+            if r * (T(1) - r) > limit:
+                dp[i] = T(
+                    inv * core_tangent(r, t >= T(0), dp[i], nodes, used, flow_re, flow_im, mean)
+                )
