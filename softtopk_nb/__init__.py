@@ -8,8 +8,42 @@ from ._operator import Gradients
 from ._versions import show_versions
 from .gradtopk import gradtopk
 from .hardtopk import hardtopk
+from .softmax import (
+    ConvergenceError,
+    PowerGradients,
+    energy_score,
+    gradual,
+    gumbel_max,
+    gumbel_softmax,
+    gumbel_topk,
+    log_softmax,
+    logsumexp,
+    sample_categorical,
+    sinkhorn,
+    softmax,
+)
 from .thretopk import Curve, thretopk
 
 __version__ = "0.1.0"
 
-__all__ = ["Curve", "Gradients", "__version__", "gradtopk", "hardtopk", "show_versions", "thretopk"]
+__all__ = [
+    "ConvergenceError",
+    "Curve",
+    "Gradients",
+    "PowerGradients",
+    "__version__",
+    "energy_score",
+    "gradtopk",
+    "gradual",
+    "gumbel_max",
+    "gumbel_softmax",
+    "gumbel_topk",
+    "hardtopk",
+    "log_softmax",
+    "logsumexp",
+    "sample_categorical",
+    "show_versions",
+    "sinkhorn",
+    "softmax",
+    "thretopk",
+]

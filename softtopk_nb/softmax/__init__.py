@@ -1,0 +1,22 @@
+"""Softmax and the Top-1 family: one of many, smoothly, at random, or for every row at once."""
+
+from .assignment import ConvergenceError, sinkhorn
+from .gumbel import gumbel_max, gumbel_softmax, gumbel_topk
+from .powers import PowerGradients, gradual
+from .sampling import sample_categorical
+from .smooth import energy_score, log_softmax, logsumexp, softmax
+
+__all__ = [
+    "ConvergenceError",
+    "PowerGradients",
+    "energy_score",
+    "gradual",
+    "gumbel_max",
+    "gumbel_softmax",
+    "gumbel_topk",
+    "log_softmax",
+    "logsumexp",
+    "sample_categorical",
+    "sinkhorn",
+    "softmax",
+]

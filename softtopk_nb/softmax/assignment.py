@@ -1,0 +1,258 @@
+"""Sinkhorn's iteration: a softmax over pairs, with given row and column sums."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _arguments, _arrays, _operator
+from .._operator import Array
+from . import calls
+
+__all__ = ["ConvergenceError", "sinkhorn"]
+
+
+class ConvergenceError(RuntimeError):
+    """An iteration did not reach its tolerance within the iterations it was allowed.
+
+    Attributes
+    ----------
+    error : float
+        The largest error that was left.
+    iterations : int
+        How many iterations were made.
+    """
+
+    def __init__(self, message: str, error: float, iterations: int) -> None:
+        super().__init__(message, error, iterations)
+        self.error = error
+        self.iterations = iterations
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class _Problem(NamedTuple):
+    """Matrices that have not yet converged: `z` and its transpose, and logarithms."""
+
+    where: Array  # (matrices,), position in the result
+    z: Array  # (matrices, n, m), scores in temperatures
+    zt: Array  # (matrices, m, n), so that both sums run along the last axis
+    rows: Array  # (matrices, n)
+    columns: Array  # (matrices, m)
+    f: Array  # (matrices, n)
+    g: Array  # (matrices, m)
+
+
+def sinkhorn(
+    scores: Any,
+    /,
+    rows: Any = None,
+    columns: Any = None,
+    *,
+    temperature: Any = 1.0,
+    tol: float = 1e-9,
+    max_iter: int = 1000,
+) -> Any:
+    """Soft assignment: the matrix exp((scores - a_i - b_j) / temperature) with given marginals.
+
+    Of all nonnegative matrices P with these row and column sums, it is the one that maximises
+    sum P scores - temperature * sum P log P. As the temperature goes to 0 it becomes the best
+    assignment, if there is only one.
+
+    Parameters
+    ----------
+    scores : array_like, shape (..., n, m)
+        How well row i and column j go together; n, m >= 1, any type that `softmax` takes. -inf
+        forbids a pair. Computed in float64.
+    rows, columns : array_like, optional
+        Sums of the rows, shape (..., n), and of the columns, shape (..., m), broadcast over the
+        batch; nonnegative, with the same positive total (to 1e-9 of it; columns are then scaled to
+        the total of the rows). By default equal parts of the total, and the total is n if neither
+        is given: rows sum to 1, and so do the columns of a square matrix.
+    temperature : float or array_like, optional
+        The smoothing, in the units of the scores; broadcast over the batch.
+    tol : float, optional
+        Stop when the L1 error of the row sums is at most this part of the total mass. The column
+        sums are then exact up to rounding.
+    max_iter : int, optional
+        How many sweeps over rows and columns to make at most.
+
+    Returns
+    -------
+    P : array of the scores' shape and type
+        The assignment. The marginals hold before it is rounded to a narrower type.
+
+    Raises
+    ------
+    TypeError
+        An argument of a wrong type.
+    ValueError
+        Scores that are NaN or +inf, a row or column with mass but without a pair that is allowed,
+        marginals that are negative, not finite, of a wrong shape, without mass, or of different
+        totals; tol, max_iter or a temperature that is not positive and finite.
+    ConvergenceError
+        A subclass of RuntimeError: the tolerance was not reached. Nothing is returned then.
+
+    See Also
+    --------
+    softmax : one row, without the condition on columns.
+
+    Notes
+    -----
+    *Holds*: the marginals (rows to `tol`), and P has the form above to rounding: it is the exact
+    solution for row sums that differ from the given ones by at most tol in L1. Matrices of a batch
+    do not influence each other. *Does not hold*: P is not close to a permutation unless the
+    temperature is small against the gaps between assignments, and then the sweeps are many.
+
+    *Cost*: O(n m) exponentials for each sweep. The error never rises, and after t sweeps is at
+    most sqrt(2 (R + log m - H) / t), R = (max - min of the scores)/temperature and H the entropy
+    of the columns' shares; in practice it falls geometrically. With forbidden pairs there may be
+    no solution, or one that is approached slowly; then ConvergenceError is raised.
+
+    Rows and columns of mass 0 are 0 in P.
+
+    Source: "Softmax demystified"; Sinkhorn (1964), Cuturi (2013).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import softtopk_nb as stk
+    >>> scores = np.array([[3.0, 2.0, 0.0], [3.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
+    >>> P = stk.sinkhorn(scores, temperature=0.5)
+    >>> P.round(3)
+    array([[0.306, 0.638, 0.056],
+           [0.683, 0.192, 0.125],
+           [0.011, 0.17 , 0.819]])
+    """
+    values = _arrays.as_numpy(scores, "scores")
+    _, dtype = _arrays.compute_dtype(values.dtype, "scores")
+    if values.ndim < 2:
+        raise ValueError(f"scores has shape {values.shape}; expected at least two axes")
+    *leading, n, m = values.shape
+    batch = tuple(leading)
+    if n == 0 or m == 0:
+        raise ValueError(f"scores has shape {values.shape}; expected at least one row and column")
+    tau = np.broadcast_to(_arguments.check_temperature(temperature, batch), batch).reshape(-1)
+    limit = _check_positive(tol, "tol")
+    sweeps = _check_count(max_iter, "max_iter")
+    r, c = _marginals(rows, columns, batch, n, m)
+    s = np.asarray(values, np.float64).reshape(-1, n, m)
+    _check_scores(s, r, c)
+
+    result = np.empty(s.shape)
+    todo = _start(s, r, c, tau)
+    for _ in range(sweeps):
+        # One sweep: rows, then columns. thm-sinkhorn-convergence: the error never rises.
+        f = _log(todo.rows) - _log_sum_exp(todo.z + todo.g[:, None, :])
+        g = _log(todo.columns) - _log_sum_exp(todo.zt + f[:, None, :])
+        todo = todo._replace(f=f, g=g)
+        plan = np.exp(todo.z + f[:, :, None] + g[:, None, :])
+        missing = np.abs(plan.sum(axis=2) - todo.rows).sum(axis=1)
+        error = missing / todo.rows.sum(axis=1)
+        done = error <= limit
+        result[todo.where[done]] = plan[done]
+        todo = _Problem(*(part[~done] for part in todo))
+        if not len(todo.where):
+            return _arrays.like(scores, _operator._cast(result.reshape(values.shape), dtype))
+    worst = float(error.max())
+    raise ConvergenceError(
+        f"sinkhorn did not converge: after {sweeps} iterations the row sums are off by {worst:.1e} "
+        f"of the mass in {len(todo.where)} of {len(s)} matrices, and tol is {limit:g}; "
+        "raise max_iter, tol or temperature"
+        + (", or allow more pairs" if np.isinf(s).any() else ""),
+        worst,
+        sweeps,
+    )
+
+
+def _start(s: Array, r: Array, c: Array, tau: Array) -> _Problem:
+    count, n, m = s.shape
+    z = calls.shifted(s.reshape(-1, m), np.repeat(tau, n)[:, None])[1].reshape(s.shape)
+    zt = np.ascontiguousarray(z.transpose(0, 2, 1))
+    return _Problem(np.arange(count), z, zt, r, c, np.zeros((count, n)), np.zeros((count, m)))
+
+
+def _log(mass: Array) -> Array:
+    """Logarithm, -inf for no mass."""
+    with np.errstate(divide="ignore"):
+        result: Array = np.log(mass)
+    return result
+
+
+def _log_sum_exp(v: Array) -> Array:
+    """log sum exp along the last axis; 0 where every entry is -inf, which no mass goes through."""
+    top = v.max(axis=2, keepdims=True)
+    top = np.where(top == -np.inf, 0, top)
+    total = np.exp(v - top).sum(axis=2)
+    return top[:, :, 0] + np.log(np.where(total == 0, 1, total))
+
+
+def _marginals(
+    rows: Any, columns: Any, batch: tuple[int, ...], n: int, m: int
+) -> tuple[Array, Array]:
+    """Row and column sums, one for each matrix, with the same totals."""
+    r = None if rows is None else _check_mass(rows, (*batch, n), "rows")
+    c = None if columns is None else _check_mass(columns, (*batch, m), "columns")
+    if r is None:
+        total = float(n) if c is None else c.sum(axis=1, keepdims=True)
+        r = np.broadcast_to(total / n, (int(np.prod(batch)), n))
+    total = r.sum(axis=1, keepdims=True)
+    if c is None:
+        return r, np.broadcast_to(total / m, (len(r), m))
+    other = c.sum(axis=1, keepdims=True)
+    apart = np.abs(total - other) > 1e-9 * total
+    if apart.any():
+        raise ValueError(
+            f"rows sum to {total[apart][0]:.12g} and columns to {other[apart][0]:.12g}; "
+            "expected the same total"
+        )
+    return r, c * (total / other)
+
+
+def _check_mass(mass: Any, shape: tuple[int, ...], name: str) -> Array:
+    given = _arguments.real_array(mass, name).astype(np.float64)
+    ok = (given >= 0) & (given < np.inf)
+    if not ok.all():
+        raise ValueError(f"{name} holds {given[~ok].flat[0]}; expected finite numbers >= 0")
+    if given.ndim == 0 or given.shape[-1] != shape[-1]:
+        raise ValueError(f"{name} has shape {given.shape}; expected one that ends with {shape[-1]}")
+    _arguments.check_broadcast(given, shape, name)
+    full = np.broadcast_to(given, shape).reshape(-1, shape[-1])
+    total = full.sum(axis=1)
+    if not np.all((total > 0) & (total < np.inf)):
+        bad = total[~((total > 0) & (total < np.inf))][0]
+        raise ValueError(f"{name} sum to {bad}; expected a positive finite total")
+    return full
+
+
+def _check_scores(s: Array, r: Array, c: Array) -> None:
+    ok = s < np.inf
+    if not ok.all():
+        raise ValueError(f"scores hold {s[~ok].flat[0]}; expected finite numbers or -inf")
+    allowed = (s > -np.inf) & (r[:, :, None] > 0) & (c[:, None, :] > 0)
+    for mass, pairs, name in ((r, allowed.any(axis=2), "row"), (c, allowed.any(axis=1), "column")):
+        stuck = (mass > 0) & ~pairs
+        if stuck.any():
+            place = int(np.argwhere(stuck)[0, 1])
+            raise ValueError(
+                f"scores forbid every pair of {name} {place}, whose mass is {mass[stuck][0]:g}; "
+                "expected a pair above -inf with mass on the other side"
+            )
+
+
+def _check_positive(value: Any, name: str) -> float:
+    given = _arguments.real_array(value, name)
+    if given.ndim != 0 or not 0 < given < np.inf:
+        raise ValueError(f"{name} is {_arguments.show(value)}; expected a positive finite number")
+    return float(given)
+
+
+def _check_count(value: Any, name: str) -> int:
+    given = _arguments.real_array(value, name)
+    if given.ndim != 0 or given.dtype.kind not in "iu":
+        raise TypeError(f"{name} is {_arguments.show(value)}; expected an integer")
+    if given < 1:
+        raise ValueError(f"{name} is {value}; expected at least 1")
+    return int(given)

@@ -1,0 +1,97 @@
+"""From a call to rows and back, for functions without a k, and the one step they share.
+
+The shared step is `shifted`: scores seen from the largest of their row, in temperatures. All that
+follows is a function of these numbers, none of which is positive.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _arguments, _arrays, _operator
+from .._operator import Array
+
+__all__ = ["Call", "check", "check_nonempty", "give_back", "give_back_batch", "shifted", "tangent"]
+
+
+class Call(NamedTuple):
+    """A checked call: one row of `x` for each entry of `tau`, and how to give a result back."""
+
+    x: Array  # (rows, n), contiguous, float32 or float64; an absent entry is -inf
+    tau: Array  # (rows, 1), float64
+    given: Any  # x as it came
+    shape: tuple[int, ...]
+    axis: int
+    batch: tuple[int, ...]
+    dtype: np.dtype[Any]  # of the result
+    where: Array | None  # broadcast to `shape`
+    temperature: Array  # as given
+
+
+def check(x: Any, temperature: Any, axis: Any, where: Any = None) -> Call:
+    """Check the arguments that every function of the room has."""
+    values = _arrays.as_numpy(x, "x")
+    if values.ndim == 0:
+        raise ValueError(f"x is 0-dimensional ({x!r}); expected at least one axis")
+    compute, dtype = _arrays.compute_dtype(values.dtype, "x")
+    axis = _arguments.check_axis(axis, values.ndim)
+    shape = values.shape
+    check_nonempty(shape, axis)
+    batch = shape[:axis] + shape[axis + 1 :]
+    given = _arguments.check_temperature(temperature, batch)
+    mask = None if where is None else _arguments.check_where(where, shape)
+    rows = _arrays.to_rows(values, axis, compute)
+    if mask is not None:
+        # An absent entry is one at -inf, as in the operators.
+        rows = np.where(_arrays.to_rows(mask, axis, bool), rows, compute(-np.inf))
+    tau = np.broadcast_to(given, batch).reshape(-1, 1)
+    return Call(rows, tau, x, shape, axis, batch, dtype, mask, given)
+
+
+def check_nonempty(shape: tuple[int, ...], axis: int) -> None:
+    """Refuse a row without entries: it has no largest one."""
+    if shape[axis] == 0:
+        raise ValueError(f"x has shape {shape}; expected at least one entry along axis {axis}")
+
+
+def shifted(x: Array, tau: Array) -> tuple[Array, Array]:
+    """The largest entry m of each row, and z = (x - m)/tau, 0 at the largest entry.
+
+    An absent entry has z = -inf and no other entry has: a difference that overflows is taken to
+    be the lowest finite number. Where m is +inf, the entries equal to it have z = 0 and all
+    others are absent. A row with a NaN has m NaN, and z NaN at every entry above -inf.
+    """
+    limits = np.finfo(x.dtype)
+    with np.errstate(all="ignore"):
+        width = np.clip(tau, 1 / limits.max, limits.max).astype(x.dtype)
+        m = x.max(axis=1, keepdims=True)
+        infinite = m == np.inf
+        absent = (x == -np.inf) | (infinite & (x < np.inf))
+        difference = np.where(infinite, x.dtype.type(0), x - m)
+        z = np.maximum(np.maximum(difference, limits.min) / width, limits.min)
+        return m, np.where(absent, x.dtype.type(-np.inf), z)
+
+
+def tangent(call: Call, v: Any, name: str) -> Array:
+    """A direction or cotangent of x's shape as rows, 0 where the entry is masked out."""
+    given = _arrays.as_numpy(v, name)
+    _arrays.compute_dtype(given.dtype, name)
+    _arguments.check_broadcast(given, call.shape, name)
+    rows = _arrays.to_rows(np.broadcast_to(given, call.shape), call.axis, call.x.dtype.type)
+    if call.where is not None:
+        rows = np.where(_arrays.to_rows(call.where, call.axis, bool), rows, rows.dtype.type(0))
+    return rows
+
+
+def give_back(call: Call, rows: Array) -> Any:
+    """Rows as an array of x's shape, type and kind."""
+    result = _arrays.from_rows(rows, call.shape, call.axis)
+    return _arrays.like(call.given, _operator._cast(result, call.dtype))
+
+
+def give_back_batch(call: Call, values: Array) -> Any:
+    """One number for each row."""
+    result = _operator._cast(values, call.dtype).reshape(call.batch)
+    return _arrays.like(call.given, result) if call.batch else result[()]

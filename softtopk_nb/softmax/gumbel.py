@@ -1,0 +1,324 @@
+"""Drawing from softmax by Gumbel noise: one index, a relaxed one, or k without replacement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import _arguments, _arrays
+from .._operator import Array
+from . import calls
+from .calls import Call
+from .sampling import check_rng, check_size, give_back, scores
+from .smooth import softmax
+
+__all__ = ["gumbel_max", "gumbel_softmax", "gumbel_topk"]
+
+
+def gumbel_max(
+    x: Any,
+    /,
+    size: Any = None,
+    *,
+    rng: Any = None,
+    temperature: Any = 1.0,
+    axis: int = -1,
+    where: Any = None,
+) -> Any:
+    """Draw indices with the probabilities softmax(x / temperature), as an argmax with noise.
+
+    The index is argmax_i (x_i / temperature + G_i), with independent standard Gumbel numbers G.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., n, ...)
+        Scores, n >= 1, of any type that `softmax` takes. Computed in float64.
+    size : int or tuple of int, optional
+        How many draws from each row. By default one, without an axis for it.
+    rng : numpy.random.Generator, int or None, optional
+        Where the randomness comes from: whatever ``numpy.random.default_rng`` takes. A generator is
+        advanced; an int is a seed; None draws a new seed from the operating system.
+    temperature : float or array_like, optional
+        In the units of x; broadcast against x's shape without the axis.
+    axis : int, optional
+        The axis of the scores, the last by default.
+    where : array_like of bool, optional
+        Entries that can be drawn.
+
+    Returns
+    -------
+    index : array of int, of shape batch + size
+        Positions along the axis; batch is x's shape without the axis. A scalar if that is empty.
+
+    Raises
+    ------
+    TypeError
+        x, size, rng, temperature, axis or where of a wrong type.
+    ValueError
+        A row with a NaN or without an entry above -inf, a negative size, a temperature that is
+        not positive and finite, an axis without entries or out of range, a shape that does not
+        fit.
+
+    See Also
+    --------
+    sample_categorical : the same law with one random number for each draw.
+    gumbel_topk : the k largest instead of the largest.
+
+    Notes
+    -----
+    *Holds*: the law is softmax; an absent entry is never drawn; entries at +inf are drawn with
+    equal probability. *Does not hold*: Gumbel numbers in float64 lie between -3.7 and 36.8, so that
+    an entry some 40 temperatures below the largest is never drawn. *Cost*: O(n) time and memory,
+    and n random numbers, for each draw.
+
+    Source: "Softmax demystified"; the trick is Gumbel's (1954).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import softtopk_nb as stk
+    >>> draws = stk.gumbel_max(np.log([0.7, 0.2, 0.1]), 10_000, rng=0)
+    >>> (np.bincount(draws) / 10_000).round(2)
+    array([0.69, 0.2 , 0.1 ])
+    """
+    call = calls.check(x, temperature, axis, where)
+    shape = check_size(size)
+    generator = check_rng(rng)
+    return give_back(call, _perturbed(scores(call), shape, generator).argmax(axis=-1), shape)
+
+
+def gumbel_softmax(
+    x: Any,
+    /,
+    *,
+    rng: Any = None,
+    temperature: Any = 1.0,
+    axis: int = -1,
+    where: Any = None,
+) -> Any:
+    """Draw a relaxed one-hot vector: softmax((x + G) / temperature), G Gumbel noise.
+
+    As the temperature (kappa in the source) goes to 0, the vector becomes a one-hot one with the
+    probabilities softmax(x). Here the temperature does not change those probabilities: it says how
+    far a draw is from one-hot, and not, as in `gumbel_max`, how random it is.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., n, ...)
+        Scores, n >= 1. float16, float32 and float64 keep their type; integers and bools give
+        float64.
+    rng : numpy.random.Generator, int or None, optional
+        Where the randomness comes from: whatever ``numpy.random.default_rng`` takes. A generator is
+        advanced; an int is a seed; None draws a new seed from the operating system.
+    temperature : float or array_like, optional
+        In the units of x; broadcast against x's shape without the axis.
+    axis : int, optional
+        The axis of the scores, the last by default.
+    where : array_like of bool, optional
+        Entries that take part; the others get 0.
+
+    Returns
+    -------
+    p : array of x's shape and type
+        Between 0 and 1, summing to 1 along the axis. One draw for each row; for more, broadcast x.
+
+    Raises
+    ------
+    TypeError
+        x, rng, temperature, axis or where of a wrong type.
+    ValueError
+        A temperature that is not positive and finite, an axis without entries or out of range, a
+        shape that does not fit.
+
+    See Also
+    --------
+    gumbel_max : the limit of temperature 0.
+    gumbel_topk : k entries instead of one.
+
+    Notes
+    -----
+    *Holds*: the largest entry of p has the law softmax(x), at every temperature. *Does not hold*:
+    the mean of p is not softmax(x), except in the limit. Scores of -inf, +inf and NaN count as in
+    `softmax`. *Cost*: O(n). Noise is drawn and added in float64.
+
+    For derivatives in x, draw the noise yourself: ``softmax.vjp(x + rng.gumbel(size=x.shape))``.
+
+    Source: "Softmax demystified"; Jang, Gu and Poole (2017), Maddison, Mnih and Teh (2017).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import softtopk_nb as stk
+    >>> x = np.log([0.7, 0.2, 0.1])
+    >>> stk.gumbel_softmax(x, rng=1, temperature=1.0).round(3)
+    array([0.579, 0.039, 0.381])
+    >>> stk.gumbel_softmax(x, rng=1, temperature=0.1).round(3)
+    array([0.985, 0.   , 0.015])
+    """
+    call = calls.check(x, temperature, axis, where)
+    generator = check_rng(rng)
+    # Shifted by the largest score, which softmax does not see: the noise is not rounded away.
+    z = calls.shifted(call.x.astype(np.float64), np.ones_like(call.tau))[1]
+    p = softmax(_perturbed(z, (), generator), temperature=call.tau[:, 0])
+    return calls.give_back(call, p)
+
+
+def gumbel_topk(
+    x: Any,
+    /,
+    k: Any,
+    size: Any = None,
+    *,
+    rng: Any = None,
+    relax: Callable[..., Any] | None = None,
+    temperature: Any = 1.0,
+    axis: int = -1,
+    where: Any = None,
+) -> Any:
+    """Draw k different indices one after the other, or a relaxed mask of k entries.
+
+    Without `relax`, the positions of the k largest x_i / temperature + G_i, G Gumbel noise, the
+    largest first. This is the order of k draws without replacement from softmax(x / temperature):
+    the Plackett-Luce law.
+
+    With `relax`, an operator of this package, the mask ``relax(x + G, k, temperature=...)``: it
+    marks the same k entries at temperature 1 of the scores, as `gumbel_softmax` marks one, and its
+    temperature says how far the mask is from 0 and 1.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., n, ...)
+        Scores, n >= 1. Noise is drawn and added in float64.
+    k : int
+        How many, 0 <= k <= n. With `relax`, whatever it takes: it may be an array that broadcasts
+        against x's shape without the axis, and real if the operator's k may be.
+    size : int or tuple of int, optional
+        How many draws from each row. By default one, without an axis for it.
+    rng : numpy.random.Generator, int or None, optional
+        Where the randomness comes from: whatever ``numpy.random.default_rng`` takes. A generator is
+        advanced; an int is a seed; None draws a new seed from the operating system.
+    relax : callable, optional
+        ``thretopk``, ``hardtopk`` or any callable of that signature; it is called with rows of
+        scores along the last axis, shifted so that the largest finite one of x is 0. To fix its
+        own options, wrap it: ``lambda x, k, **a: stk.thretopk(x, k, curve="exp", **a)``.
+    temperature : float or array_like, optional
+        In the units of x; broadcast against x's shape without the axis.
+    axis : int, optional
+        The axis of the scores, the last by default.
+    where : array_like of bool, optional
+        Entries that can be drawn.
+
+    Returns
+    -------
+    index : array of int, of shape batch + size + (k,)
+        Positions along the axis, in the order drawn; batch is x's shape without the axis.
+    p : array of x's type, with `relax`
+        Of x's shape; if size is given, of shape batch + size + (n,).
+
+    Raises
+    ------
+    TypeError
+        x, k, size, rng, relax, temperature, axis or where of a wrong type.
+    ValueError
+        k outside [0, n]; without `relax`, a row with a NaN or with fewer than k entries above -inf;
+        a negative size, a temperature that is not positive and finite, an axis without entries or
+        out of range, a shape that does not fit.
+
+    See Also
+    --------
+    gumbel_max : k = 1.
+
+    Notes
+    -----
+    *Holds*: the first index has the law softmax(x / temperature), and each later one that of
+    softmax over what is left; an absent entry is never drawn. *Does not hold*: the probability of
+    a *set* of k indices is not proportional to exp(sum of its scores); the mean of a relaxed mask
+    is not the probability of being drawn. *Cost*: O(n + k log k) for each draw; with `relax`, that
+    of relax.
+
+    With `relax`, infinities and NaN have the meaning that relax gives them.
+
+    Source: "Softmax demystified"; Kool, van Hoof and Welling (2019).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import softtopk_nb as stk
+    >>> x = np.log([0.4, 0.3, 0.2, 0.1])
+    >>> stk.gumbel_topk(x, 2, size=3, rng=0)
+    array([[3, 2],
+           [0, 2],
+           [3, 0]])
+    >>> p = stk.gumbel_topk(x, 2, rng=0, relax=stk.thretopk, temperature=0.1)
+    >>> p.round(3)
+    array([0., 0., 1., 1.])
+    """
+    call = calls.check(x, temperature, axis, where)
+    shape = check_size(size)
+    generator = check_rng(rng)
+    if relax is not None:
+        if not callable(relax):
+            raise TypeError(f"relax is {_arguments.show(relax)}; expected an operator or None")
+        return _relaxed(call, k, size, shape, generator, relax)
+    given = _arguments.real_array(k, "k")
+    if given.ndim != 0 or given.dtype.kind not in "iu":
+        raise TypeError(f"k is {_arguments.show(k)}; expected an integer")
+    k = int(given)
+    z = scores(call)
+    _check_k(np.asarray(k), call)
+    fewest = np.min(np.sum(z > -np.inf, axis=1), initial=call.x.shape[1])
+    if fewest < k:
+        raise ValueError(f"k is {k}; expected at most {fewest}, as a row has no more above -inf")
+    keys = -_perturbed(z, shape, generator)
+    index = np.argpartition(keys, k - 1, axis=-1)[..., :k] if k else np.argsort(keys)[..., :0]
+    order = np.argsort(np.take_along_axis(keys, index, axis=-1), axis=-1)
+    return give_back(call, np.take_along_axis(index, order, axis=-1), (*shape, k))
+
+
+def _relaxed(
+    call: Call,
+    k: Any,
+    size: Any,
+    shape: tuple[int, ...],
+    generator: np.random.Generator,
+    relax: Callable[..., Any],
+) -> Any:
+    given = _arguments.real_array(k, "k")
+    _check_k(given, call)
+    x = call.x.astype(np.float64)
+    # The largest finite score is subtracted, so that the noise is not rounded away; infinities
+    # stay, since to an operator +inf is one of k.
+    top = np.where(np.isfinite(x), x, -np.inf).max(axis=1, keepdims=True)
+    with np.errstate(all="ignore"):
+        x = x - np.where(top > -np.inf, top, 0)
+    noisy = _perturbed(x, shape, generator).astype(call.x.dtype)
+    ones = (1,) * len(shape)
+    rows = noisy.reshape(*call.batch, *shape, x.shape[1])
+    stretched = np.broadcast_to(given, call.batch).reshape(call.batch + ones)
+    tau = call.tau.reshape(call.batch + ones)
+    p = np.asarray(relax(rows, stretched, temperature=tau))
+    if p.shape != rows.shape:
+        raise ValueError(f"relax returned shape {p.shape}; expected {rows.shape}, that of its x")
+    if size is None:
+        return calls.give_back(call, p.reshape(x.shape))
+    with np.errstate(over="ignore"):
+        return _arrays.like(call.given, p.astype(call.dtype, copy=False))
+
+
+def _check_k(given: Array, call: Call) -> None:
+    n = call.x.shape[1]
+    ok = (given >= 0) & (given <= n)
+    if not np.all(ok):
+        bad = given[~ok].flat[0]
+        raise ValueError(f"k is {bad}; expected 0 <= k <= n = {n}, x's length along the axis")
+    _arguments.check_broadcast(given, call.batch, "k")
+
+
+def _perturbed(z: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+    """Rows + Gumbel noise, of shape (rows, *shape, n)."""
+    rows, n = z.shape
+    noise = generator.gumbel(size=(rows, *shape, n))
+    noise += z.reshape(rows, *(1,) * len(shape), n)
+    return noise
