@@ -1,0 +1,216 @@
+"""The iterative constructions: k shares that each sum to 1, every one aware of those before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _operator, _schedule
+from . import rows as _rows
+from .steps import Plain, Weighted
+
+__all__ = ["itertopk", "wsoftmaxtopk"]
+
+
+class _Iteration(_operator.Differentiable):
+    """What the two have in common: all but the step."""
+
+    bounded = False
+    _kind: Any  # a value of one of the types in `steps`
+
+    @staticmethod
+    def _work(rows: _operator.Rows) -> int:
+        """Work in entries: each step visits all of them, for an exponential or a division."""
+        return 2 * rows.x.size * int(rows.k.max(initial=1))
+
+    def _value(self, rows: _operator.Rows, plan: Any, out: _operator.Array) -> None:
+        _schedule.over(len(rows.x), self._work(rows), _rows.solve, *rows, self._kind, out)
+
+    def _linearize(self, rows: _operator.Rows, plan: Any, out: _operator.Array) -> None:
+        # Nothing is kept: k rows for each row of x would be, and the loop is run again instead.
+        self._value(rows, plan, out)
+
+    def _push(
+        self,
+        rows: _operator.Rows,
+        plan: Any,
+        state: Any,
+        dx: _operator.Array,
+        dk: _operator.Array,
+        dtau: _operator.Array,
+        dp: _operator.Array,
+    ) -> None:
+        _schedule.over(len(rows.x), self._work(rows), _rows.push, *rows, self._kind, dx, dtau, dp)
+
+    def _pull(
+        self,
+        rows: _operator.Rows,
+        plan: Any,
+        state: Any,
+        g: _operator.Array,
+        gx: _operator.Array,
+        gk: _operator.Array,
+        gtau: _operator.Array,
+    ) -> None:
+        _schedule.over(len(rows.x), self._work(rows), _rows.pull, *rows, self._kind, g, gx, gtau)
+
+
+class IterTopK(_Iteration):
+    """Iterated softmax: p += softmax((1 - p) z), k times; z = (x - min x) / temperature.
+
+    The heuristic behind it: an entry that has been chosen, p = 1, is multiplied by 0 and so becomes
+    one of the smallest. p sums to k, but may exceed 1 and break the order of x.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., n, ...)
+        Scores. float16, float32 and float64 keep their type; integers and bools give float64. The
+        arithmetic is in float64 in any case: a step magnifies the errors of those before it.
+    k : int or array_like of int
+        Number of steps and sum of p, 0 <= k <= n; broadcast against x's shape without the axis.
+    temperature : float or array_like, optional
+        Width of the transition, in the units of x; broadcast as k.
+    axis : int, optional
+        The axis of the scores, the last by default.
+    largest : bool, optional
+        False takes the k smallest instead.
+    where : array_like of bool, optional
+        Entries that take part; the others get 0, exactly as if they were not there.
+    out : ndarray, optional
+        Array of x's shape and of the result's type to write to; it is returned.
+
+    Returns
+    -------
+    p : array of x's shape and type
+        Positive, summing to k along the axis; not bounded by 1.
+
+    Raises
+    ------
+    TypeError
+        x, k, temperature, where or out of a wrong type, a k that is not an integer, an unknown
+        keyword.
+    ValueError
+        k outside [0, n], a temperature that is not positive and finite, a shape that does not fit.
+
+    See Also
+    --------
+    thretopk : bounded by 1, monotone, and quicker.
+    wsoftmaxtopk : the other iteration.
+
+    Notes
+    -----
+    *Holds*: p >= 0, sum p = k, invariance under shifts and permutations, softmax at k = 1,
+    convergence to the hard top-k as the temperature falls if k < n and the k + 1 largest entries
+    are distinct. *Does not hold*: p <= 1; monotonicity (the second largest entry may come out
+    ahead); ones at k = n, and at k = n no temperature helps; a symmetric Jacobian, so `jvp` and
+    `vjp` are two algorithms and p is the gradient of nothing.
+
+    *Cost*: O(n k), one exponential per entry and step. `jvp` is run beside the loop, with two more
+    rows. `vjp` keeps nothing: its pullback runs the loop twice and needs O(n sqrt(k)) memory for
+    the row at work. One row is not shared out among threads.
+
+    *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; +inf gives 1 and uses up
+    one of k, and more +inf than k share k equally. Where several entries are the smallest, min x
+    has a kink, and they share its derivative equally. Temperatures below 2.3e-308 act as that, and
+    derivatives beyond 1e250 are held there.
+
+    Source: Su, "Softmax Sequel: Finding Smooth Approximations for Top-K" (2024).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import softtopk_nb as stk
+    >>> stk.itertopk(np.array([3.0, 2.0, 1.0, 4.0]), 2, temperature=0.5).round(3)
+    array([0.873, 0.123, 0.02 , 0.984])
+    >>> stk.itertopk(np.array([1.0, 0.0]), 2).round(3)
+    array([1.298, 0.702])
+    """
+
+    __name__ = "itertopk"
+    _kind = Plain()
+
+
+class WSoftmaxTopK(_Iteration):
+    """Iterated weighted softmax: p += w e^z / sum(w e^z), w = 1 - p, k times; z = x / temperature.
+
+    An entry that has been chosen, p = 1, has the weight 0. It is never quite chosen, however: at
+    low temperature what is left of the largest entry still weighs as much as the next, and p
+    does not turn into the hard top-k.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., n, ...)
+        Scores. float16, float32 and float64 keep their type; integers and bools give float64. The
+        arithmetic is in float64 in any case: a step magnifies the errors of those before it.
+    k : int or array_like of int
+        Number of steps and sum of p, 0 <= k <= n; broadcast against x's shape without the axis.
+    temperature : float or array_like, optional
+        Width of the transition, in the units of x; broadcast as k.
+    axis : int, optional
+        The axis of the scores, the last by default.
+    largest : bool, optional
+        False takes the k smallest instead.
+    where : array_like of bool, optional
+        Entries that take part; the others get 0, exactly as if they were not there.
+    out : ndarray, optional
+        Array of x's shape and of the result's type to write to; it is returned.
+
+    Returns
+    -------
+    p : array of x's shape and type
+        Summing to k along the axis; entries may be negative or exceed 1.
+
+    Raises
+    ------
+    TypeError
+        x, k, temperature, where or out of a wrong type, a k that is not an integer, an unknown
+        keyword.
+    ValueError
+        k outside [0, n], a temperature that is not positive and finite, a shape that does not fit.
+
+    See Also
+    --------
+    thretopk : bounded by 0 and 1, monotone, with the right limit.
+    itertopk : the other iteration.
+
+    Notes
+    -----
+    *Holds*: sum p = k, invariance under shifts and permutations, softmax at k = 1; for k <= 2,
+    p >= 0 and monotonicity. *Does not hold*: p <= 1; from k = 3 on, p >= 0 and monotonicity;
+    convergence to the hard top-k (at k = 2, the two largest entries tend to 1.5 and 0.5); ones at
+    k = n; a symmetric Jacobian, so `jvp` and `vjp` are two algorithms and p is the gradient of
+    nothing.
+
+    *Zero crossing*: once weights are negative, sum(w e^z) may come arbitrarily close to 0. Then
+    entries of p are huge, of both signs, and their digits and those of the sum are lost by as much;
+    where it is exactly 0, that row is infinite or NaN, and no other. Nothing guards against this,
+    for it is the definition. Rows whose largest entries lie close together are prone to it when k
+    is larger than their number. Exact ties of the leaders, with a gap below them of more than 37
+    temperatures, leave them a weight that is all rounding; p still sums to k.
+
+    *Cost*: O(n k), and three exponentials per entry. `jvp` is run beside the loop, with two more
+    rows. `vjp` keeps nothing: its pullback runs the loop twice and needs O(n sqrt(k)) memory for
+    the row at work. One row is not shared out among threads.
+
+    *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; +inf gives 1 and uses up
+    one of k, and more +inf than k share k equally. Temperatures below 2.3e-308 act as that, and
+    derivatives beyond 1e250 are held there.
+
+    Source: Su, "Softmax Sequel: Finding Smooth Approximations for Top-K" (2024), after an answer on
+    Stack Exchange.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import softtopk_nb as stk
+    >>> stk.wsoftmaxtopk(np.array([3.0, 2.0, 1.0, 4.0]), 2, temperature=2.0).round(3)
+    array([0.6  , 0.386, 0.242, 0.773])
+    >>> stk.wsoftmaxtopk(np.array([3.0, 2.0, 1.0, 4.0]), 2, temperature=0.05).round(3)
+    array([0.5, 0. , 0. , 1.5])
+    """
+
+    __name__ = "wsoftmaxtopk"
+    _kind = Weighted()
+
+
+itertopk = IterTopK()
+wsoftmaxtopk = WSoftmaxTopK()
