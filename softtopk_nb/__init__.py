@@ -8,6 +8,7 @@ from ._operator import Gradients
 from ._versions import show_versions
 from .gradtopk import gradtopk
 from .hardtopk import hardtopk
+from .iterative import itertopk, wsoftmaxtopk
 from .softmax import (
     ConvergenceError,
     PowerGradients,
@@ -39,6 +40,7 @@ __all__ = [
     "gumbel_softmax",
     "gumbel_topk",
     "hardtopk",
+    "itertopk",
     "log_softmax",
     "logsumexp",
     "sample_categorical",
@@ -46,4 +48,5 @@ __all__ = [
     "sinkhorn",
     "softmax",
     "thretopk",
+    "wsoftmaxtopk",
 ]

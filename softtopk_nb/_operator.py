@@ -63,9 +63,11 @@ class _Call(NamedTuple):
 
 
 class Operator:
-    """A map from rows of scores to the capped simplex {p in [0,1]^n, sum p = k}."""
+    """A map from rows of scores to rows p that sum to k; into [0, 1]^n if it is `bounded`."""
 
     __name__: str
+    #: Whether p lies in [0, 1], so that k = n gives ones.
+    bounded = True
     #: Whether k may be any real number in [0, n].
     real_k = False
 
