@@ -364,6 +364,11 @@ def _subsets(x: tuple, k: int, tau: Any) -> Subsets:
     return Subsets(p, k * top + tau * mp.log(total))
 
 
+def elementary_symmetric(x: Any, k: int) -> Any:
+    """Z_k, the sum of e^(sum of x over S) over the k-subsets S."""
+    return _symmetric([mp.exp(v) for v in exact(x)], k)[-1][k]
+
+
 def _symmetric(y: list, k: int) -> list[list]:
     """Row i holds e_0 .. e_k of y[:i], with 0 where n - i more entries cannot make k of it."""
     n = len(y)

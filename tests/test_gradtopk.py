@@ -1,0 +1,1028 @@
+"""GradTopK: one test for each theorem of docs/gradtopk.md, named in the test's docstring.
+
+Rows are judged at the accuracy that is promised: with R = (max x - min x)/temperature,
+|p - exact| <= 1e-13 + 4 eps R and |sum p - k| <= 1e-12 max(1, k) in float64, and 1e-6 in the
+place of both constants in float32. In float64 small p and small 1 - p are also held to 1e-10 of
+themselves. What the contour method rests on is tested first as mathematics, on sums of independent
+coins, and knows nothing of the package.
+"""
+
+import functools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import mp, to_float64
+from scipy import special
+
+import softtopk_nb as stk
+
+EPS = {np.float64: 2.0**-52, np.float32: 2.0**-23}
+TINY = float(np.finfo(np.float64).tiny)  # below it a float64 has lost digits
+
+every_method = pytest.mark.parametrize("method", ["auto", "contour", "dp"])
+both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
+
+
+def bounded(examples):
+    """The same few examples in every run."""
+    return settings(max_examples=examples, derandomize=True, deadline=None, database=None)
+
+
+def spread(x, tau):
+    x = np.asarray(x, dtype=np.float64)
+    return float(np.max(x) - np.min(x)) / tau
+
+
+def tolerance(x, tau, dtype=np.float64):
+    return (1e-13 if dtype is np.float64 else 1e-6) + 4 * EPS[dtype] * spread(x, tau)
+
+
+def mass_tolerance(dtype=np.float64):
+    return 1e-12 if dtype is np.float64 else 1e-6
+
+
+def tangent_tolerance(x, tau, dtype=np.float64):
+    """For tau dp, a difference of numbers of the size of its direction."""
+    return (1e-12 if dtype is np.float64 else 2e-6) + 16 * EPS[dtype] * spread(x, tau)
+
+
+def assert_close(actual, expected, atol):
+    np.testing.assert_allclose(np.asarray(actual, np.float64), expected, rtol=0, atol=atol)
+
+
+def assert_relatively_close(actual, expected, x, tau):
+    """To 1e-10 of itself wherever the expected value is a normal number."""
+    normal = expected >= TINY
+    rtol = 1e-10 + 4 * EPS[np.float64] * spread(x, tau)
+    np.testing.assert_allclose(actual[normal], expected[normal], rtol=rtol, atol=0)
+    assert np.all(actual[~normal] <= 2 * TINY)
+
+
+def mass_error(p, k):
+    return float(abs(np.sum(p, dtype=np.longdouble) - k)) / max(1.0, k)
+
+
+def matrix(x, k, tau, method="auto"):
+    """tau J, column by column, from jvp on the unit vectors."""
+    n = len(x)
+    rows = np.broadcast_to(x, (n, n))
+    return tau * stk.gradtopk.jvp(rows, k, np.eye(n), temperature=tau, method=method)[1].T
+
+
+# -------------------------------------------------------------------------- rows known exactly
+
+
+class Row(NamedTuple):
+    x: np.ndarray
+    k: int
+    tau: float
+
+
+def _rows():
+    rng = np.random.default_rng(31)
+    normal = rng.normal(size=200)
+    clusters = rng.integers(3, size=100) + 1e-4 * rng.normal(size=100)
+    near = 1 + 2.0**-52 * rng.integers(8, size=60)
+    wide = rng.uniform(0, 800, size=120)
+    magnitudes = rng.normal(size=90) * 10.0 ** rng.uniform(-6, 2, size=90)
+    rows = {f"normal-tau{tau:g}": Row(normal, 77, tau) for tau in (1e-3, 0.1, 1.0, 30.0, 1e3)}
+    rows |= {f"normal-k{k}": Row(normal, k, 0.5) for k in (1, 2, 100, 198, 199)}
+    rows |= {f"spread-800-k{k}": Row(wide, k, 1.0) for k in (1, 37, 119)}
+    rows |= {f"clusters-k{k}": Row(clusters, k, 0.02) for k in (5, 33, 50, 99)}
+    rows |= {f"near-constant-k{k}": Row(near, k, 1.0) for k in (1, 25, 59)}
+    rows |= {f"magnitudes-k{k}": Row(magnitudes, k, 0.3) for k in (1, 40, 89)}
+    for sign in (1, -1):
+        row = np.append(rng.normal(size=63), sign * 500.0)
+        rows |= {f"outlier{sign:+d}-k{k}": Row(row, k, 1.0) for k in (1, 20, 63)}
+    rows["spread-800-cold"] = Row(wide, 60, 1e-3)
+    rows["pair"] = Row(np.array([0.3, -0.4]), 1, 0.1)
+    rows["long"] = Row(rng.normal(size=1000), 500, 0.3)
+    rows["long-steep"] = Row(np.sort(rng.normal(size=1000))[::-1] * 40, 300, 1.0)
+    return rows
+
+
+ROWS = _rows()
+every_row = pytest.mark.parametrize("name", ROWS)
+LONG = ("long", "long-steep")  # whose reference takes seconds
+every_shorter_row = pytest.mark.parametrize("name", [name for name in ROWS if name not in LONG])
+
+
+@functools.cache
+def known(name, dtype=np.float64, mirrored=False):
+    """The row in that type, and its exact p; mirrored, -x and n - k, whose exact p is 1 - p."""
+    x, k, tau = ROWS[name]
+    x = x.astype(dtype)
+    x, k = (-x, x.size - k) if mirrored else (x, k)
+    return x, k, tau, to_float64(reference.gradtopk(x, k, tau).p)
+
+
+def test_rows_differ():
+    """Short and long, cold and warm, and of every degree of decision."""
+    assert len({row.x.tobytes() for row in ROWS.values()}) >= 9
+    assert {row.k for row in ROWS.values()} > {1, 2, 20, 100, 500}
+    assert sum(row.k == row.x.size - 1 for row in ROWS.values()) >= 5
+    assert {row.tau for row in ROWS.values()} >= {1e-3, 1e3}
+    assert max(spread(row.x, row.tau) for row in ROWS.values()) > 1e5
+    tiny = undecided = 0
+    for name in ROWS:
+        if name not in LONG:
+            p = known(name)[-1]
+            tiny += int(np.sum((p > 0) & (p < 1e-20)))
+            undecided += int(np.sum((p > 0.05) & (p < 0.95)))
+    assert tiny > 500
+    assert undecided > 500
+
+
+@functools.cache
+def enumerated(n, k, tau):
+    return reference.gradtopk_by_enumeration(_short_row(n), k, tau)
+
+
+def _short_row(n):
+    return np.random.default_rng(n).normal(size=n)
+
+
+@every_method
+@pytest.mark.parametrize("tau", [0.05, 1.0, 20.0])
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 9, 12])
+def test_enumeration(n, tau, method):
+    """The definition: p, the potential and the Jacobian from a list of all subsets, for every k."""
+    x = _short_row(n)
+    for k in range(n + 1):
+        listed = enumerated(n, k, tau)
+        p = stk.gradtopk(x, k, temperature=tau, method=method)
+        assert_close(p, to_float64(listed.p), tolerance(x, tau))
+        phi = stk.gradtopk.potential(x, k, temperature=tau, method=method)
+        scale = max(1.0, abs(float(listed.potential)), k * np.abs(x).max())
+        assert abs(phi - float(listed.potential)) <= 1e-13 * scale
+        pairs = np.array([to_float64(row) for row in listed.pairs])
+        exact = to_float64(listed.p)
+        covariance = pairs - np.outer(exact, exact)
+        assert_close(matrix(x, k, tau, method), covariance, tangent_tolerance(x, tau))
+        if k in (0, n):
+            np.testing.assert_array_equal(p, np.full(n, k / n))
+
+
+@every_method
+@both_dtypes
+@every_row
+def test_value(name, dtype, method):
+    """p against 80 digits; in float32 against those of the rounded row."""
+    if dtype is np.float32 and name in LONG:
+        pytest.skip("the reference takes seconds; float32 is judged on the other rows")
+    x, k, tau, exact = known(name, dtype)
+    p = stk.gradtopk(x, k, temperature=tau, method=method)
+    assert p.dtype == dtype
+    assert_close(p, exact, tolerance(x, tau, dtype))
+    assert mass_error(p, k) <= mass_tolerance(dtype)
+
+
+@every_method
+@every_shorter_row
+def test_small_p_and_small_rest(name, method):
+    """thm-grad-marginals: p and, as gradtopk(-x, n - k), 1 - p keep their digits when small."""
+    for mirrored in (False, True):
+        x, k, tau, exact = known(name, np.float64, mirrored)
+        p = stk.gradtopk(x, k, temperature=tau, method=method)
+        assert_relatively_close(p, exact, x, tau)
+
+
+@every_method
+@pytest.mark.parametrize("gap", [5.0, 40.0, 150.0, 300.0])
+@pytest.mark.parametrize(("n", "k"), [(2, 1), (9, 4), (60, 20), (300, 7), (300, 293)])
+def test_big_gap(n, k, gap, method):
+    """k entries stand apart, so a loser enters at the cost of the whole gap: p about e^-2gap.
+
+    It is there that a threshold in mid-gap, pi = e^-gap, leaves half of p to P(N = k).
+    """
+    rng = np.random.default_rng(n + k)
+    far = np.concatenate([np.full(k, gap), np.full(n - k, -gap)])
+    scattered = far + rng.normal(size=n)
+    partly_lost = np.where(rng.random(n) < 0.5, far, np.minimum(far, 2 * far))
+    assert np.unique(scattered).size == n
+    for x in (far, scattered, partly_lost):
+        exact = to_float64(reference.gradtopk(x, k).p)
+        p = stk.gradtopk(x, k, method=method)
+        assert_close(p, exact, tolerance(x, 1.0))
+        assert_relatively_close(p, exact, x, 1.0)
+        mirrored = stk.gradtopk(-x, n - k, method=method)
+        exact = to_float64(reference.gradtopk(-x, n - k).p)
+        assert_relatively_close(mirrored, exact, x, 1.0)
+    if gap >= 40:
+        assert 0 < stk.gradtopk(far, k, method=method)[-1] < 1e-30
+
+
+# ------------------------------------------------------------------------------ generated rows
+
+
+class Problem(NamedTuple):
+    x: np.ndarray
+    k: int
+    tau: float
+    kind: str
+    seed: int
+    scale: float
+    offset: float
+
+    def __repr__(self):
+        """All but the entries, which follow from the rest (see `problems`)."""
+        x, *rest = zip(self._fields, self, strict=True)
+        return f"Problem(n={x[1].size}, {', '.join(f'{name}={v!r}' for name, v in rest)})"
+
+
+KINDS = {
+    "normal": lambda rng, n: rng.normal(size=n),
+    "uniform": lambda rng, n: rng.uniform(-1, 1, size=n),
+    "ties": lambda rng, n: np.round(2 * rng.normal(size=n)),
+    "clusters": lambda rng, n: rng.integers(3, size=n) + 1e-4 * rng.normal(size=n),
+    "outlier": lambda rng, n: np.append(rng.normal(size=n - 1), rng.choice([-1e3, 1e3])),
+    "magnitudes": lambda rng, n: rng.normal(size=n) * 10.0 ** rng.uniform(-6, 6, size=n),
+    "constant": lambda rng, n: np.full(n, rng.normal()),
+}
+SHORT = (2, 3, 5, 7, 13, 31)
+MEDIUM = (*SHORT, 33, 100, 257, 1000)
+
+
+@st.composite
+def problems(draw, lengths=MEDIUM):
+    """A row of one of KINDS at a scale of 1e-9..1e9 and an offset to 1e6, with k and temperature.
+
+    The temperature follows the scale, so that R runs from 1e-2 to 1e9 and not to 1e18.
+    """
+    kind = draw(st.sampled_from(sorted(KINDS)))
+    n = draw(st.sampled_from(lengths))
+    seed = draw(st.integers(0, 2**32 - 1))
+    scale = 10.0 ** draw(st.integers(-9, 9))
+    offset = draw(st.sampled_from([0.0, 1.0, -1e3, 1e6]))
+    x = scale * KINDS[kind](np.random.default_rng(seed), n) + offset
+    k = draw(st.sampled_from([1, n - 1]) | st.integers(1, n - 1))
+    tau = scale * 10.0 ** draw(st.floats(-2, 2))
+    return Problem(x, k, tau, kind, seed, scale, offset)
+
+
+def test_generated_rows_vary():
+    """The strategy is not stuck: kinds, lengths, scales, offsets, k and the entries all vary."""
+    seen = []
+
+    @bounded(300)
+    @given(problems())
+    def collect(problem):
+        seen.append(problem)
+
+    collect()
+    assert {p.kind for p in seen} == set(KINDS)
+    assert {p.x.size for p in seen} == set(MEDIUM)
+    assert min(p.scale for p in seen) <= 1e-8
+    assert max(p.scale for p in seen) >= 1e8
+    assert {p.offset for p in seen} == {0.0, 1.0, -1e3, 1e6}
+    assert sum(p.k == 1 for p in seen) > 30
+    assert sum(p.k == p.x.size - 1 for p in seen) > 30
+    assert sum(1 < p.k < p.x.size - 1 for p in seen) > 50
+    assert len({p.x.tobytes() for p in seen}) > 180
+    spreads = [spread(p.x, p.tau) for p in seen]
+    assert sum(r == 0 for r in spreads) > 10
+    assert sum(r > 100 for r in spreads) > 10
+    assert sum(0.1 < r < 100 for r in spreads) > 30
+
+
+@every_method
+@bounded(40)
+@given(problems(SHORT))
+def test_generated_rows(method, problem):
+    """p against 80 digits on rows of every kind, small p by their own digits."""
+    x, k, tau = problem[:3]
+    exact = to_float64(reference.gradtopk(x, k, tau).p)
+    p = stk.gradtopk(x, k, temperature=tau, method=method)
+    assert_close(p, exact, tolerance(x, tau))
+    assert_relatively_close(p, exact, x, tau)
+
+
+@every_method
+@both_dtypes
+@bounded(60)
+@given(problems())
+def test_range_and_sum(dtype, method, problem):
+    """thm-grad-range: 0 <= p <= 1 and sum p = k; strictly between where float64 can say so."""
+    x, k, tau = problem.x.astype(dtype), problem.k, problem.tau
+    p = stk.gradtopk(x, k, temperature=tau, method=method)
+    assert p.dtype == dtype
+    assert np.all((p >= 0) & (p <= 1))
+    assert mass_error(p, k) <= mass_tolerance(dtype)
+    if x.size > 1 and spread(x, tau) < 15 and dtype is np.float64:
+        assert np.all(p > 0)
+        assert np.all(p[x < x.max()] < 1)
+
+
+@every_method
+@bounded(60)
+@given(problems())
+def test_monotone(method, problem):
+    """thm-grad-monotone: x_i >= x_j implies p_i >= p_j, to a few units of the last place."""
+    x, k, tau = problem[:3]
+    p = stk.gradtopk(x, k, temperature=tau, method=method)
+    order = np.argsort(x, kind="stable")
+    ordered = p[order]
+    slack = 32 * EPS[np.float64] * np.maximum(ordered[1:], ordered[:-1])
+    assert np.all(np.diff(ordered) >= -slack)
+    equal = np.diff(x[order]) == 0
+    assert np.all(np.abs(np.diff(ordered))[equal] <= slack[equal])
+
+
+def test_strictly_monotone():
+    """thm-grad-monotone: the converse holds too, no curve saturates; odds differ by no more."""
+    x = np.array([9.0, 8.0, 0.5, 0.0, -8.0, -9.0])
+    for k in range(1, 6):
+        p = stk.gradtopk(x, k, temperature=4.0)
+        assert np.all(np.diff(p) < 0)
+        odds = np.log(p) - np.log1p(-p)
+        # P(i, not j) = e^(z_i - z_j) P(j, not i): the logits of p are further apart than z is.
+        assert np.all(-np.diff(odds) >= -np.diff(x) / 4.0 - 1e-12)
+
+
+@every_method
+@bounded(40)
+@given(problems(), st.integers(-(2**30), 2**30))
+def test_shift_invariance(method, problem, shift):
+    """thm-grad-invariance: p(x + c) = p(x), for integers, whose sum is exact; p(ax; a tau)."""
+    unit = problem.scale / 1024
+    x, tau = np.round((problem.x - problem.offset) / unit), problem.tau / unit
+    options = {"method": method}
+    p = stk.gradtopk(x, problem.k, temperature=tau, **options)
+    shifted = stk.gradtopk(x + shift, problem.k, temperature=tau, **options)
+    assert_close(shifted, p, 2 * tolerance(x, tau))
+    scaled = stk.gradtopk(8 * x, problem.k, temperature=8 * tau, **options)
+    assert_close(scaled, p, 2 * tolerance(x, tau))
+
+
+@every_method
+@bounded(40)
+@given(problems(), st.integers(0, 2**32 - 1))
+def test_permutation_equivariance(method, problem, seed):
+    """thm-grad-invariance: permuting x permutes p."""
+    x, k, tau = problem[:3]
+    order = np.random.default_rng(seed).permutation(x.size)
+    p = stk.gradtopk(x, k, temperature=tau, method=method)
+    permuted = stk.gradtopk(x[order], k, temperature=tau, method=method)
+    assert_close(permuted, p[order], 2 * tolerance(x, tau))
+
+
+@both_dtypes
+@bounded(60)
+@given(problems())
+def test_methods_agree(dtype, problem):
+    """contour and dp, which share no formula, end at the same p and the same potential."""
+    x, k, tau = problem.x.astype(dtype), problem.k, problem.tau
+    both = [stk.gradtopk(x, k, temperature=tau, method=m) for m in ("contour", "dp")]
+    assert_close(both[0], both[1].astype(np.float64), 2 * tolerance(x, tau, dtype))
+    phi = [stk.gradtopk.potential(x, k, temperature=tau, method=m) for m in ("contour", "dp")]
+    scale = max(k * float(np.abs(x).max()), k * tau * (1 + spread(x, tau)))
+    assert abs(float(phi[0]) - float(phi[1])) <= mass_tolerance(dtype) * scale
+
+
+@pytest.mark.parametrize("kind", ["normal", "ties"])
+def test_convergence_rate(kind):
+    """thm-grad-convergence: ||p - T_k||_1 <= 2 k (n - k) e^(-g/tau), and so p -> T_k if g > 0."""
+    rng = np.random.default_rng(5)
+    n = 20
+    gaps = 0
+    for k in (1, 7, 10, 19):
+        for _ in range(8):
+            x = KINDS[kind](rng, n)
+            ordered = np.sort(x)[::-1]
+            gap = ordered[k - 1] - ordered[k]
+            if gap == 0:
+                continue
+            gaps += 1
+            for ratio in (1.1, 5.1, 12.0, 25.0, 60.0):
+                tau = gap / ratio
+                distance = np.abs(
+                    stk.gradtopk(x, k, temperature=tau) - reference.hardtopk(x, k)
+                ).sum()
+                bound = 2 * k * (n - k) * math.exp(-ratio)
+                assert distance <= bound + n * tolerance(x, tau)
+    assert gaps >= 8
+    # Two clusters show that neither the rate nor its constant can be improved.
+    x = np.repeat([1.0, 0.0], [7, 13])
+    distance = np.abs(stk.gradtopk(x, 7, temperature=1 / 20) - x).sum()
+    assert distance == pytest.approx(2 * 7 * 13 * math.exp(-20), rel=1e-4)
+
+
+# ------------------------------------------------------------------------------ the potential
+
+
+@every_method
+@bounded(60)
+@given(problems())
+def test_bounds_of_potential(method, problem):
+    """thm-grad-potential: s_k <= phi <= s_k + tau log C(n, k)."""
+    x, k, tau = problem[:3]
+    phi = stk.gradtopk.potential(x, k, temperature=tau, method=method)
+    lower = reference.sum_of_largest(x, k)
+    subsets = special.gammaln(x.size + 1) - special.gammaln(k + 1) - special.gammaln(x.size - k + 1)
+    rounding = 1e-12 * max(k * np.abs(x).max(), tau * x.size)
+    assert lower - rounding <= phi <= lower + tau * subsets + rounding
+    if problem.kind == "constant":  # attained: every subset weighs the same
+        assert phi == pytest.approx(lower + tau * subsets, abs=rounding)
+
+
+@every_method
+@both_dtypes
+@every_shorter_row
+def test_potential(name, dtype, method):
+    """thm-grad-potential: phi = tau log Z_k against 80 digits, log Z_k itself at temperature 1."""
+    x, k, tau = known(name, dtype)[:3]
+    exact = float(reference.gradtopk(x, k, tau).potential)
+    phi = stk.gradtopk.potential(x, k, temperature=tau, method=method)
+    assert phi.dtype == dtype
+    scale = max(1.0, abs(exact), k * float(np.abs(x).max()))
+    assert abs(float(phi) - exact) <= (1e-13 if dtype is np.float64 else 1e-6) * scale
+    if tau == 1.0 and spread(x, tau) < 100:
+        shift = float(x.mean())
+        total = reference.elementary_symmetric([float(v) - shift for v in x], k)
+        assert float(mp.log(total) + k * shift) == pytest.approx(exact, abs=1e-12 * scale)
+
+
+@pytest.mark.parametrize("tau", [0.3, 1.0, 5.0])
+@pytest.mark.parametrize(("n", "k"), [(2, 1), (11, 4), (40, 39), (130, 61)])
+def test_potential_has_gradient_p(n, k, tau):
+    """thm-grad-potential: grad phi = p, by central differences."""
+    x = np.random.default_rng(n).normal(size=n)
+    h = 1e-4 * tau
+    up, down = (stk.gradtopk.potential(x + s * h * np.eye(n), k, temperature=tau) for s in (1, -1))
+    # h^2 phi'''/6 is below h^2/(6 tau^2); phi is rounded at eps |phi|/h.
+    assert_close((up - down) / (2 * h), stk.gradtopk(x, k, temperature=tau), 1e-8)
+
+
+# ------------------------------------------------------------------------------- derivatives
+
+
+SMOOTH = [
+    (2, 1, 1.0),
+    (5, 3, 0.3),
+    (13, 12, 2.0),
+    (33, 1, 0.5),
+    (40, 11, 0.2),
+    (64, 32, 1.0),
+    (64, 60, 50.0),
+]
+every_smooth_row = pytest.mark.parametrize(("n", "k", "tau"), SMOOTH)
+
+
+@every_method
+@both_dtypes
+@every_smooth_row
+def test_jvp(n, k, tau, dtype, method):
+    """thm-grad-jacobian: tau J v = Cov(S) v, from exact pair marginals."""
+    rng = np.random.default_rng(n + k)
+    x, dx = rng.normal(size=(2, n)).astype(dtype)
+    p, dp = stk.gradtopk.jvp(x, k, dx, temperature=tau, method=method)
+    assert p.dtype == dp.dtype == dtype
+    np.testing.assert_array_equal(p, stk.gradtopk(x, k, temperature=tau, method=method))
+    expected = tau * to_float64(reference.gradtopk_jvp(x, k, dx, tau))
+    assert np.abs(expected).max() > 1e-3
+    atol = tangent_tolerance(x, tau, dtype) * max(1.0, float(np.abs(dx).max()))
+    assert_close(tau * dp.astype(np.float64), expected, atol)
+    pulled = stk.gradtopk.vjp(x, k, temperature=tau, method=method)[1](dx)
+    assert_close(tau * pulled.x.astype(np.float64), expected, atol)
+    assert pulled.k is None
+
+
+@every_method
+@every_smooth_row
+def test_derivative_in_temperature(n, k, tau, method):
+    """thm-grad-jacobian: dp/dtau = -J z, alone, together with dx, and pulled back."""
+    x, dx, u = np.random.default_rng(n * k).normal(size=(3, n))
+    options = {"temperature": tau, "method": method}
+    in_tau = to_float64(reference.gradtopk_jvp(x, k, 0 * x, tau, 1.0))
+    difference = to_float64(reference.gradtopk_jvp_by_difference(x, k, 0 * x, tau, 1.0))
+    assert_close(in_tau, difference, 1e-15 * max(1.0, np.abs(in_tau).max()))
+    in_x = to_float64(reference.gradtopk_jvp(x, k, dx, tau))
+    scale = max(1.0, np.abs(in_x).max(), np.abs(in_tau).max())
+    atol = 10 * tangent_tolerance(x, tau) * scale
+    assert_close(stk.gradtopk.jvp(x, k, 0 * x, dtemperature=1.0, **options)[1], in_tau, atol)
+    together = stk.gradtopk.jvp(x, k, dx, dtemperature=-0.2, **options)[1]
+    assert_close(together, in_x - 0.2 * in_tau, atol)
+    pulled = stk.gradtopk.vjp(x, k, **options)[1](u)
+    assert pulled.temperature == pytest.approx(u @ in_tau, abs=atol * np.abs(u).sum())
+
+
+def test_temperature_moves_generated_rows():
+    """dp/dtau is of some size in the rows above, so that agreeing with it means something."""
+    sizes = []
+    for n, k, tau in SMOOTH:
+        x = np.random.default_rng(n * k).normal(size=(3, n))[0]
+        sizes.append(tau * np.abs(to_float64(reference.gradtopk_jvp(x, k, 0 * x, tau, 1.0))).max())
+    assert sum(size > 1e-2 for size in sizes) >= 5
+
+
+@every_method
+@bounded(30)
+@given(problems((2, 3, 7, 13, 33, 60)), st.integers(0, 2**32 - 1))
+def test_jacobian(method, problem, seed):
+    """thm-grad-jacobian: symmetric, positive semidefinite, rows sum to 0, off the diagonal <= 0.
+
+    The last says that the events i in S repel each other.
+    """
+    x, k, tau = problem[:3]
+    n = x.size
+    jacobian = matrix(x, k, tau, method)
+    atol = tangent_tolerance(x, tau)
+    assert_close(jacobian, jacobian.T, atol)
+    assert_close(jacobian.sum(axis=0), np.zeros(n), n * atol)
+    assert_close(jacobian.sum(axis=1), np.zeros(n), n * atol)
+    assert np.all(jacobian[~np.eye(n, dtype=bool)] <= atol)
+    assert np.linalg.eigvalsh((jacobian + jacobian.T) / 2).min() >= -n * atol
+    p = stk.gradtopk(x, k, temperature=tau, method=method)
+    assert_close(np.diag(jacobian), p * (1 - p), atol)
+
+    u, v = np.random.default_rng(seed).normal(size=(2, n))
+    _, dp = stk.gradtopk.jvp(x, k, v, temperature=tau, method=method)
+    _, pullback = stk.gradtopk.vjp(x, k, temperature=tau, method=method)
+    pairing = tau * (u @ dp - pullback(u).x @ v)
+    assert abs(pairing) <= n * atol * np.abs(u).max() * np.abs(v).max()
+
+
+@every_method
+@pytest.mark.parametrize("n", [5, 33, 257])
+def test_jvp_by_difference(n, method):
+    """thm-grad-jacobian on rows too long for pair marginals: the package's own p, differenced."""
+    rng = np.random.default_rng(n)
+    for k in (1, n // 3, n - 1):
+        x, dx = rng.normal(size=(2, n))
+        h = 1e-5
+        up, down = (stk.gradtopk(x + s * h * dx, k, method="dp") for s in (1, -1))
+        dp = stk.gradtopk.jvp(x, k, dx, method=method)[1]
+        assert_close(dp, (up - down) / (2 * h), 3e-9)
+
+
+def test_conditioning():
+    """prop-grad-conditioning: sum_j |d log p_i/dz_j| = 2 (1 - p_i), so p is known as well as z is.
+
+    First on exact pairs; then an error of d in every z moves log p by less than 2 d.
+    """
+    for n, k in ((5, 2), (12, 7), (30, 29)):
+        x = np.random.default_rng(n).normal(size=n) * 3
+        p, pairs = reference.gradtopk(x, k).p, reference.gradtopk_pairs(x, k)
+        for i in range(n):
+            moved = mp.fsum(abs(pairs[i][j] / p[i] - p[j]) for j in range(n))
+            assert abs(moved - 2 * (1 - p[i])) < 1e-60
+
+    rng = np.random.default_rng(41)
+    largest = 0.0
+    for n, k, scale in ((10, 3, 1.0), (100, 60, 10.0), (400, 5, 30.0)):
+        x, error = scale * rng.normal(size=n), 1e-3 * rng.choice([-1.0, 1.0], size=n)
+        p, q = stk.gradtopk(x, k), stk.gradtopk(x + error, k)
+        normal = p > TINY
+        change = np.abs(np.log(q[normal] / p[normal]))
+        largest = max(largest, change.max())
+        assert np.all(change <= 2e-3 + 1e-10)
+    assert largest > 1e-3
+
+
+# ------------------------------------------------------------------------------- special cases
+
+
+@every_method
+@bounded(60)
+@given(problems())
+def test_k1_is_softmax(method, problem):
+    """prop-grad-k1: softmax at k = 1, and log Z_1 is logsumexp."""
+    x, _, tau = problem[:3]
+    z = (x - x.max()) / tau
+    p = stk.gradtopk(x, 1, temperature=tau, method=method)
+    expected = special.softmax(z)
+    # An error of z by eps R moves log p by as much, twice.
+    assert_close(p, expected, 1e-15 + 4 * EPS[np.float64] * min(spread(x, tau), 750.0))
+    phi = stk.gradtopk.potential(x, 1, temperature=tau, method=method)
+    exact = x.max() + tau * special.logsumexp(z)
+    assert abs(phi - exact) <= 1e-13 * max(abs(exact), np.abs(x).max(), tau)
+
+
+@every_method
+@bounded(60)
+@given(problems())
+def test_complement(method, problem):
+    """prop-grad-complement: p(x, k) + p(-x, n - k) = 1."""
+    x, k, tau = problem[:3]
+    p = stk.gradtopk(x, k, temperature=tau, method=method)
+    q = stk.gradtopk(-x, x.size - k, temperature=tau, method=method)
+    assert_close(p + q, np.ones(x.size), 2 * tolerance(x, tau))
+    phi = stk.gradtopk.potential(x, k, temperature=tau, method=method)
+    mirrored = stk.gradtopk.potential(-x, x.size - k, temperature=tau, method=method)
+    # Z_k(z) = e^(sum z) Z_(n-k)(-z): leaving out is choosing.
+    scale = x.size * max(np.abs(x).max(), tau)
+    assert abs(phi - mirrored - math.fsum(x)) <= 1e-12 * scale
+
+
+@pytest.mark.parametrize("curve", ["sigmoid", "laplace", "normal"])
+@bounded(40)
+@given(problems())
+def test_complement_thretopk(curve, problem):
+    """thm-complement in float32: the same symmetry of the threshold operator's odd curves."""
+    x, k, tau = problem.x.astype(np.float32), problem.k, problem.tau
+    p = stk.thretopk(x, k, temperature=tau, curve=curve)
+    q = stk.thretopk(-x, x.size - k, temperature=tau, curve=curve)
+    assert_close(p.astype(np.float64) + q, np.ones(x.size), 2 * tolerance(x, tau, np.float32))
+
+
+@every_method
+def test_largest_false(method):
+    """The k smallest are the k largest of -x."""
+    x = np.random.default_rng(42).normal(size=50)
+    p = stk.gradtopk(x, 12, largest=False, method=method)
+    np.testing.assert_array_equal(p, stk.gradtopk(-x, 12, method=method))
+
+
+def test_unknown_method():
+    with pytest.raises(ValueError, match=r"method.*'newton'"):
+        stk.gradtopk(np.ones(3), 1, method="newton")
+
+
+# ------------------------------------------------------------------------------ the recursion
+
+
+def test_recursion_on_easy_rows():
+    """prop-grad-recursion: right for small k and a small spread."""
+    rng = np.random.default_rng(43)
+    x = 0.5 * rng.normal(size=(20, 30))
+    for k in (1, 2, 3, 5):
+        p = stk.gradtopk(x, k, method="recursion")
+        assert_close(p, stk.gradtopk(x, k), 1e-12)
+
+
+def test_recursion_fails_where_contour_does_not():
+    """prop-grad-recursion: NaN, or finite and far off, on rows of no special kind."""
+    x = 3 * np.random.default_rng(100).normal(size=(100, 100))
+    wrong = 0
+    for k, least_lost in ((10, 1), (20, 50)):
+        p = stk.gradtopk(x, k, method="recursion")
+        right = stk.gradtopk(x, k, method="contour")
+        finite = np.isfinite(p).all(axis=1)
+        assert np.sum(~finite) >= least_lost
+        off = np.where(finite, np.abs(np.nan_to_num(p) - right).max(axis=1), 0.0)
+        for i in np.flatnonzero(off > 0.1):
+            wrong += 1
+            exact = to_float64(reference.gradtopk(x[i], k).p)
+            assert np.abs(p[i] - exact).max() > 0.1
+            assert_close(right[i], exact, tolerance(x[i], 1.0))
+    assert wrong >= 3
+
+
+# ------------------------------------------------------------- what the contour method rests on
+
+
+def pmf(pi):
+    """The law of N, a sum of independent coins, from sums of positive terms."""
+    law = np.ones(1)
+    for probability in pi:
+        law = np.convolve(law, [1 - probability, probability])
+    return law
+
+
+def tilted(z, mean):
+    """pi = sigmoid(z - l) with sum pi = mean, and l."""
+    low, high = z.min() - 60.0, z.max() + 60.0
+    while low < (middle := 0.5 * (low + high)) < high:
+        low, high = (middle, high) if special.expit(z - middle).sum() >= mean else (low, middle)
+    return special.expit(z - low), low
+
+
+def coins():
+    """(pi, k) of many sums of coins of mean k - 1/2, from nearly certain to undecided."""
+    rng = np.random.default_rng(44)
+    for n in (1, 2, 3, 8, 40, 300):
+        for scale in (1e-3, 1.0, 5.0, 50.0):
+            for k in sorted({1, (n + 1) // 2, n}):
+                yield tilted(scale * rng.normal(size=n), k - 0.5)[0], k
+    for k in (1, 5):  # nearly Poisson, and its mirror image
+        pi = np.full(4000, (k - 0.5) / 4000)
+        yield pi, k
+        yield 1 - pi, 4000 - k + 1
+    yield np.array([1 - 1e-12] * 6 + [1e-12] * 20 + [0.5]), 7
+
+
+def test_coins_vary():
+    variances = [float(np.sum(pi * (1 - pi))) for pi, _ in coins()]
+    assert min(variances) < 0.26
+    assert max(variances) > 50
+    assert len({round(v, 6) for v in variances}) > 30
+
+
+def test_tilt():
+    """thm-grad-tilt: given N = k, coins of odds e^(z - l) are the k-subset, whatever l is.
+
+    p_i = pi_i P(N - coin i = k - 1)/P(N = k), and the weights are as stated.
+    """
+    x = np.random.default_rng(45).normal(size=14) * 2
+    z = reference.exact(x)
+    for k in (1, 5, 13):
+        exact = reference.gradtopk(x, k)
+        for l in (mp.mpf(-3), mp.mpf(0), mp.mpf("0.7"), mp.mpf(9)):
+            pi = [1 / (1 + mp.exp(l - v)) for v in z]
+            at_k = _coins_mp(pi)[k]
+            for i, p in enumerate(exact.p):
+                rest = _coins_mp(pi[:i] + pi[i + 1 :])
+                assert abs(pi[i] * rest[k - 1] / at_k / p - 1) < 1e-60
+            weights = mp.fsum(mp.log1p(mp.exp(v - l)) for v in z)
+            assert abs(k * l + weights + mp.log(at_k) - exact.potential) < 1e-60
+
+
+def _coins_mp(pi):
+    law = [reference.ONE]
+    for q in pi:
+        law = [
+            (law[a] * (1 - q) if a < len(law) else 0) + (law[a - 1] * q if a else 0)
+            for a in range(len(law) + 1)
+        ]
+    return law
+
+
+def test_mass_at_k():
+    """thm-grad-mass: if sum pi = k - 1/2, then P(N = k)/P(N = k - 1) lies in [1/3, 3].
+
+    Hence P(N = k) is a third of the largest at least, and that is 3/4/(1 + 4 sqrt v) at least, with
+    v = sum pi (1 - pi) >= 1/4.
+    """
+    ratios = []
+    for pi, k in coins():
+        law, v = pmf(pi), float(np.sum(pi * (1 - pi)))
+        assert float(pi.sum()) == pytest.approx(k - 0.5, abs=1e-9)
+        assert v >= 0.25 - 1e-12
+        ratios.append(law[k] / law[k - 1])
+        assert 1 / 3 - 1e-12 <= ratios[-1] <= 3 + 1e-12
+        assert law.max() == pytest.approx(max(law[k], law[k - 1]), rel=1e-12)
+        assert law.max() >= 0.75 / (1 + 4 * math.sqrt(v))
+        assert law[k] >= 0.25 / (1 + 4 * math.sqrt(v))
+    assert min(ratios) < 0.6
+    assert max(ratios) > 1.7
+
+
+def coefficients(pi, k, nodes):
+    """w_j and c_j = w_j^-k prod(1 + pi (w_j - 1))/M at the M-th roots of 1."""
+    theta = 2 * np.pi * np.arange(nodes) / nodes
+    w = np.exp(1j * theta)
+    product = np.ones(nodes, dtype=complex)
+    for probability in pi:
+        product *= 1 + probability * (w - 1)
+    return theta, w, np.exp(-1j * k * theta) * product / nodes
+
+
+def test_aliasing():
+    """thm-grad-aliasing: M nodes give sum_r P(N = k + r M); the rest is what Bernstein allows.
+
+    With t = M - 1/2, the distance from the mean: at most 2 exp(-t^2/(2 (v + t/3))).
+    """
+    closest = 0.0
+    for pi, k in coins():
+        law, v = pmf(pi), float(np.sum(pi * (1 - pi)))
+        for nodes in (1, 2, 5, 12, 40, len(pi) + 1):
+            _, _, c = coefficients(pi, k, nodes)
+            folded = law[k % nodes :: nodes].sum()
+            assert abs(c.sum() - folded) <= 1e-12
+            aliased = np.delete(law, k)[np.delete(np.arange(law.size), k) % nodes == k % nodes]
+            t = nodes - 0.5
+            bound = 2 * math.exp(-(t**2) / (2 * (v + t / 3)))
+            assert aliased.sum() <= bound
+            if bound > 1e-300:
+                closest = max(closest, aliased.sum() / bound)
+            if nodes == len(pi) + 1:
+                assert aliased.size == 0
+    assert closest > 0.1
+
+
+def nodes_for(v, eps):
+    """How many nodes the theorems call for: M for aliasing below eps P(N = k), and those kept."""
+    exponent = math.log(2 / eps) + math.log(4 * (1 + 4 * math.sqrt(v)))
+    count = math.ceil(0.5 + exponent / 3 + math.sqrt(exponent**2 / 9 + 2 * exponent * v))
+    kept = sum(
+        2 * v * math.sin(math.pi * j / count) ** 2 <= exponent
+        for j in range(min(count // 2, 200) + 1)
+    )
+    return count, kept, exponent
+
+
+def test_nodes():
+    """thm-grad-nodes: |1 + pi (w - 1)|^2 = 1 - 4 pi (1 - pi) sin^2(theta/2), so most nodes vanish.
+
+    |c_j| <= exp(-2 v sin^2(theta_j/2))/M; what is left is at most 32 nodes for every n, k and v.
+    """
+    rng = np.random.default_rng(46)
+    pi, theta = rng.random(1000), rng.uniform(-np.pi, np.pi, size=1000)
+    modulus = np.abs(1 + pi * (np.exp(1j * theta) - 1)) ** 2
+    assert_close(modulus, 1 - 4 * pi * (1 - pi) * np.sin(theta / 2) ** 2, 1e-14)
+    for pi, k in coins():
+        v = float(np.sum(pi * (1 - pi)))
+        theta, _, c = coefficients(pi, k, 64)
+        assert np.all(np.abs(c) <= np.exp(-2 * v * np.sin(theta / 2) ** 2) / 64 * (1 + 1e-12))
+    for eps, most in ((2.0**-52, 32), (2.0**-23, 18)):
+        kept = [nodes_for(v, eps)[1] for v in np.geomspace(0.25, 1e14, 300)]
+        assert max(kept) <= most
+        exponent = nodes_for(1e14, eps)[2]
+        assert kept[-1] <= exponent / math.pi + 2
+
+
+def test_nodes_suffice():
+    """thm-grad-aliasing with thm-grad-nodes: P(N = k) to eps from the nodes that are called for."""
+    fewer = 0
+    for pi, k in coins():
+        law, v = pmf(pi), float(np.sum(pi * (1 - pi)))
+        count, _, exponent = nodes_for(v, 2.0**-52)
+        theta, _, c = coefficients(pi, k, count)
+        kept = 2 * v * np.sin(theta / 2) ** 2 <= exponent
+        fewer += int(not kept.all())
+        # Every coin is one more rounding.
+        assert abs(c[kept].sum() - law[k]) <= (pi.size + 10) * 2.0**-52 * law[k]
+    assert fewer >= 3
+
+
+def test_marginals():
+    """thm-grad-marginals: p = pi + pi (1 - pi) sum_j [A - B + g B pi]/[1 - g pi (1 - pi)].
+
+    And the sum is what the complex one is: p = sum_j c pi w/(1 + pi (w - 1)), c of sum 1.
+    """
+    rng = np.random.default_rng(47)
+    for n, k, scale in ((3, 1, 1.0), (20, 9, 2.0), (80, 79, 1.0), (120, 50, 0.3)):
+        z = scale * rng.normal(size=n)
+        exact = to_float64(reference.gradtopk(z, k).p)
+        pi, _ = tilted(z, k - 0.5)
+        theta, w, c = coefficients(pi, k, n + 1)
+        c = c / c.sum().real
+        direct = (c * pi[:, None] * w / (1 + pi[:, None] * (w - 1))).sum(axis=1)
+        assert_close(direct.imag, np.zeros(n), 1e-12)
+        assert_close(direct.real, exact, 1e-12)
+        g, s, upper = 2 * (1 - np.cos(theta)), (pi * (1 - pi))[:, None], pi[:, None]
+        # A node at -1 meets a coin of 1/2 in 0/0: c holds the same factor. None is there.
+        terms = ((c * w).real - c.real + g * c.real * upper) / (1 - g * s)
+        assert_close(pi + (s * terms).sum(axis=1), exact, 1e-12)
+        # Node by node: (w - 1)/(1 + pi (w - 1)), its real part with the weight c.
+        single = c * (w - 1) / (1 + upper * (w - 1))
+        assert_close(terms, single.real, 1e-10)
+
+
+# --------------------------------------------------------------------------------- long rows
+
+
+def few_values(values, counts, k):
+    """p for each of the two or three values of a row: they are hypergeometric sums.
+
+    N_g entries of group g are chosen with P ~ prod_g C(n_g, N_g) e^(N_g z_g), and p_g = E N_g/n_g.
+    Log weights are running sums of log ratios, in long double, kept to e^-60 of the largest.
+    """
+    values = np.asarray(values, dtype=np.longdouble)
+    tilt = tilted(np.repeat(np.float64(values), counts), k)[1]
+    laws = []
+    for value, count in zip(values, counts, strict=True):
+        j = np.arange(count, dtype=np.longdouble)
+        steps = np.log((count - j) / (j + 1)) + (value - tilt)
+        logs = np.concatenate([[np.longdouble(0)], np.cumsum(steps)])
+        kept = np.flatnonzero(logs > logs.max() - 60)
+        weights = np.exp(logs[kept[0] : kept[-1] + 1] - logs.max())
+        laws.append((int(kept[0]), np.asarray(weights, dtype=np.float64)))
+    p = []
+    for g, count in enumerate(counts):
+        first, weights = laws[g]
+        start, others = 0, np.ones(1)
+        for h, (offset, law) in enumerate(laws):
+            if h != g:
+                start, others = start + offset, np.convolve(others, law)
+        chosen = first + np.arange(weights.size)
+        rest = k - chosen - start
+        inside = (rest >= 0) & (rest < others.size)
+        joint = weights[inside] * others[rest[inside]]
+        p.append(np.sum(joint * chosen[inside]) / np.sum(joint) / count)
+    return np.array(p)
+
+
+def test_few_values_by_enumeration():
+    """The closed form that long rows are judged by, against all subsets."""
+    for values, counts in (((0.0, 1.5), (4, 6)), ((-2.0, 0.5, 1.0), (3, 4, 4))):
+        x = np.repeat(values, counts)
+        for k in (1, 5, x.size - 1):
+            exact = to_float64(reference.gradtopk_by_enumeration(x, k, 1.0).p)
+            assert_close(np.repeat(few_values(values, counts, k), counts), exact, 1e-15)
+
+
+GROUPS = {
+    "two-close": ((0.0, 0.7), (600_000, 400_001)),
+    "two-apart": ((0.0, 14.0), (999_000, 1003)),
+    "three": ((-1.0, 0.3, 2.5), (500_003, 300_000, 200_000)),
+    # A handful of undecided entries among many that are nearly decided.
+    "few-undecided": ((-22.0, 0.0, 22.0), (300_000, 11, 1000)),
+    "some-undecided": ((-18.0, 0.0, 18.0), (300_000, 700, 1000)),
+    "many-undecided": ((-14.0, 0.0, 14.0), (300_000, 20_000, 1000)),
+}
+
+
+@both_dtypes
+@pytest.mark.parametrize("name", GROUPS)
+def test_long_rows_of_few_values(name, dtype):
+    """thm-grad-marginals and thm-grad-nodes up to n = 1e6, against hypergeometric sums."""
+    values, counts = GROUPS[name]
+    values = np.asarray(values, dtype=dtype).astype(np.float64)
+    x = np.repeat(values, counts).astype(dtype)
+    order = np.random.default_rng(48).permutation(x.size)
+    undecided = counts[-1] + counts[1] // 2 if len(counts) == 3 else counts[1]
+    for k in (1000, undecided, x.size // 2):
+        exact = np.repeat(few_values(values, counts, k), counts)
+        p = stk.gradtopk(x[order], k)
+        assert p.dtype == dtype
+        assert_close(p, exact[order], tolerance(x, 1.0, dtype))
+        assert mass_error(p, k) <= mass_tolerance(dtype)
+
+
+@both_dtypes
+def test_long_constant_rows(dtype):
+    """p = k/n for every k."""
+    n = 1_000_000
+    for k in (1, 1000, 500_000, n - 1):
+        p = stk.gradtopk(np.full(n, 2.75, dtype=dtype), k, temperature=0.3)
+        assert_close(p, np.full(n, k / n), tolerance(p, 1.0, dtype))
+        np.testing.assert_allclose(p, k / n, rtol=1e-10 if dtype is np.float64 else 2e-6)
+        assert mass_error(p, k) <= mass_tolerance(dtype)
+
+
+@both_dtypes
+def test_mass_at_one_million(dtype):
+    """thm-grad-range at n = 1e6: the sum is k; softmax at k = 1, 1 - softmax(-x) at k = n - 1."""
+    n = 1_000_003
+    x = np.random.default_rng(49).normal(size=n).astype(dtype)
+    wide = x.astype(np.float64) / 0.2
+    for k in (1, 1000, 500_000, n - 1):
+        p = stk.gradtopk(x, k, temperature=0.2)
+        assert p.min() >= 0
+        assert p.max() <= 1
+        assert mass_error(p, k) <= mass_tolerance(dtype)
+        if k == 1:
+            assert_close(p, special.softmax(wide), tolerance(x, 0.2, dtype))
+        if k == n - 1:
+            assert_close(p, 1 - special.softmax(-wide), tolerance(x, 0.2, dtype))
+
+
+@both_dtypes
+def test_mass_at_ten_million(dtype):
+    """thm-grad-range: the sum is k to the promised accuracy for n up to 1e7."""
+    n = 10_000_000
+    x = np.random.default_rng(50).normal(size=n).astype(dtype)
+    k = n // 3 if dtype is np.float64 else 12_345
+    p = stk.gradtopk(x, k, temperature=0.2)
+    assert p.min() >= 0
+    assert p.max() <= 1
+    assert mass_error(p, k) <= mass_tolerance(dtype)
+
+
+def by_recurrence(z, k):
+    """p of a long row for a small k in float64: prefixes and suffixes, every term positive."""
+    y = np.exp(z - special.logsumexp(z))
+    before, after = np.zeros((2, z.size + 1, k + 1))
+    before[0, 0] = after[-1, 0] = 1.0
+    for i in range(z.size):
+        before[i + 1] = before[i]
+        before[i + 1, 1:] += y[i] * before[i, :-1]
+        after[-2 - i] = after[-1 - i]
+        after[-2 - i, 1:] += y[-1 - i] * after[-1 - i, :-1]
+    others = np.einsum("ia,ia->i", before[:-1, :k], after[1:, k - 1 :: -1])
+    return y * others / before[-1, k]
+
+
+@both_dtypes
+def test_long_rows_of_many_values(dtype):
+    """p of rows past 2^16 entries, none of them equal, for few and for all but few."""
+    n, k, tau = 70_001, 12, 0.5
+    x = np.random.default_rng(51).normal(size=n).astype(dtype)
+    assert np.unique(x).size > 0.9 * n
+    exact = by_recurrence(x.astype(np.float64) / tau, k)
+    assert math.fsum(exact) == pytest.approx(k, abs=1e-10)
+    p = stk.gradtopk(x, k, temperature=tau)
+    assert_close(p, exact, tolerance(x, tau, dtype))
+    np.testing.assert_allclose(p, exact, rtol=1e-10 if dtype is np.float64 else 1e-4)
+    mirrored = stk.gradtopk(-x, n - k, temperature=tau)
+    assert_close(mirrored, 1 - exact, tolerance(x, tau, dtype))
+
+
+@both_dtypes
+def test_derivative_of_long_rows(dtype):
+    """thm-grad-jacobian past 2^16: exact on a constant row; symmetry and sum 0 on another."""
+    n, k = 70_001, 20_000
+    rng = np.random.default_rng(52)
+    v, u = rng.normal(size=(2, n)).astype(dtype)
+    p, dp = stk.gradtopk.jvp(np.zeros(n, dtype=dtype), k, v)
+    # Subsets of equal weight: a variance of q (1 - q), shared out evenly among the others.
+    q = k / n
+    wide = v.astype(np.float64)
+    expected = q * (1 - q) * (wide - (wide.sum() - wide) / (n - 1))
+    atol = tangent_tolerance(p, 1.0, dtype) * float(np.abs(v).max())
+    assert_close(dp, expected, atol)
+
+    x = rng.normal(size=n).astype(dtype)
+    _, dp = stk.gradtopk.jvp(x, k, v, temperature=0.5)
+    _, pullback = stk.gradtopk.vjp(x, k, temperature=0.5)
+    dp, gradient = dp.astype(np.float64), pullback(u).x.astype(np.float64)
+    scale = np.abs(u).sum() * np.abs(v).max()
+    assert abs(u @ dp - gradient @ v) <= tangent_tolerance(x, 0.5, dtype) * scale
+    assert abs(math.fsum(dp)) <= tangent_tolerance(x, 0.5, dtype) * np.abs(v).sum()
+    assert np.abs(dp).max() > 0.1
