@@ -207,7 +207,18 @@ def _value(s: _State) -> Array:
     x = s.call.x
     with np.errstate(all="ignore"):
         # 1 - (1 - x)^power without the difference, which would lose small x.
-        return np.where(s.top, -np.expm1(s.power * np.log1p(-x)), x**s.power)
+        return np.where(s.top, -np.expm1(s.power * np.log1p(-x)), _power(x, s.power))
+
+
+def _power(base: Array, power: Array) -> Array:
+    """base^power, one power for each row.
+
+    NumPy takes another road for an exponent that it sees to be the same for all entries, and with
+    it other last bits; here every entry has its own, so that a row does not depend on the others.
+    """
+    each = np.ascontiguousarray(np.broadcast_to(power, base.shape))
+    result: Array = np.power(base.reshape(-1), each.reshape(-1)).reshape(base.shape)
+    return result
 
 
 def _slopes(s: _State) -> tuple[Array, Array]:
@@ -215,9 +226,9 @@ def _slopes(s: _State) -> tuple[Array, Array]:
     x = s.call.x
     base = np.where(s.top, 1 - x, x)
     with np.errstate(all="ignore"):
-        in_x = s.power * base ** (s.power - 1)
+        in_x = s.power * _power(base, s.power - 1)
         log = np.where(s.top, np.log1p(-x), np.log(x))
-        in_power = np.where(base == 0, base, base**s.power * log)
+        in_power = np.where(base == 0, base, _power(base, s.power) * log)
     return in_x, np.where(s.top, -in_power, in_power)
 
 

@@ -109,7 +109,7 @@ def scores(call: Call) -> Array:
 
 def give_back(call: Call, index: Array, shape: tuple[int, ...]) -> Any:
     """Indices as an array of shape batch + shape, of the kind that x was."""
-    result = np.asarray(index, np.int64).reshape(*call.batch, *shape)
+    result = np.asarray(index, np.int64).reshape((*call.batch, *shape))
     return _arrays.like(call.given, result) if result.ndim else result[()]
 
 
