@@ -1,16 +1,16 @@
 """GradTopK of one row in O(n): a sum of n independent coins, read off a circle.
 
 The k-subset law does not change when the scores are shifted. Shifted so that the tilted
-probabilities pi_i = sigmoid((x_i - l)/tau) sum to about k - 1/2, it is the law of n independent coins
-given that k of them came up, and both k and k - 1 are likely counts (Theorem thm-grad-mass). The
-chance of k is then a trapezoidal sum over a few points w_j of the unit circle
-(Theorems thm-grad-aliasing and -nodes), and so is everything else: an entry enters only through
-its pi (Theorem thm-grad-marginals).
+probabilities pi_i = sigmoid((x_i - l)/tau) sum to about k - 1/2, it is the law of n independent
+coins given that k of them came up, and both k and k - 1 are likely counts (Theorem thm-grad-mass).
+The chance of k is then a trapezoidal sum over a few points w_j of the unit circle (Theorems
+thm-grad-aliasing and -nodes), and so is everything else: an entry enters only through its pi
+(Theorem thm-grad-marginals).
 
-With r = min(pi, 1 - pi), s = pi (1 - pi), u_j = w_j - 1 and g_j = |u_j|^2, products over the entries
-are exponentials of the power sums of r, and sums over the nodes are polynomials in s, as long as
-g s <= RATIO. The few entries that are not are the *core*: they are kept, and treated one by one
-at every node. Their number is bounded by a constant (Proposition prop-grad-core).
+With r = min(pi, 1 - pi), s = pi (1 - pi), u_j = w_j - 1 and g_j = |u_j|^2, products over the
+entries are exponentials of the power sums of r, and sums over the nodes are polynomials in s, as
+long as g s <= RATIO. The few entries that are not are the *core*: they are kept, and treated one
+by one at every node. Their number is bounded by a constant (Proposition prop-grad-core).
 """
 
 from __future__ import annotations
@@ -75,22 +75,22 @@ def cut_of(weight, inv):
 
 
 @summing
-def gather(x, c, inv, d, cut, part_of, sums, core):
+def gather(x, c, inv, d, cut, work, sums, core):
     """Write the sums over the row and its core, r of each entry, negative where pi >= 1/2.
 
-    Returns the size of the core. `part_of`: (4, BLOCK) numbers to work in.
+    Returns the size of the core. `work`: four arrays of BLOCK numbers to work in.
     """
     T = x.dtype.type
     limit = T(cut)
     order = ORDER if limits(inv)[0] < 1e-10 else ORDER_32
-    low, high, low_power, high_power = part_of[0], part_of[1], part_of[2], part_of[3]
+    low, high, low_power, high_power = work
     for m in range(SUMS):
         sums[m] = 0.0
     found = 0
     for start in range(0, x.shape[0], BLOCK):
         part = x[start : start + BLOCK]
         count = part.shape[0]
-        ups, variance, most = T(0), T(0), T(0)
+        ups, variance, near = T(0), T(0), T(0)
         for i in range(count):
             t = (part[i] - c) * inv - d
             e = exp_neg(-abs(t))
@@ -98,14 +98,14 @@ def gather(x, c, inv, d, cut, part_of, sums, core):
             s = r * (T(1) - r)
             far = r if s <= limit else T(0)
             upper = t >= T(0)
-            low[i] = low_power[i] = T(0) if upper else far
-            high[i] = high_power[i] = far if upper else T(0)
+            low[i] = T(0) if upper else far
+            high[i] = far if upper else T(0)
             ups += T(1) if upper else T(0)
             variance += s
-            most = s if s > most else most
+            near += T(1) if s > limit else T(0)
         sums[ABOVE] += ups
         sums[VARIANCE] += variance
-        if most > limit:
+        if near > T(0):
             for i in range(count):
                 t = (part[i] - c) * inv - d
                 e = exp_neg(-abs(t))
@@ -119,6 +119,7 @@ def gather(x, c, inv, d, cut, part_of, sums, core):
         for i in range(count):
             first_low += np.float64(low[i])
             first_high += np.float64(high[i])
+            low_power[i], high_power[i] = low[i], high[i]
         sums[POWERS] += first_low
         sums[POWERS + ORDER] += first_high
         for m in range(1, order):
@@ -239,7 +240,7 @@ def marginals(x, c, inv, d, cut, nodes, used, coefficient, out):
     z0, z1, z2, z3, z4, z5, z6, z7 = z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7]
     for start in range(0, x.shape[0], BLOCK):
         part, p = x[start : start + BLOCK], out[start : start + BLOCK]
-        most = T(0)
+        near = T(0)
         for i in range(part.shape[0]):
             t = (part[i] - c) * inv - d
             e = exp_neg(-abs(t))
@@ -251,8 +252,8 @@ def marginals(x, c, inv, d, cut, nodes, used, coefficient, out):
             middle = horner((b0, b1, b2, b3, b4, b5, b6, b7), s)
             tail = r * ((T(1) - r) * (above if upper else below) + r * middle)
             p[i] = T(1) - tail if upper else tail
-            most = s if s > most else most
-        if most <= limit:
+            near += T(1) if s > limit else T(0)
+        if near == T(0):
             continue
         for i in range(part.shape[0]):
             t = (part[i] - c) * inv - d

@@ -7,6 +7,7 @@ Each row comes with its tilt, the sigmoid threshold of k - 1/2 (`_threshold`). `
 from __future__ import annotations
 
 import math
+
 import numpy as np
 
 from .._compile import kernel, scalar
@@ -35,42 +36,56 @@ __all__ = [
     "CODE",
     "CUT",
     "LOG_P",
-    "ANY_LENGTH",
-    "SHORT",
     "SIZE",
-    "USED",
     "SOLUTION",
+    "USED",
     "WEIGHTS",
+    "keep",
     "potential",
-    "recur",
     "pull",
     "push",
     "restore",
-    "solve",
     "softplus_sum",
+    "solve",
+    "solve_dp",
+    "solve_recursion",
 ]
 
-# A solved row: the tilt c + tau d (C and D as in `_threshold`), the kind of row (`_rows`), log P(N = k),
-# up to which s polynomials serve, and the nodes: of how many, how many, their weights.
+# A solved row: the tilt c + tau d (C and D as in `_threshold`), log P(N = k), the kind of row
+# (`_rows`), up to which s polynomials serve, and the nodes: of how many, how many, their weights.
 LOG_P, CODE, CUT, SIZE, USED = 2, 3, 4, 5, 6
 WEIGHTS = 7
 SOLUTION = WEIGHTS + 2 * NODES
 
 
-# dp serves rows of up to SHORT finite entries faster than nodes do.
-SHORT = 32
-ANY_LENGTH = 1 << 62
+@scalar
+def keep(nodes, size, used, log_p, answer):
+    """The nodes of a row, for `restore`."""
+    answer[LOG_P], answer[SIZE], answer[USED] = log_p, size, used
+    for j in range(used):
+        answer[WEIGHTS + j] = nodes[RE, j]
+        answer[WEIGHTS + NODES + j] = nodes[IM, j]
+
+
+@scalar
+def restore(answer, nodes):
+    """The nodes of a solved row; returns how many."""
+    used = int(answer[USED])
+    circle(int(answer[SIZE]), used, nodes)
+    for j in range(used):
+        nodes[RE, j] = answer[WEIGHTS + j]
+        nodes[IM, j] = answer[WEIGHTS + NODES + j]
+    return used
 
 
 @kernel
-def solve(lo, hi, x, k, tau, tilt, short, out, solution):
-    """Rows lo .. hi: p to `out` and what the others need to `solution`, unless these have no columns.
-
-    Rows of at most `short` finite entries take their value from `dp`.
-    """
+def solve(lo, hi, x, k, tau, tilt, out, solution):
+    """Rows lo .. hi: p to `out`, what the others need to `solution`; not if that has no columns."""
     T = x.dtype.type
     wide = solution.shape[1] > 0
-    work, sums, core = np.empty((4, BLOCK), x.dtype), np.empty(SUMS), np.empty(CORE)
+    first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    work = first, second, np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    sums, core = np.empty(SUMS), np.empty(CORE)
     nodes, exact = np.empty((4, NODES)), np.empty((3, DEGREE))
     rounded = np.empty((3, DEGREE), x.dtype)
     for i in range(lo, hi):
@@ -84,66 +99,59 @@ def solve(lo, hi, x, k, tau, tilt, short, out, solution):
             continue
         present, _ = present_part(entries, entries, code)
         inv = inverse_temperature(tau[i], x)
-        c, d = T(tilt[i, C]), T(tilt[i, D])
-        values = p
-        if code == MIXED and p.shape[0] > 0:
-            values = np.empty(n, x.dtype)
-        brief = n <= short
-        if wide or not brief:
-            cut = cut_of(tilt[i, WEIGHT], inv)
-            found = gather(present, c, inv, d, cut, work, sums, core)
-            size, used, log_p = quadrature(n, left, inv, sums, core, found, nodes)
-            if wide:
-                answer = solution[i]
-                answer[C], answer[D], answer[CUT] = c, d, cut
-                answer[LOG_P], answer[SIZE], answer[USED] = log_p, size, used
-                for j in range(used):
-                    answer[WEIGHTS + j] = nodes[RE, j]
-                    answer[WEIGHTS + NODES + j] = nodes[IM, j]
-            if p.shape[0] > 0 and not brief:
-                coefficients(nodes, used, exact[0], exact[1], exact[2])
-                for a in range(3):
-                    for m in range(DEGREE):
-                        rounded[a, m] = exact[a, m]
-                marginals(present, c, inv, d, cut, nodes, used, rounded, values)
+        c, d, cut = T(tilt[i, C]), T(tilt[i, D]), cut_of(tilt[i, WEIGHT], inv)
+        found = gather(present, c, inv, d, cut, work, sums, core)
+        size, used, log_p = quadrature(n, left, inv, sums, core, found, nodes)
+        if wide:
+            solution[i, C], solution[i, D], solution[i, CUT] = c, d, cut
+            keep(nodes, size, used, log_p, solution[i])
         if p.shape[0] > 0:
-            if brief:
-                dp(present, int(left), tilt[i, C], 1.0 / tau[i], tilt[i, D], values)
+            coefficients(nodes, used, exact[0], exact[1], exact[2])
+            for a in range(3):
+                for m in range(DEGREE):
+                    rounded[a, m] = exact[a, m]
+            values = np.empty(n, x.dtype) if code == MIXED else p
+            marginals(present, c, inv, d, cut, nodes, used, rounded, values)
             if code == MIXED:
                 expand(entries, values, 1.0, p)
 
 
 @kernel
-def recur(lo, hi, x, k, tau, out):
-    """Rows lo .. hi: the source's recursion."""
+def solve_dp(lo, hi, x, k, tau, tilt, out):
+    """Rows lo .. hi: p by sums over prefixes and suffixes."""
     for i in range(lo, hi):
         entries, p = x[i], out[i]
         code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
         if code > MIXED:
             fill_constant(entries, k[i], code, above, p)
             continue
-        present, values = present_part(entries, entries, code)
+        present, _ = present_part(entries, entries, code)
+        values, inv = np.empty(n, x.dtype), np.float64(inverse_temperature(tau[i], x))
+        dp(present, int(left), tilt[i, C], inv, tilt[i, D], values)
+        expand(entries, values, 1.0, p)
+
+
+@kernel
+def solve_recursion(lo, hi, x, k, tau, out):
+    """Rows lo .. hi: p by the source's recursion."""
+    for i in range(lo, hi):
+        entries, p = x[i], out[i]
+        code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
+        if code > MIXED:
+            fill_constant(entries, k[i], code, above, p)
+            continue
+        present, _ = present_part(entries, entries, code)
         values = np.empty(n, x.dtype)
         recursion(present, int(left), tau[i], values)
         expand(entries, values, 1.0, p)
 
 
 @kernel
-def restore(answer, nodes):
-    """The nodes of a solved row; returns how many."""
-    used = int(answer[USED])
-    circle(int(answer[SIZE]), used, nodes)
-    for j in range(used):
-        nodes[RE, j] = answer[WEIGHTS + j]
-        nodes[IM, j] = answer[WEIGHTS + NODES + j]
-    return used
-
-
-@kernel
 def push(lo, hi, x, tau, solution, v, dtau, out):
     """Rows lo .. hi: dp along (v, dtau)."""
     T = x.dtype.type
-    work, flows = np.empty((4, BLOCK), x.dtype), np.empty(FLOWS)
+    first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    work, flows = (first, second, np.empty(BLOCK, x.dtype)), np.empty(FLOWS)
     nodes, flow_re, flow_im = np.empty((4, NODES)), np.empty(NODES), np.empty(NODES)
     exact, rounded = np.empty((PIECES, DEGREE)), np.empty((PIECES, DEGREE), x.dtype)
     for i in range(lo, hi):

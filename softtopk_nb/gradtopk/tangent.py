@@ -33,17 +33,20 @@ PIECES = 4
 
 
 @summing
-def weigh(x, v, dtau, c, inv, d, cut, nodes, used, part_of, flows):
-    """Write the sums over the row of the direction v - t dtau."""
+def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows):
+    """Write the sums over the row of the direction v - t dtau.
+
+    `work`: three arrays of BLOCK numbers to work in.
+    """
     T = x.dtype.type
     limit, drift = T(cut), T(dtau)
-    odd, even, power = part_of[0], part_of[1], part_of[2]
+    odd, even, power = work
     for m in range(FLOWS):
         flows[m] = 0.0
     for start in range(0, x.shape[0], BLOCK):
         part, vs = x[start : start + BLOCK], v[start : start + BLOCK]
         count = part.shape[0]
-        most = T(0)
+        near = T(0)
         for i in range(count):
             t = (part[i] - c) * inv - d
             e = exp_neg(-abs(t))
@@ -56,8 +59,8 @@ def weigh(x, v, dtau, c, inv, d, cut, nodes, used, part_of, flows):
             even[i] = sv
             odd[i] = sv * (z if t >= T(0) else -z)
             power[i] = s
-            most = s if s > most else most
-        if most > limit:
+            near += T(1) if s > limit else T(0)
+        if near > T(0):
             for i in range(count):
                 if power[i] <= limit:
                     continue
@@ -150,7 +153,7 @@ def spread(x, v, dtau, c, inv, d, cut, nodes, used, flow_re, flow_im, mean, piec
     for start in range(0, x.shape[0], BLOCK):
         part, vs = x[start : start + BLOCK], v[start : start + BLOCK]
         dp = out[start : start + BLOCK]
-        most = T(0)
+        near = T(0)
         for i in range(part.shape[0]):
             t = (part[i] - c) * inv - d
             e = exp_neg(-abs(t))
@@ -164,8 +167,8 @@ def spread(x, v, dtau, c, inv, d, cut, nodes, used, flow_re, flow_im, mean, piec
             others += side * horner((z0, z1, z2, z3, z4, z5, z6, z7), s)
             moved = s * inv * (move * own + others)
             dp[i] = moved if s <= limit else move
-            most = s if s > most else most
-        if most <= limit:
+            near += T(1) if s > limit else T(0)
+        if near == T(0):
             continue
         for i in range(part.shape[0]):
             t = (part[i] - c) * inv - d

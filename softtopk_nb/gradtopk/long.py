@@ -1,0 +1,210 @@
+"""GradTopK on one long row, its parts shared out among the threads, in the manner of `_parts`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._compile import kernel
+from .._parts import LONG, PART, part_count
+from .._rows import FINITE, MIXED, UNDEFINED
+from .._schedule import over
+from .._threshold.rows import CODE as TILTED
+from .._threshold.rows import WEIGHT
+from .._threshold.solver import C, D, inverse_temperature
+from . import rows
+from .contour import (
+    BLOCK,
+    CORE,
+    DEGREE,
+    NODES,
+    SUMS,
+    coefficients,
+    cut_of,
+    gather,
+    marginals,
+    quadrature,
+)
+from .rows import CODE, CUT, LOG_P, keep, restore, softplus_sum
+from .tangent import FLOWS, PIECES, flow, spread, steer, weigh
+
+__all__ = ["potential", "pull", "push", "solve"]
+
+Array = Any
+
+
+@kernel
+def gather_parts(lo, hi, x, tau, solution, sums, core, found):
+    T = x.dtype.type
+    first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    work = first, second, np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
+    for j in range(lo, hi):
+        part = x[j * PART : (j + 1) * PART]
+        found[j] = gather(part, c, inv, d, solution[CUT], work, sums[j], core[j])
+
+
+@kernel
+def open_row(x, tau, tilt, solution):
+    """The tilt in the row's own type, and the cut."""
+    T = x.dtype.type
+    inv = inverse_temperature(tau, x)
+    solution[C], solution[D] = T(tilt[C]), T(tilt[D])
+    solution[CUT] = cut_of(tilt[WEIGHT], inv)
+
+
+@kernel
+def close_row(x, k, tau, sums, cores, found, solution, rounded):
+    """Nodes and polynomials from the sums of the parts, added in order."""
+    inv = inverse_temperature(tau, x)
+    core, count, total = np.empty(CORE), 0, np.zeros(SUMS)
+    for j in range(sums.shape[0]):
+        for m in range(SUMS):
+            total[m] += sums[j, m]
+        for i in range(min(found[j], CORE - count)):
+            core[count] = cores[j, i]
+            count += 1
+    nodes, exact = np.empty((4, NODES)), np.empty((3, DEGREE))
+    size, used, log_p = quadrature(x.shape[0], k, inv, total, core, count, nodes)
+    keep(nodes, size, used, log_p, solution)
+    coefficients(nodes, used, exact[0], exact[1], exact[2])
+    for a in range(3):
+        for m in range(DEGREE):
+            rounded[a, m] = exact[a, m]
+
+
+@kernel
+def marginals_parts(lo, hi, x, tau, solution, rounded, out):
+    T = x.dtype.type
+    inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
+    nodes = np.empty((4, NODES))
+    used = restore(solution, nodes)
+    for j in range(lo, hi):
+        part = slice(j * PART, (j + 1) * PART)
+        marginals(x[part], c, inv, d, solution[CUT], nodes, used, rounded, out[part])
+
+
+@kernel
+def weigh_parts(lo, hi, x, v, dtau, tau, solution, flows):
+    T = x.dtype.type
+    first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    work = first, second, np.empty(BLOCK, x.dtype)
+    inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
+    nodes = np.empty((4, NODES))
+    used = restore(solution, nodes)
+    for j in range(lo, hi):
+        part = slice(j * PART, (j + 1) * PART)
+        weigh(x[part], v[part], dtau, c, inv, d, solution[CUT], nodes, used, work, flows[j])
+
+
+@kernel
+def steer_row(solution, flows, exact, flow_re, flow_im):
+    """The polynomials of the tangent, from the sums of the parts, added in order."""
+    total = np.zeros(FLOWS)
+    for j in range(flows.shape[0]):
+        for m in range(FLOWS):
+            total[m] += flows[j, m]
+    nodes = np.empty((4, NODES))
+    used = restore(solution, nodes)
+    mean = flow(nodes, used, total, flow_re, flow_im)
+    steer(nodes, used, flow_re, flow_im, mean, exact)
+    return mean
+
+
+@kernel
+def spread_parts(lo, hi, x, v, dtau, tau, solution, flow_re, flow_im, mean, rounded, out):
+    T = x.dtype.type
+    inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
+    nodes = np.empty((4, NODES))
+    used = restore(solution, nodes)
+    cut = solution[CUT]
+    for j in range(lo, hi):
+        part = slice(j * PART, (j + 1) * PART)
+        xs, vs, target = x[part], v[part], out[part]
+        spread(xs, vs, dtau, c, inv, d, cut, nodes, used, flow_re, flow_im, mean, rounded, target)
+
+
+@kernel
+def softplus_parts(lo, hi, x, tau, solution, sums):
+    for j in range(lo, hi):
+        sums[j] = softplus_sum(x[j * PART : (j + 1) * PART], tau, solution[C], solution[D])
+
+
+def _solve_finite(x: Array, k: int, tau: float, tilt: Array, out: Array, solution: Array) -> None:
+    """A finite row, 0 < k < n."""
+    open_row(x, tau, tilt, solution)
+    parts = part_count(x)
+    sums, found = np.empty((parts, SUMS)), np.empty(parts, np.int64)
+    cores = np.empty((parts, CORE))  # hardly any of which is ever touched
+    over(parts, 2 * x.size, gather_parts, x, tau, solution, sums, cores, found)
+    rounded = np.empty((3, DEGREE), x.dtype)
+    close_row(x, k, tau, sums, cores, found, solution, rounded)
+    if len(out):
+        over(parts, 2 * x.size, marginals_parts, x, tau, solution, rounded, out)
+
+
+def solve(x: Array, k: int, tau: float, tilt: Array, out: Array, solution: Array) -> None:
+    """One row, as `rows.solve`; `solution` always has its columns."""
+    code = tilt[TILTED]  # of k - 1/2: at k = n there is a tilt, and no use for it
+    if code == FINITE and k < len(x):
+        _solve_finite(x, k, tau, tilt, out, solution)
+        solution[CODE] = FINITE
+        return
+    if code == MIXED:
+        finite = np.isfinite(x)
+        present = x[finite]
+        left = k - int(np.count_nonzero(x == np.inf))
+        if len(present) >= LONG and len(present) > left:
+            values = np.empty(len(present) if len(out) else 0, x.dtype)
+            _solve_finite(present, left, tau, tilt, values, solution)
+            solution[CODE] = MIXED
+            if len(out):
+                out[...] = x > 0  # +inf entries are 1, -inf entries 0
+                out[finite] = values
+            return
+    one = x[None], np.array([k]), np.array([tau]), tilt[None]
+    rows.solve(0, 1, *one, out[None], solution[None])
+
+
+def potential(x: Array, k: int, tau: float, solution: Array) -> float:
+    """phi of one row, as `rows.potential`."""
+    if solution[CODE] != FINITE:
+        phi = np.empty(1)
+        rows.potential(0, 1, x[None], np.array([k]), np.array([tau]), solution[None], phi)
+        return float(phi[0])
+    sums = np.empty(part_count(x))
+    over(len(sums), 16 * x.size, softplus_parts, x, tau, solution, sums)
+    return float(k * solution[C] + tau * (k * solution[D] + sums.sum() + solution[LOG_P]))
+
+
+def push(x: Array, tau: float, solution: Array, v: Array, dtau: float, out: Array) -> None:
+    """The tangent of one row, as `rows.push`."""
+    if solution[CODE] == UNDEFINED:
+        out[...] = np.nan
+    elif solution[CODE] > MIXED:
+        out[...] = 0
+    elif solution[CODE] == MIXED:
+        finite = np.isfinite(x)
+        values = np.empty(np.count_nonzero(finite), x.dtype)
+        present = solution.copy()
+        present[CODE] = FINITE
+        push(x[finite], tau, present, v[finite], dtau, values)
+        out[...] = 0
+        out[finite] = values
+    else:
+        parts = part_count(x)
+        flows = np.empty((parts, FLOWS))
+        over(parts, 2 * x.size, weigh_parts, x, v, dtau, tau, solution, flows)
+        exact, flow_re, flow_im = np.empty((PIECES, DEGREE)), np.empty(NODES), np.empty(NODES)
+        mean = steer_row(solution, flows, exact, flow_re, flow_im)
+        steered = flow_re, flow_im, mean, exact.astype(x.dtype)
+        over(parts, 2 * x.size, spread_parts, x, v, dtau, tau, solution, *steered, out)
+
+
+def pull(x: Array, tau: float, solution: Array, g: Array, gx: Array) -> float:
+    """The pullback of one row: the gradient in x to `gx`; returns that in the temperature."""
+    push(x, tau, solution, g, 0.0, gx)
+    gtau = np.empty(1)
+    rows.pull(0, 1, x[None], np.array([tau]), solution[None], gx[None], gtau)
+    return float(gtau[0])
