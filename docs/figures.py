@@ -151,11 +151,94 @@ def softmax_picture(theme):
     return figure
 
 
+def smoothed_maximum_picture(theme):
+    """Left: logsumexp of (t, 0) over max(t, 0). Right: its gradient in t, softmax."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.3))
+    t = np.linspace(-3, 3, 400)
+    rows = np.stack([t, 0 * t], axis=1)
+    left.plot(t, np.maximum(t, 0), color=theme.quiet, lw=1, ls="--", label="max")
+    right.plot(t, t > 0, color=theme.quiet, lw=1, ls="--")
+    styles = [(1.5, theme.third, "-."), (0.6, theme.second, ":"), (0.15, theme.first, "-")]
+    for tau, colour, style in styles:
+        value, pullback = stk.logsumexp.vjp(rows, temperature=tau)
+        left.plot(t, value, style, color=colour, lw=1.8, label=f"temperature {tau:g}")
+        right.plot(t, pullback(1.0).x[:, 0], style, color=colour, lw=1.8)
+    left.set(xlabel="$t$", title="logsumexp of $(t, 0)$", ylim=(-0.1, 3.3))
+    right.set(xlabel="$t$", title="its slope in $t$: softmax", ylim=(-0.03, 1.03))
+    left.legend(loc="upper left")
+    figure.tight_layout(w_pad=2.5)
+    return figure
+
+
+def gumbel_picture(theme):
+    """One row: softmax, and four draws of gumbel_softmax at each of three temperatures."""
+    x = np.array([1, 1, 2, 3.4, -0.1, 3, 1.6])
+    figure, axes = plt.subplots(1, 4, figsize=(9, 2.6), sharey=True)
+    axes[0].bar(range(7), stk.softmax(x), color=theme.first)
+    axes[0].set_title("softmax", fontsize=10)
+    for axis, kappa in zip(axes[1:], [3.0, 0.5, 0.05], strict=True):
+        p = stk.gumbel_softmax(np.broadcast_to(x, (4, 7)), rng=5, temperature=kappa)
+        for j, (row, alpha) in enumerate(zip(p, [1, 0.75, 0.5, 0.35], strict=True)):
+            axis.bar(np.arange(7) + 0.2 * j - 0.3, row, 0.2, color=theme.second, alpha=alpha)
+        axis.set_title(f"temperature {kappa:g}", fontsize=10)
+    for axis in axes:
+        axis.set(xticks=range(7), xlabel="entry", ylim=(0, 1.02))
+    axes[0].set_ylabel("$p$")
+    figure.tight_layout()
+    return figure
+
+
+def sinkhorn_picture(theme):
+    """One matrix of scores, and its soft assignments."""
+    scores = np.random.default_rng(4).normal(size=(7, 7))
+    figure, axes = plt.subplots(1, 4, figsize=(9, 2.6))
+    colours = mpl.colors.LinearSegmentedColormap.from_list("one", [theme.background, theme.first])
+    axes[0].imshow(scores, cmap=colours)
+    axes[0].set_title("scores", fontsize=10)
+    for axis, tau in zip(axes[1:], [2.0, 0.5, 0.1], strict=True):
+        plan = stk.sinkhorn(scores, temperature=tau, tol=1e-4, max_iter=20_000)
+        axis.imshow(plan, cmap=colours, vmin=0, vmax=1)
+        axis.set_title(f"temperature {tau:g}", fontsize=10)
+    for axis in axes:
+        axis.set(xticks=[], yticks=[])
+    figure.tight_layout()
+    return figure
+
+
+def gradual_picture(theme):
+    """The power map and softmax of power times x, from the same values."""
+    figure, axes = plt.subplots(1, 3, figsize=(9, 3.2), sharey=True)
+    power = np.linspace(1, 20, 200)
+    values = np.array([0.2, 0.4, 0.6, 0.8])
+    tied = np.array([0.2, 0.4, 0.8, 0.8])
+    panels = [
+        ("gradual", values, stk.gradual),
+        ("gradual, two equal maxima", tied, stk.gradual),
+        ("softmax of power times $x$", values, lambda x, p: stk.softmax(x, temperature=1 / p)),
+    ]
+    for axis, (title, x, f) in zip(axes, panels, strict=True):
+        y = f(np.broadcast_to(x, (power.size, 4)), power)
+        for i in range(4):
+            top = x[i] == x.max()
+            colour, style = (theme.first, "-") if top else (theme.second, "--")
+            axis.plot(power, y[:, i], style, color=colour, lw=1.5)
+            axis.plot(1, x[i], "o", color=colour, ms=5)
+        axis.set_title(title, fontsize=10)
+        axis.set(xlabel="power", xlim=(0.4, 20), ylim=(-0.03, 1.03), xticks=[1, 5, 10, 15, 20])
+    axes[0].set_ylabel("value")
+    figure.tight_layout()
+    return figure
+
+
 PICTURES = {
     "threshold": threshold_picture,
     "curves": curves_picture,
     "hardening": hardening_picture,
     "laplace-softmax": softmax_picture,
+    "smoothed-maximum": smoothed_maximum_picture,
+    "gumbel": gumbel_picture,
+    "sinkhorn": sinkhorn_picture,
+    "gradual": gradual_picture,
 }
 
 
