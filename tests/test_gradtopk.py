@@ -102,14 +102,13 @@ def _rows():
     rows["spread-800-cold"] = Row(wide, 60, 1e-3)
     rows["pair"] = Row(np.array([0.3, -0.4]), 1, 0.1)
     rows["long"] = Row(rng.normal(size=1000), 500, 0.3)
-    rows["long-steep"] = Row(np.sort(rng.normal(size=1000))[::-1] * 40, 300, 1.0)
+    rows["steep"] = Row(np.sort(rng.normal(size=400))[::-1] * 40, 120, 1.0)
     return rows
 
 
 ROWS = _rows()
-every_row = pytest.mark.parametrize("name", ROWS)
-LONG = ("long", "long-steep")  # whose reference takes seconds
-every_shorter_row = pytest.mark.parametrize("name", [name for name in ROWS if name not in LONG])
+SHORTER = [name for name in ROWS if name != "long"]  # whose reference takes seconds
+every_shorter_row = pytest.mark.parametrize("name", SHORTER)
 
 
 @functools.cache
@@ -129,11 +128,10 @@ def test_rows_differ():
     assert {row.tau for row in ROWS.values()} >= {1e-3, 1e3}
     assert max(spread(row.x, row.tau) for row in ROWS.values()) > 1e5
     tiny = undecided = 0
-    for name in ROWS:
-        if name not in LONG:
-            p = known(name)[-1]
-            tiny += int(np.sum((p > 0) & (p < 1e-20)))
-            undecided += int(np.sum((p > 0.05) & (p < 0.95)))
+    for name in SHORTER:
+        p = known(name)[-1]
+        tiny += int(np.sum((p > 0) & (p < 1e-20)))
+        undecided += int(np.sum((p > 0.05) & (p < 0.95)))
     assert tiny > 500
     assert undecided > 500
 
@@ -169,12 +167,11 @@ def test_enumeration(n, tau, method):
 
 
 @every_method
-@both_dtypes
-@every_row
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, np.float64) for name in ROWS), *((n, np.float32) for n in SHORTER)]
+)
 def test_value(name, dtype, method):
     """p against 80 digits; in float32 against those of the rounded row."""
-    if dtype is np.float32 and name in LONG:
-        pytest.skip("the reference takes seconds; float32 is judged on the other rows")
     x, k, tau, exact = known(name, dtype)
     p = stk.gradtopk(x, k, temperature=tau, method=method)
     assert p.dtype == dtype
@@ -684,11 +681,12 @@ def pmf(pi):
     return law
 
 
-def tilted(z, mean):
-    """pi = sigmoid(z - l) with sum pi = mean, and l."""
+def tilted(z, mean, counts=1):
+    """pi = sigmoid(z - l) with sum pi = mean, and l; every entry counts so many times."""
     low, high = z.min() - 60.0, z.max() + 60.0
     while low < (middle := 0.5 * (low + high)) < high:
-        low, high = (middle, high) if special.expit(z - middle).sum() >= mean else (low, middle)
+        total = np.sum(counts * special.expit(z - middle))
+        low, high = (middle, high) if total >= mean else (low, middle)
     return special.expit(z - low), low
 
 
@@ -867,25 +865,25 @@ def test_marginals():
 # --------------------------------------------------------------------------------- long rows
 
 
+@functools.cache
 def few_values(values, counts, k):
-    """p for each of the two or three values of a row: they are hypergeometric sums.
+    """E N_g and Var N_g for each of the two or three values of a row: hypergeometric sums.
 
     N_g entries of group g are chosen with P ~ prod_g C(n_g, N_g) e^(N_g z_g), and p_g = E N_g/n_g.
-    Log weights are running sums of log ratios, in long double, kept to e^-60 of the largest.
+    Log weights are running sums of log ratios, in long double, kept to e^-50 of the largest.
     """
     values = np.asarray(values, dtype=np.longdouble)
-    tilt = tilted(np.repeat(np.float64(values), counts), k)[1]
+    tilt = tilted(values.astype(np.float64), k, np.array(counts))[1]
     laws = []
     for value, count in zip(values, counts, strict=True):
         j = np.arange(count, dtype=np.longdouble)
         steps = np.log((count - j) / (j + 1)) + (value - tilt)
         logs = np.concatenate([[np.longdouble(0)], np.cumsum(steps)])
-        kept = np.flatnonzero(logs > logs.max() - 60)
+        kept = np.flatnonzero(logs > logs.max() - 50)
         weights = np.exp(logs[kept[0] : kept[-1] + 1] - logs.max())
         laws.append((int(kept[0]), np.asarray(weights, dtype=np.float64)))
-    p = []
-    for g, count in enumerate(counts):
-        first, weights = laws[g]
+    means, variances = [], []
+    for g, (first, weights) in enumerate(laws):
         start, others = 0, np.ones(1)
         for h, (offset, law) in enumerate(laws):
             if h != g:
@@ -894,17 +892,47 @@ def few_values(values, counts, k):
         rest = k - chosen - start
         inside = (rest >= 0) & (rest < others.size)
         joint = weights[inside] * others[rest[inside]]
-        p.append(np.sum(joint * chosen[inside]) / np.sum(joint) / count)
-    return np.array(p)
+        joint /= joint.sum()
+        means.append(np.sum(joint * chosen[inside]))
+        variances.append(np.sum(joint * (chosen[inside] - means[-1]) ** 2))
+    return np.array(means), np.array(variances)
+
+
+def covariance_of_few_values(values, counts, k, v):
+    """Cov(S) v for a row of few values.
+
+    Entries of a group differ in nothing, so Cov(S) takes what v has beyond its mean over the group
+    by p - P(two of the group), and those means by the covariance of the N_g, of which sum N_g = k.
+    """
+    mean, variance = few_values(values, counts, k)
+    count = np.array(counts, dtype=np.float64)
+    ends = np.cumsum(counts)[:-1]
+    means_of_v = np.array([part.mean() for part in np.split(v, ends)])
+    # N_1 + N_2 = k - N_3, and so on; of two groups, the third is empty.
+    total = variance.sum()
+    pairs = total / 2 - np.add.outer(variance, variance)
+    np.fill_diagonal(pairs, variance)
+    between = pairs @ means_of_v / count
+    within = (mean * (count - mean) - variance) / (count * (count - 1))
+    return np.repeat(within, counts) * (v - np.repeat(means_of_v, counts)) + np.repeat(
+        between, counts
+    )
 
 
 def test_few_values_by_enumeration():
     """The closed form that long rows are judged by, against all subsets."""
+    v = np.random.default_rng(53).normal(size=11)
     for values, counts in (((0.0, 1.5), (4, 6)), ((-2.0, 0.5, 1.0), (3, 4, 4))):
         x = np.repeat(values, counts)
         for k in (1, 5, x.size - 1):
-            exact = to_float64(reference.gradtopk_by_enumeration(x, k, 1.0).p)
-            assert_close(np.repeat(few_values(values, counts, k), counts), exact, 1e-15)
+            listed = reference.gradtopk_by_enumeration(x, k, 1.0)
+            exact = to_float64(listed.p)
+            p = few_values(values, counts, k)[0] / counts
+            assert_close(np.repeat(p, counts), exact, 1e-15)
+            pairs = np.array([to_float64(row) for row in listed.pairs])
+            expected = (pairs - np.outer(exact, exact)) @ v[: x.size]
+            given = covariance_of_few_values(values, counts, k, v[: x.size])
+            assert_close(given, expected, 1e-14)
 
 
 GROUPS = {
@@ -915,24 +943,49 @@ GROUPS = {
     "few-undecided": ((-22.0, 0.0, 22.0), (300_000, 11, 1000)),
     "some-undecided": ((-18.0, 0.0, 18.0), (300_000, 700, 1000)),
     "many-undecided": ((-14.0, 0.0, 14.0), (300_000, 20_000, 1000)),
+    # About as many as can be undecided before each of them alone is of little weight.
+    "3000-undecided": ((-16.0, 0.0, 16.0), (60_000, 3000, 500)),
+    "5900-undecided": ((-16.0, 0.0, 16.0), (60_000, 5900, 500)),
 }
+every_group = pytest.mark.parametrize("name", GROUPS)
+
+
+def grouped(name, dtype):
+    """A shuffled row, the order that it was given, its values in that type, counts and some k."""
+    values, counts = GROUPS[name]
+    values = np.asarray(values, dtype=dtype)
+    order = np.random.default_rng(48).permutation(sum(counts))
+    undecided = counts[-1] + counts[1] // 2 if len(counts) == 3 else counts[1]
+    return np.repeat(values, counts)[order], order, tuple(map(float, values)), counts, undecided
 
 
 @both_dtypes
-@pytest.mark.parametrize("name", GROUPS)
+@every_group
 def test_long_rows_of_few_values(name, dtype):
     """thm-grad-marginals and thm-grad-nodes up to n = 1e6, against hypergeometric sums."""
-    values, counts = GROUPS[name]
-    values = np.asarray(values, dtype=dtype).astype(np.float64)
-    x = np.repeat(values, counts).astype(dtype)
-    order = np.random.default_rng(48).permutation(x.size)
-    undecided = counts[-1] + counts[1] // 2 if len(counts) == 3 else counts[1]
-    for k in (1000, undecided, x.size // 2):
-        exact = np.repeat(few_values(values, counts, k), counts)
-        p = stk.gradtopk(x[order], k)
+    x, order, values, counts, undecided = grouped(name, dtype)
+    for k in (1000, undecided):
+        exact = np.repeat(few_values(values, counts, k)[0] / counts, counts)
+        p = stk.gradtopk(x, k)
         assert p.dtype == dtype
         assert_close(p, exact[order], tolerance(x, 1.0, dtype))
         assert mass_error(p, k) <= mass_tolerance(dtype)
+
+
+@both_dtypes
+@every_group
+def test_derivative_of_long_rows_of_few_values(name, dtype):
+    """thm-grad-jacobian up to n = 1e6, against the covariance of hypergeometric counts."""
+    x, order, values, counts, k = grouped(name, dtype)
+    v = np.random.default_rng(54).normal(size=x.size).astype(dtype)
+    v += x / 16  # a part that moves mass from group to group
+    unshuffled = np.empty(x.size)
+    unshuffled[order] = v
+    expected = covariance_of_few_values(values, counts, k, unshuffled)[order]
+    assert np.abs(expected).max() > 0.1
+    atol = tangent_tolerance(x, 1.0, dtype) * float(np.abs(v).max())
+    assert_close(stk.gradtopk.jvp(x, k, v)[1], expected, atol)
+    assert_close(stk.gradtopk.vjp(x, k)[1](v).x, expected, atol)
 
 
 @both_dtypes
