@@ -181,13 +181,14 @@ class WSoftmaxTopK(_Iteration):
     nothing.
 
     *Zero crossing*: once weights are negative, sum(w e^z) may come arbitrarily close to 0. Then
-    entries of p are huge, of both signs, and their digits and those of the sum are lost by as much;
-    where it is exactly 0, that row is infinite or NaN, and no other. Nothing guards against this,
-    for it is the definition. Rows whose largest entries lie close together are prone to it when k
-    is larger than their number. Exact ties of the leaders, with a gap below them of more than 37
-    temperatures, leave them a weight that is all rounding; p still sums to k.
+    entries of p are huge, of both signs, and lose as many digits, as does their sum; where it is
+    exactly 0, that row is infinite or NaN, and no other. Nothing guards against this, for it is
+    the definition. Rows whose largest entries lie close together are prone to it when k is larger
+    than their number. Entries within 2^-48 temperatures of the largest count as equal to it, and
+    largest entries more than 500 temperatures ahead of the rest as 500 ahead: either moves p by
+    less than it is rounded.
 
-    *Cost*: O(n k), and three exponentials per entry. `jvp` is run beside the loop, with two more
+    *Cost*: O(n k), with one exponential per entry in all. `jvp` is run beside the loop, with two more
     rows. `vjp` keeps nothing: its pullback runs the loop twice and needs O(n sqrt(k)) memory for
     the row at work. One row is not shared out among threads.
 

@@ -1,7 +1,7 @@
 """The iterations on rows: value, tangent and pullback, each for rows lo .. hi of a batch.
 
 All of it in float64, whatever the type of the row: a step multiplies the errors of the one before
-by up to 1 + R/2 (R the spread in temperatures), and float32 would not last long.
+(Proposition prop-iter-error), and float32 would not last long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from .steps import (
     FACTS,
     HIGHEST,
     INV,
-    LEADER,
     LOWEST,
     RATE,
     REF,
@@ -41,7 +40,7 @@ ROWS = 8
 def prepare(kind, x, k, tau, a, e, facts):
     """Lay out the finite entries in a; returns (code, how many, how many +inf, k left to them).
 
-    Unlike the threshold operators, rows with k left for every finite entry (ALL) are iterated too.
+    A row with k left for every finite entry (ALL) is iterated as any other: p is not bounded by 1.
     """
     code, n, above, left, least, most = classify(x, k, *survey(x))
     if code <= MIXED or code == ALL:
@@ -58,9 +57,12 @@ def prepare(kind, x, k, tau, a, e, facts):
         facts[REF] = facts[LOWEST] if kind.lowest else facts[HIGHEST]
         count = 0
         for i in range(n):
-            count += 1 if a[i] == facts[REF] else 0
+            # A sum of weights that are differences from 1 cannot tell such entries apart.
+            if abs(a[i] - facts[REF]) * facts[INV] <= kind.tied:
+                a[i] = facts[REF]
+                count += 1
         facts[COUNT] = count
-        open_row(kind, left, a, facts, e)
+        open_row(kind, a, facts, e[:n])
     return code, n, above, left
 
 
@@ -110,36 +112,33 @@ def directions(a, facts, v, dtau, dz):
 
 
 @summing
-def tangent(facts, kappa, s, e, alpha, beta, dz, dp):
+def tangent(a, facts, kappa, s, alpha, beta, dz, dp):
     """Move dp over one step (Theorem thm-iter-derivatives)."""
-    total = 0.0
-    for i in range(s.shape[0]):
-        alpha[i] = hold(alpha[i] * dz[i] - beta[i] * dp[i])  # q
-        total += alpha[i]
+    others = total = 0.0
     if kappa > 0.0:
-        more = 0.0
-        for i in range(s.shape[0]):
-            more += e[i] * dz[i]
-        alpha[int(facts[LEADER])] += kappa * more
-        total += kappa * more
-    for i in range(s.shape[0]):
+        for i in range(a.shape[0]):
+            others += dp[i] if a[i] != facts[REF] else 0.0
+    for i in range(a.shape[0]):
+        q = alpha[i] * dz[i] - beta[i] * dp[i] + (kappa * others if a[i] == facts[REF] else 0.0)
+        alpha[i] = hold(q)
+        total += alpha[i]
+    for i in range(a.shape[0]):
         dp[i] = hold(dp[i] + (alpha[i] - s[i] * total))
 
 
 @summing
-def adjoint(facts, kappa, s, e, alpha, beta, gz, adj):
+def adjoint(a, facts, kappa, s, alpha, beta, gz, adj):
     """Move the gradient in p back over one step, and collect that in z."""
-    mean = 0.0
-    for i in range(s.shape[0]):
+    mean = leads = 0.0
+    for i in range(a.shape[0]):
         mean += s[i] * adj[i]
     if kappa > 0.0:
-        lead = kappa * (adj[int(facts[LEADER])] - mean)
-        for i in range(s.shape[0]):
-            gz[i] += e[i] * lead
-    for i in range(s.shape[0]):
+        for i in range(a.shape[0]):
+            leads += adj[i] - mean if a[i] == facts[REF] else 0.0
+    for i in range(a.shape[0]):
         b = adj[i] - mean
         gz[i] = hold(gz[i] + alpha[i] * b)
-        adj[i] = hold(adj[i] - beta[i] * b)
+        adj[i] = hold(adj[i] - beta[i] * b + (kappa * leads if a[i] != facts[REF] else 0.0))
 
 
 @summing
@@ -180,7 +179,7 @@ def push(lo, hi, x, k, tau, kind, v, dtau, out):
         for t in range(left):
             shares(kind, t, a, facts, p, e, s)
             kappa = slopes(kind, t, a, facts, p, e, s, alpha, beta)
-            tangent(facts, kappa, s, e, alpha, beta, dz, dp)
+            tangent(a, facts, kappa, s, alpha, beta, dz, dp)
             add(s, p)
         expand(x[i], dp, 0.0, out[i])
 
@@ -232,6 +231,6 @@ def pull(lo, hi, x, k, tau, kind, g, gx, gtau):
             for t in range(last - 1, first - 1, -1):
                 before, step = ps[t - first, :n], ss[t - first, :n]
                 kappa = slopes(kind, t, a, facts, before, e, step, alpha, beta)
-                adjoint(facts, kappa, step, e, alpha, beta, gz, adj)
+                adjoint(a, facts, kappa, step, alpha, beta, gz, adj)
         gtau[i] = gather(a, facts, gz, s)
         expand(x[i], s, 0.0, gx[i])

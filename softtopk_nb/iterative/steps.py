@@ -4,10 +4,11 @@
 
 Both constructions repeat p += s(z, p) with shares that sum to 1. The slopes of a step are two rows,
 
-    ds = q - s sum(q),   q = alpha dz - beta dp,
+    ds = q - s sum(q),   q = alpha dz - beta dp
 
-so that derivatives of either iteration are the same loop. A row is kept as `a`, its entries in
-float64, and `facts`, numbers about it; z = (a - facts[REF]) * facts[INV].
+(and a term of rank one, see `slopes`), so that derivatives of either iteration are the same loop.
+A row is kept as `a`, its entries in float64, and `facts`, numbers about it;
+z = (a - facts[REF]) * facts[INV].
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ __all__ = [
     "FACTS",
     "HIGHEST",
     "INV",
-    "LEADER",
     "LOWEST",
     "RATE",
     "REF",
@@ -40,12 +40,10 @@ __all__ = [
 # of the halved row, RATE that of the row as given.
 LOWEST, HIGHEST, INV, RATE = 0, 1, 2, 3
 REF, COUNT = 4, 5  # where z is 0, and how many entries lie there
-SCALE = 6  # Weighted: the exponentials at hand are relative to this entry, NaN if to another
-LEADER, SECOND = 7, 8  # Weighted: index of a largest entry, and the largest of the others
-TAIL, RHO = 9, 10  # sums of the others' exponentials relative to SECOND and to the leader
-FACTS = 11
+FACTS = 6
 
-APART = 0.5  # the leader stands apart if the others' exponentials sum to less than this share of it
+TIED = 2.0**-48  # temperatures; Weighted: entries this close below the largest count as equal
+FAR = 500.0  # temperatures; e^-500 is nothing beside 1, and its reciprocal far from overflow
 LARGEST = 1e250  # derivatives stop here: an overflow must not turn into inf - inf
 
 
@@ -53,12 +51,14 @@ class Plain(NamedTuple):
     """s = softmax((1 - p) z), z = 0 at the smallest entry."""
 
     lowest: bool = True
+    tied: float = 0.0
 
 
 class Weighted(NamedTuple):
-    """s = (1 - p) e^z / sum((1 - p) e^z)."""
+    """s = (1 - p) e^z / sum((1 - p) e^z), z = 0 at the largest entry."""
 
     lowest: bool = False
+    tied: float = TIED
 
 
 @scalar
@@ -96,66 +96,44 @@ def _plain_slopes(kind, t, a, facts, p, e, s, alpha, beta):
     return 0.0
 
 
-@summing
-def _exponentials(a, c, inv, e):
-    """Write e^((a - c)/tau), 1 above c; returns their sum."""
-    total = 0.0
-    for i in range(a.shape[0]):
-        t = (a[i] - c) * inv
-        e[i] = exp_neg(t if t < 0.0 else 0.0)
-        total += e[i]
-    return total
-
-
 @row
-def _open_weighted(kind, k, a, facts, e):
-    # Proposition prop-iter-leader: how the largest entry compares with all the others.
-    facts[SCALE], facts[RHO] = np.nan, np.inf
-    if k < 2:
-        return
-    leader, second = -1, to_ordinal(-np.inf)
+def _open_weighted(kind, a, facts, e):
+    # e^z relative to the leaders, the entries at the maximum. All others are seen from the largest
+    # of them, so that a leader far away costs them no digits, and the leaders are at most FAR
+    # above it: what lies further is saturated (Proposition prop-iter-leaders).
+    ref, inv = facts[REF], facts[INV]
+    highest = to_ordinal(-np.inf)
     for i in range(a.shape[0]):
-        if leader < 0 and a[i] == facts[REF]:
-            leader = i
-        else:
-            o = to_ordinal(a[i])
-            second = o if o > second else second
-    facts[LEADER], facts[SECOND] = leader, from_ordinal(second)
-    facts[TAIL] = _exponentials(a, facts[SECOND], facts[INV], e) - 1.0
-    facts[RHO] = facts[TAIL] * np.exp((facts[SECOND] - facts[REF]) * facts[INV])
+        o = to_ordinal(a[i] if a[i] < ref else -np.inf)
+        highest = o if o > highest else highest
+    second = from_ordinal(highest)
+    gap = (ref - second) * inv
+    gap = FAR if gap > FAR else gap
+    for i in range(a.shape[0]):
+        t = (a[i] - second) * inv - gap
+        e[i] = exp_neg(t) if a[i] < ref else 1.0
 
 
 @summing
 def _weights(t, a, facts, p, e, u):
-    """Write u = (1 - p) e^z up to a factor; returns sum(u), and whether it is a leader's step.
+    """Write u = (1 - p) e^z; returns sum(u), and whether 1 - p of the leaders came from the others.
 
-    The exponentials are relative to the largest entry whose weight is not exactly 0. In the
-    second step of a row whose leader stands apart, they are relative to the second largest entry,
-    and the leader's u comes without the difference 1 - p, from Proposition prop-iter-leader.
+    After as many steps as there are leaders, 1 - p of a leader is what the others have received,
+    shared among the leaders (Proposition prop-iter-leaders): as a difference from 1 it would lose
+    as many digits as the leaders lie ahead, and the others' u is no larger.
     """
-    leads = t == 1 and facts[RHO] < APART
-    if leads:
-        _exponentials(a, facts[SECOND], facts[INV], e)
-        e[int(facts[LEADER])] = 0.0
-        facts[SCALE] = np.nan
-    else:
-        highest = lowest = to_ordinal(-np.inf)
+    ref, leaders = facts[REF], facts[COUNT]
+    settled = t == leaders
+    left = 0.0
+    if settled:
         for i in range(a.shape[0]):
-            o = to_ordinal(a[i]) if p[i] != 1.0 else lowest
-            highest = o if o > highest else highest
-        scale = from_ordinal(highest)
-        if scale != facts[SCALE]:
-            _exponentials(a, scale, facts[INV], e)
-            facts[SCALE] = scale
+            left += p[i] if a[i] < ref else 0.0
+        left /= leaders
     total = 0.0
     for i in range(a.shape[0]):
-        u[i] = (1.0 - p[i]) * e[i]
+        u[i] = left if settled and a[i] == ref else (1.0 - p[i]) * e[i]
         total += u[i]
-    if leads:
-        lead = facts[TAIL] / (1.0 + facts[RHO])
-        u[int(facts[LEADER])] = lead
-        total += lead
-    return total, leads
+    return total, settled
 
 
 @summing
@@ -167,22 +145,18 @@ def _weighted_shares(kind, t, a, facts, p, e, s):
 
 @summing
 def _weighted_slopes(kind, t, a, facts, p, e, s, alpha, beta):
-    # q = s dz + (e / sum) dw with dw = -dp.
-    total, leads = _weights(t, a, facts, p, e, beta)
+    # q = s dz + (e / sum) dw, where dw is -dp, or the others' dp shared among the leaders.
+    ref = facts[REF]
+    total, settled = _weights(t, a, facts, p, e, beta)
     for i in range(a.shape[0]):
-        alpha[i], beta[i] = s[i], e[i] / total
-    if not leads:
-        return 0.0
-    # The leader's weight is rho/(1 + rho): its logarithm moves by sum(e (dz - dz_leader))/tail,
-    # divided by 1 + rho, and p has no part in it.
-    leader = int(facts[LEADER])
-    alpha[leader] = s[leader] * facts[RHO] / (1.0 + facts[RHO])
-    return s[leader] / ((1.0 + facts[RHO]) * facts[TAIL])
+        alpha[i] = s[i]
+        beta[i] = 0.0 if settled and a[i] == ref else e[i] / total
+    return 1.0 / (total * facts[COUNT]) if settled else 0.0
 
 
 @scalar
-def _open_plain(kind, k, a, facts, e):
-    facts[LEADER] = -1
+def _open_plain(kind, a, facts, e):
+    return None
 
 
 _OPEN: dict[type, Any] = {Plain: _open_plain, Weighted: _open_weighted}
@@ -190,9 +164,9 @@ _SHARES: dict[type, Any] = {Plain: _plain_shares, Weighted: _weighted_shares}
 _SLOPES: dict[type, Any] = {Plain: _plain_slopes, Weighted: _weighted_slopes}
 
 
-def open_row(kind, k, a, facts, e):
-    """Find what the steps of this row need to know beside its range."""
-    return _OPEN[type(kind)](kind, k, a, facts, e)
+def open_row(kind, a, facts, e):
+    """Write what all steps of this row share to e."""
+    return _OPEN[type(kind)](kind, a, facts, e)
 
 
 def shares(kind, t, a, facts, p, e, s):
@@ -203,15 +177,15 @@ def shares(kind, t, a, facts, p, e, s):
 def slopes(kind, t, a, facts, p, e, s, alpha, beta):
     """Write alpha and beta of a step whose shares are s.
 
-    Returns kappa: q at the leader is larger by kappa sum(e dz).
+    Returns kappa: at z = 0, q has the term kappa times the sum of dp over all other entries beside.
     """
     return _SLOPES[type(kind)](kind, t, a, facts, p, e, s, alpha, beta)
 
 
 @overload_scalar(open_row, inline=True)
-def _open_row(kind, k, a, facts, e):
+def _open_row(kind, a, facts, e):
     own = _OPEN[kind.instance_class]
-    return lambda kind, k, a, facts, e: own(kind, k, a, facts, e)
+    return lambda kind, a, facts, e: own(kind, a, facts, e)
 
 
 @overload_scalar(shares, inline=True)
