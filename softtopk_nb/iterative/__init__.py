@@ -177,8 +177,8 @@ class WSoftmaxTopK(_Iteration):
     *Holds*: sum p = k, invariance under shifts and permutations, softmax at k = 1; for k <= 2,
     p >= 0 and monotonicity. *Does not hold*: p <= 1; from k = 3 on, p >= 0 and monotonicity;
     convergence to the hard top-k (at k = 2, the two largest entries tend to 1.5 and 0.5); ones at
-    k = n; a symmetric Jacobian, so `jvp` and `vjp` are two algorithms and p is the gradient of
-    nothing.
+    k = n; from k = 3 on, a symmetric Jacobian, so `jvp` and `vjp` are two algorithms. At k = 2, p
+    is softmax plus half of GradTopK.
 
     *Zero crossing*: once weights are negative, sum(w e^z) may come arbitrarily close to 0. Then
     entries of p are huge, of both signs, and lose as many digits, as does their sum; where it is
@@ -188,9 +188,9 @@ class WSoftmaxTopK(_Iteration):
     largest entries more than 500 temperatures ahead of the rest as 500 ahead: either moves p by
     less than it is rounded.
 
-    *Cost*: O(n k), with one exponential per entry in all. `jvp` is run beside the loop, with two more
-    rows. `vjp` keeps nothing: its pullback runs the loop twice and needs O(n sqrt(k)) memory for
-    the row at work. One row is not shared out among threads.
+    *Cost*: O(n k), with one exponential per entry in all. `jvp` is run beside the loop, with two
+    more rows. `vjp` keeps nothing: its pullback runs the loop twice and needs O(n sqrt(k)) memory
+    for the row at work. One row is not shared out among threads.
 
     *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; +inf gives 1 and uses up
     one of k, and more +inf than k share k equally. Temperatures below 2.3e-308 act as that, and

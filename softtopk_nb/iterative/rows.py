@@ -114,13 +114,16 @@ def directions(a, facts, v, dtau, dz):
 @summing
 def tangent(a, facts, kappa, s, alpha, beta, dz, dp):
     """Move dp over one step (Theorem thm-iter-derivatives)."""
-    others = total = 0.0
+    mean = others = total = 0.0
     if kappa > 0.0:
         for i in range(a.shape[0]):
+            mean += dp[i] if a[i] == facts[REF] else 0.0
             others += dp[i] if a[i] != facts[REF] else 0.0
+        mean /= facts[COUNT]
     for i in range(a.shape[0]):
-        q = alpha[i] * dz[i] - beta[i] * dp[i] + (kappa * others if a[i] == facts[REF] else 0.0)
-        alpha[i] = hold(q)
+        at_zero = a[i] == facts[REF]
+        q = alpha[i] * dz[i] - beta[i] * (dp[i] - mean if at_zero else dp[i])
+        alpha[i] = hold(q + kappa * others if at_zero else q)
         total += alpha[i]
     for i in range(a.shape[0]):
         dp[i] = hold(dp[i] + (alpha[i] - s[i] * total))
@@ -129,16 +132,19 @@ def tangent(a, facts, kappa, s, alpha, beta, dz, dp):
 @summing
 def adjoint(a, facts, kappa, s, alpha, beta, gz, adj):
     """Move the gradient in p back over one step, and collect that in z."""
-    mean = leads = 0.0
+    centre = total = 0.0
     for i in range(a.shape[0]):
-        mean += s[i] * adj[i]
+        centre += s[i] * adj[i]
     if kappa > 0.0:
         for i in range(a.shape[0]):
-            leads += adj[i] - mean if a[i] == facts[REF] else 0.0
+            total += adj[i] - centre if a[i] == facts[REF] else 0.0
+    mean = total / facts[COUNT]
     for i in range(a.shape[0]):
-        b = adj[i] - mean
+        at_zero = a[i] == facts[REF]
+        b = adj[i] - centre
         gz[i] = hold(gz[i] + alpha[i] * b)
-        adj[i] = hold(adj[i] - beta[i] * b + (kappa * leads if a[i] != facts[REF] else 0.0))
+        back = adj[i] - beta[i] * (b - mean if at_zero else b)
+        adj[i] = hold(back if at_zero else back + kappa * total)
 
 
 @summing

@@ -145,12 +145,12 @@ def _weighted_shares(kind, t, a, facts, p, e, s):
 
 @summing
 def _weighted_slopes(kind, t, a, facts, p, e, s, alpha, beta):
-    # q = s dz + (e / sum) dw, where dw is -dp, or the others' dp shared among the leaders.
-    ref = facts[REF]
+    # q = s dz + (e / sum) dw, dw = -dp. Settled leaders are equal, but may move apart: the mean of
+    # their dw is the sum of the others' dp, shared, and e = 1.
     total, settled = _weights(t, a, facts, p, e, beta)
     for i in range(a.shape[0]):
         alpha[i] = s[i]
-        beta[i] = 0.0 if settled and a[i] == ref else e[i] / total
+        beta[i] = e[i] / total
     return 1.0 / (total * facts[COUNT]) if settled else 0.0
 
 
@@ -175,9 +175,10 @@ def shares(kind, t, a, facts, p, e, s):
 
 
 def slopes(kind, t, a, facts, p, e, s, alpha, beta):
-    """Write alpha and beta of a step whose shares are s.
+    """Write alpha and beta of a step whose shares are s; returns kappa.
 
-    Returns kappa: at z = 0, q has the term kappa times the sum of dp over all other entries beside.
+    Unless it is 0, the entries at z = 0 have their mean taken off dp, and kappa times the sum of
+    dp over all other entries added to q.
     """
     return _SLOPES[type(kind)](kind, t, a, facts, p, e, s, alpha, beta)
 
