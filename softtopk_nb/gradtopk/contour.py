@@ -226,7 +226,7 @@ def core_marginal(r, upper, nodes, used):
         odd = nodes[IM, j] * nodes[SINE, j]
         turned = re * (1.0 - 0.5 * g) + (odd if upper else -odd)
         total += ((1.0 - r) * turned + r * re) / (1.0 - g * s)
-    return r * total
+    return 0.0 if total < 0.0 else 1.0 if r * total > 1.0 else r * total
 
 
 @summing
@@ -251,6 +251,8 @@ def marginals(x, c, inv, d, cut, nodes, used, coefficient, out):
             above = horner((z0, z1, z2, z3, z4, z5, z6, z7), s)
             middle = horner((b0, b1, b2, b3, b4, b5, b6, b7), s)
             tail = r * ((T(1) - r) * (above if upper else below) + r * middle)
+            # Sums that are 0 or 1 but for rounding.
+            tail = T(0) if tail < T(0) else T(1) if tail > T(1) else tail
             p[i] = T(1) - tail if upper else tail
             near += T(1) if s > limit else T(0)
         if near == T(0):
