@@ -6,7 +6,7 @@ to 0, each with its derivatives, in O(n).
 
 from ._operator import Gradients
 from ._versions import show_versions
-from .gradtopk import gradtopk
+from .gradtopk import KSubset, gradtopk
 from .hardtopk import hardtopk
 from .iterative import itertopk, wsoftmaxtopk
 from .softmax import (
@@ -31,6 +31,7 @@ __all__ = [
     "ConvergenceError",
     "Curve",
     "Gradients",
+    "KSubset",
     "PowerGradients",
     "__version__",
     "energy_score",

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._compile import kernel, overload_scalar, row, scalar
+from .._compile import kernel, overload_scalar, row
 from .._rows import (
     ALL,
     MIXED,
@@ -38,9 +38,9 @@ from .solver import (
 
 __all__ = ["CODE", "METHODS", "ROUGH", "SOLUTION", "TAKEN", "WEIGHT", "solve"]
 
-# A solved row: the threshold c + tau (d + rest), which kind of row it was (`_rows`), how many passes
-# over the whole row it took, and the sum of f' in the last of them. C, D and REST are shared with
-# the solver's state.
+# A solved row: the threshold c + tau (d + rest), which kind of row it was (`_rows`), how many
+# passes over the whole row it took, and the sum of f' in the last of them. C, D and REST are shared
+# with the solver's state.
 CODE = 3
 TAKEN = 4
 WEIGHT = 5

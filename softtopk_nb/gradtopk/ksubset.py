@@ -1,0 +1,311 @@
+"""The k-subset distribution, whose inclusion probabilities are GradTopK."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _arguments, _arrays, _threshold
+from .._rows import MIXED
+from .._threshold.curves import CURVES
+from .._threshold.rows import METHODS
+from .._threshold.solver import REST, C, D
+from .coins import count_coins, draw, log_chance
+from .contour import CORE, SUMS
+from .operator import gradtopk
+from .rows import CODE, LOG_P
+
+__all__ = ["KSubset"]
+
+Array = npt.NDArray[Any]
+
+TABLE = 1 << 21  # entries of the table that `coins.draw` may fill
+TOSSES = 1 << 22  # uniform numbers drawn at a time
+
+
+class KSubset:
+    """The random k-subset S of n entries, P(S) proportional to exp(sum of x_i/temperature over S).
+
+    Independent coins with log-odds x_i/temperature, given that exactly k of them come up: the
+    conditional Bernoulli distribution. Its inclusion probabilities are `gradtopk`.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., n)
+        Scores, or log-odds. -inf is never chosen, +inf always.
+    k : int or array_like of int
+        Size of the subset, 0 <= k <= n; broadcast against the batch shape, x's without its last
+        axis.
+    temperature : float or array_like, optional
+        Broadcast as k; 1 by default.
+
+    Raises
+    ------
+    TypeError
+        x, k or temperature of a wrong type.
+    ValueError
+        k outside [0, n], a temperature that is not positive and finite, a NaN in x, more entries
+        at +inf than k, or fewer than k entries above -inf.
+
+    See Also
+    --------
+    gradtopk : the marginals, as an operator with derivatives.
+
+    Notes
+    -----
+    Everything is computed in float64 from one solve, O(n) for each row, when the object is made.
+    Source: Su (2024) for the marginals; Chen, Dempster and Liu, "Weighted finite population
+    sampling to maximize entropy" (1994), for the distribution.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import softtopk_nb as stk
+    >>> subsets = stk.KSubset([3.0, 2.0, 1.0, 4.0], 2)
+    >>> subsets.marginals().round(3)
+    array([0.694, 0.306, 0.119, 0.881])
+    >>> round(float(np.exp(subsets.log_prob([True, False, False, True]))), 3)
+    0.598
+    >>> round(float(subsets.entropy()), 3)
+    1.193
+    >>> subsets.sample(3, np.random.default_rng(0)).sum(axis=-1)
+    array([2, 2, 2])
+    """
+
+    def __init__(self, x: Any, k: Any, temperature: Any = 1.0) -> None:
+        call = gradtopk._check(x, k, temperature, -1, True, None, None, {})
+        self._call = call
+        self._rows = call.rows._replace(x=call.rows.x.astype(np.float64))
+        values, sizes = self._rows.x, self._rows.k
+        if np.isnan(values).any():
+            raise ValueError("x holds NaN; expected numbers")
+        always = np.count_nonzero(values == np.inf, axis=1)
+        possible = np.count_nonzero(values > -np.inf, axis=1)
+        for wrong, what in (
+            (always > sizes, "at most k entries of +inf"),
+            (possible < sizes, "at least k entries above -inf"),
+        ):
+            if wrong.any():
+                i = int(np.flatnonzero(wrong)[0])
+                found = always[i] if what.startswith("at most") else possible[i]
+                raise ValueError(f"x has {found} such entries for k = {sizes[i]}; expected {what}")
+        self._p = np.empty_like(values)
+        self._state = gradtopk._linearize(self._rows, "contour", self._p)
+
+    def __repr__(self) -> str:
+        return (
+            f"KSubset(x of shape {self._call.shape}, k = {_arguments.show(self._call.k.tolist())})"
+        )
+
+    def marginals(self) -> Any:
+        """P(i in S), of x's shape and type: `gradtopk` of x.
+
+        Returns
+        -------
+        p : array of x's shape and type
+        """
+        return _arrays.like(self._call.given, self._shaped(self._p).astype(self._call.dtype))
+
+    def pair_marginals(self) -> Any:
+        """P(i in S and j in S), from the Jacobian, which is the covariance of the indicator.
+
+        Returns
+        -------
+        pairs : array, shape (..., n, n), float64
+            Symmetric, with the marginals on the diagonal. O(n^2) for each row.
+        """
+        count, n = self._rows.x.shape
+        pairs = np.empty((count, n, n))
+        unit, zeros = np.eye(n), np.zeros(n)
+        for i in range(count):
+            same = self._rows._replace(
+                x=np.tile(self._rows.x[i], (n, 1)),
+                k=np.repeat(self._rows.k[i], n),
+                temperature=np.repeat(self._rows.temperature[i], n),
+            )
+            state = np.tile(self._state[i], (n, 1))
+            gradtopk._push(same, "contour", state, unit, zeros, zeros, pairs[i])
+            pairs[i] *= self._rows.temperature[i]
+            pairs[i] += np.outer(self._p[i], self._p[i])
+            np.maximum(pairs[i], 0.0, out=pairs[i])  # 0 but for rounding
+            np.fill_diagonal(pairs[i], self._p[i])
+        return pairs.reshape((*self._call.batch, n, n))
+
+    def log_prob(self, mask: Any) -> Any:
+        """log P(S) of the subsets that `mask` shows.
+
+        Parameters
+        ----------
+        mask : array_like of bool, shape (..., *x.shape)
+            Which entries are in S; exactly k in each row. Leading axes are a batch of subsets.
+
+        Returns
+        -------
+        log_p : float64 array, of mask's shape without the last axis
+            -inf where an entry at -inf is chosen or one at +inf is not.
+
+        Raises
+        ------
+        TypeError
+            `mask` is not bool.
+        ValueError
+            `mask` has another shape, or a row of it another count than k.
+        """
+        given = _arrays.as_numpy(mask, "mask")
+        if given.dtype != np.bool_:
+            raise TypeError(f"mask has dtype {given.dtype}; expected bool")
+        shape = self._call.shape
+        if given.shape[given.ndim - len(shape) :] != shape:
+            raise ValueError(f"mask has shape {given.shape}; expected (..., *x.shape) = {shape}")
+        chosen = given.reshape((-1, *self._rows.x.shape))
+        counts = chosen.sum(axis=-1)
+        if (counts != self._rows.k).any():
+            at = np.argwhere(counts != self._rows.k)[0]
+            raise ValueError(
+                f"mask chooses {counts[tuple(at)]} entries in a row; expected k = "
+                f"{self._rows.k[at[1]]}"
+            )
+        log_p = np.zeros(counts.shape)
+        x = self._rows.x
+        impossible = (chosen & (x == -np.inf)) | (~chosen & (x == np.inf))
+        for i in range(len(x)):
+            if self._state[i, CODE] > MIXED:
+                continue  # there is only one such subset
+            finite = np.isfinite(x[i])
+            t = self._log_odds(i)[finite]
+            # log of the chance of each coin to fall as it did: up or down.
+            down, up = -np.logaddexp(0.0, t), -np.logaddexp(0.0, -t)
+            fell = np.where(chosen[:, i, finite], up, down)
+            log_p[:, i] = fell.sum(axis=-1) - self._state[i, LOG_P]
+        log_p[impossible.any(axis=-1)] = -np.inf
+        return log_p.reshape(given.shape[:-1])[()]
+
+    def entropy(self) -> Any:
+        """-sum of P(S) log P(S), in nats.
+
+        Returns
+        -------
+        h : float64 array of the batch shape, or a scalar
+            Between 0 and log(n choose k); log Z_k - <x, p>/temperature.
+        """
+        h = np.zeros(len(self._rows.x))
+        for i in range(len(h)):
+            if self._state[i, CODE] > MIXED:
+                continue
+            t, p = self._log_odds(i), self._p[i]
+            t, p = t[np.isfinite(t)], p[np.isfinite(t)]
+            # log(1 + e^t) - t p, without a difference of large numbers.
+            tails = np.log1p(np.exp(-np.abs(t))) + np.abs(t) * np.where(t > 0, 1.0 - p, p)
+            h[i] = max(tails.sum() + self._state[i, LOG_P], 0.0)
+        return h.reshape(self._call.batch)[()]
+
+    def sample(self, size: Any = None, rng: Any = None) -> Any:
+        """Draw subsets, exactly and independently.
+
+        Parameters
+        ----------
+        size : int or tuple of int, optional
+            How many subsets of each row; one by default.
+        rng : numpy.random.Generator or int, optional
+            The source of randomness, or a seed for a new one; a fresh one by default.
+
+        Returns
+        -------
+        mask : bool array, shape (*size, *x.shape)
+            Exactly k entries of each row are True. O(n min(k, n - k)) for a row that is short
+            enough for a table, and O(n) in expectation for each draw.
+
+        Raises
+        ------
+        TypeError
+            `size` is not an integer or a tuple of such.
+        ValueError
+            `size` is negative.
+        """
+        shape = _check_size(size)
+        generator = np.random.default_rng(rng)
+        x = self._rows.x
+        out = np.zeros((math.prod(shape), *x.shape), np.bool_)
+        for i in range(len(x)):
+            out[:, i] = x[i] == np.inf
+            left = int(self._rows.k[i]) - int(np.count_nonzero(x[i] == np.inf))
+            finite = np.flatnonzero(np.isfinite(x[i]))
+            if self._state[i, CODE] > MIXED:
+                out[:, i, finite] = left > 0
+            elif len(out):
+                out[:, i, finite] = _draws(self._log_odds(i)[finite], left, len(out), generator)
+        return out.reshape((*shape, *self._call.shape))
+
+    def _log_odds(self, i: int) -> Array:
+        """Those of the coins of row i, tilted."""
+        c, d = self._state[i, [C, D]]
+        t: Array = (self._rows.x[i] - c) / self._rows.temperature[i] - d
+        return t
+
+    def _shaped(self, rows: Array) -> Array:
+        return rows.reshape(self._call.shape)
+
+
+def _check_size(size: Any) -> tuple[int, ...]:
+    if size is None:
+        return ()
+    shape = size if isinstance(size, tuple) else (size,)
+    for length in shape:
+        if isinstance(length, (bool, np.bool_)) or not isinstance(length, (int, np.integer)):
+            raise TypeError(f"size is {size!r}; expected an integer or a tuple of integers")
+        if length < 0:
+            raise ValueError(f"size is {size!r}; expected no negative number")
+    return tuple(int(length) for length in shape)
+
+
+def _draws(t: Array, k: int, count: int, rng: np.random.Generator) -> Array:
+    """`count` draws of k of the coins with log-odds t, 0 < k < n."""
+    n = len(t)
+    if 2 * k > n:
+        return ~_draws(-t, n - k, count, rng)
+    out = np.empty((count, n), np.bool_)
+    if (n + 1) * (k + 1) <= TABLE:
+        step = max(1, TOSSES // n)
+        for first in range(0, count, step):
+            part = out[first : first + step]
+            draw(t, k, rng.random(part.shape), part)
+        return out
+    for mask in out:
+        _draw_in_steps(t, k, rng, mask)
+    return out
+
+
+def _draw_in_steps(t: Array, k: int, rng: np.random.Generator, mask: Array) -> None:
+    """One draw from a long row: toss three quarters, keep a quarter to make up the count."""
+    n = len(t)
+    if k in (0, n):
+        mask[:] = k > 0
+        return
+    if (n + 1) * (min(k, n - k) + 1) <= TABLE:
+        mask[:] = _draws(t, k, 1, rng)[0]
+        return
+    # Tilted so that k is the mean, most tosses leave a count that the quarter can make up.
+    target, tau = np.array([float(k)]), np.ones(1)
+    nothing = np.empty((1, 0))
+    (tilt,) = _threshold.solve(t[None], target, tau, CURVES["sigmoid"], METHODS["newton"], nothing)
+    t = (t - tilt[C]) - (tilt[D] + tilt[REST])
+    kept = np.arange(n) % 4 == rng.integers(4)
+    rest, tossed = t[kept], t[~kept]
+    sums, core = np.empty(SUMS), np.empty(CORE)
+    found = count_coins(rest, sums, core)
+    chances = 1.0 / (1.0 + np.exp(-rest))
+    mean = math.floor(chances.sum())
+    # The likeliest count is within 1 of the mean (Darroch).
+    likeliest = max(log_chance(len(rest), b, sums, core, found) for b in (mean, mean + 1))
+    up = 1.0 / (1.0 + np.exp(-tossed))
+    while True:
+        heads = rng.random(len(tossed)) < up
+        left = k - int(np.count_nonzero(heads))
+        if math.log1p(-rng.random()) < log_chance(len(rest), left, sums, core, found) - likeliest:
+            break
+    made_up = np.empty(len(rest), np.bool_)
+    _draw_in_steps(rest, left, rng, made_up)
+    mask[~kept], mask[kept] = heads, made_up
