@@ -73,9 +73,9 @@ class Gradual:
 
     *Derivatives* (`jvp`, `vjp`): where the largest entry is unique the map is differentiable, as
     nearby rows have theirs in the same place, and each entry depends on itself alone. At ties it
-    jumps, and has no derivative (except at power 1, or where the tie is at 1, or for powers above
-    1 at 0); the methods then return that of the branch each entry is in. For power < 1 it is
-    infinite at x = 0, and at a largest x = 1.
+    has no derivative, except at power 1, and jumps, unless the tie is at 0 or 1; the methods then
+    return the derivative of the branch that each entry is in. For power < 1 that is infinite at
+    x = 0, unless 0 is the largest entry, and at a largest x = 1.
 
     *Cost*: O(n). A NaN makes its row NaN.
 
