@@ -46,7 +46,7 @@ ORDER = 12  # power sums: what is left out is below 1e-16 (Proposition prop-grad
 ORDER_32 = 6  # for float32
 DEGREE = 8  # terms of the polynomials in s
 NODES = 32  # most nodes on the upper half of the circle (Theorem thm-grad-nodes)
-CORE = 6144  # most entries with g s > RATIO (Proposition prop-grad-core)
+CORE = 8192  # most entries with g s > RATIO (Proposition prop-grad-core)
 BLOCK = 1024  # entries summed in the row's own type before float64 takes over
 
 # Sums over a row: entries with pi >= 1/2, the variance, then powers of r below and above 1/2.
