@@ -230,11 +230,35 @@ def gradual_picture(theme):
     return figure
 
 
+def iterative_picture(theme):
+    """The two iterations and a threshold operator on one row, against the temperature."""
+    figure, axes = plt.subplots(1, 3, figsize=(9, 3.6), sharey=True)
+    temperatures = np.geomspace(0.01, 10, 600)
+    rows = np.broadcast_to(ROW, (temperatures.size, ROW.size))
+    for axis, op in zip(axes, [stk.itertopk, stk.wsoftmaxtopk, stk.thretopk], strict=True):
+        p = op(rows, K, temperature=temperatures)
+        p[np.abs(p) > 20] = np.nan  # no line from one side of a pole to the other
+        axis.axhspan(0, 1, color=theme.quiet, alpha=0.18, lw=0)
+        for i in range(ROW.size):
+            colour, style = (theme.first, "-") if i < K else (theme.second, "--")
+            axis.plot(temperatures, p[:, i], style, color=colour, lw=1.4)
+        axis.set_xscale("log")
+        axis.set_title(op.__name__, loc="left", fontsize=10)
+        axis.set(xlabel=r"temperature $\tau$", xlim=(0.01, 10), ylim=(-1.1, 3.1))
+    axes[0].set_ylabel("$p$")
+    axes[0].plot([], [], "-", color=theme.first, label="the 3 largest scores")
+    axes[0].plot([], [], "--", color=theme.second, label="the other 5")
+    figure.legend(loc="upper center", ncols=2)
+    figure.tight_layout(rect=(0, 0, 1, 0.93))
+    return figure
+
+
 PICTURES = {
     "threshold": threshold_picture,
     "curves": curves_picture,
     "hardening": hardening_picture,
     "laplace-softmax": softmax_picture,
+    "iterative": iterative_picture,
     "smoothed-maximum": smoothed_maximum_picture,
     "gumbel": gumbel_picture,
     "sinkhorn": sinkhorn_picture,
