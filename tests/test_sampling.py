@@ -187,6 +187,11 @@ def test_relaxed_masks_of_infinite_scores():
     assert p[0, 3] == 0
     assert p[0].sum() == pytest.approx(2)
     assert np.isnan(p[1]).all()
+    # A score as far below the others as can be is still there.
+    for top, dtype in ((1.7e308, np.float64), (3.4e38, np.float32)):
+        x = np.array([top, -top, -np.inf, np.inf], dtype)
+        p = stk.gumbel_topk(x, 3, rng=0, relax=stk.hardtopk)
+        np.testing.assert_array_equal(p, np.array([1, 1, 0, 1], dtype))
 
 
 # ----------------------------------------------------------------------------------------- edges

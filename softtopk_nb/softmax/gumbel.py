@@ -289,11 +289,14 @@ def _relaxed(
     _check_k(given, call)
     x = call.x.astype(np.float64)
     # The largest finite score is subtracted, so that the noise is not rounded away; infinities
-    # stay, since to an operator +inf is one of k.
-    top = np.where(np.isfinite(x), x, -np.inf).max(axis=1, keepdims=True)
+    # stay, since to an operator +inf is one of k, and no other entry becomes one.
+    lowest, finite = np.finfo(call.x.dtype).min, np.isfinite(x)
+    top = np.max(x, axis=1, keepdims=True, where=finite, initial=np.finfo(np.float64).min)
     with np.errstate(all="ignore"):
-        x = x - np.where(top > -np.inf, top, 0)
-    noisy = _perturbed(x, shape, generator).astype(call.x.dtype)
+        x = np.where(finite, x - top, x)
+    noisy = _perturbed(x, shape, generator)
+    shown = finite.reshape(len(x), *(1,) * len(shape), x.shape[1])
+    noisy = np.where(shown, np.maximum(noisy, lowest), noisy).astype(call.x.dtype)
     ones = (1,) * len(shape)
     rows = noisy.reshape(*call.batch, *shape, x.shape[1])
     stretched = np.broadcast_to(given, call.batch).reshape(call.batch + ones)
