@@ -126,6 +126,10 @@ def test_extreme_scales():
         gradients = f.vjp(x, temperature=1e-3)[1](np.ones_like(value))
         assert np.isfinite(gradients.x).all()
         assert np.isfinite(gradients.temperature)
+    # Entries that underflow do not move, even where z dtau overflows.
+    dp = stk.softmax.jvp(y, [1.0, np.inf, np.inf], dtemperature=-3.0)[1]
+    same(dp, np.zeros(3))
+    assert stk.softmax.vjp(y)[1]([1.0, 2.0, 3.0]).temperature == 0
 
 
 def test_log_softmax_where_p_is_nearly_one():
@@ -359,9 +363,11 @@ def test_plus_infinity_and_empty_rows(dtype):
     same(log_p, np.array([[half, -np.inf, half, -np.inf], [np.nan] * 4], dtype))
     same(lse, np.array([np.inf, -np.inf], dtype))
     for f in SMOOTH.values():
-        value, tangent = f.jvp(x, np.ones(4, dtype), dtemperature=1.0)
-        gradients = f.vjp(x)[1](np.ones_like(value))
+        tangent = f.jvp(x, np.arange(4, dtype=dtype), dtemperature=1.0)[1]
+        g = np.ones(()) if f is stk.logsumexp else np.arange(1, 5, dtype=dtype)
+        gradients = f.vjp(x)[1](g)
         assert np.all(tangent[0] == 0)
+        assert f.vjp(x[0])[1](g if g.ndim else 1.0).temperature == 0
         assert np.all(gradients.x[0] == 0)
         lost = f is not stk.logsumexp
         assert np.all(np.isnan(tangent[1]) == lost)
