@@ -16,9 +16,7 @@ from .._scalars import from_ordinal
 from .steps import (
     COUNT,
     FACTS,
-    HIGHEST,
     INV,
-    LOWEST,
     RATE,
     REF,
     hold,
@@ -51,10 +49,9 @@ def prepare(kind, x, k, tau, a, e, facts):
         if half < 1.0:
             for i in range(n):
                 a[i] *= half
-        facts[LOWEST], facts[HIGHEST] = low * half, high * half
         facts[RATE] = 1.0 / (tau if tau > TINY else TINY)
         facts[INV] = facts[RATE] / half
-        facts[REF] = facts[LOWEST] if kind.lowest else facts[HIGHEST]
+        facts[REF] = (low if kind.lowest else high) * half
         count = 0
         for i in range(n):
             # A sum of weights that are differences from 1 cannot tell such entries apart.

@@ -23,9 +23,7 @@ from .._scalars import exp_neg, from_ordinal, to_ordinal
 __all__ = [
     "COUNT",
     "FACTS",
-    "HIGHEST",
     "INV",
-    "LOWEST",
     "RATE",
     "REF",
     "Plain",
@@ -38,9 +36,9 @@ __all__ = [
 
 # Numbers about a row. It is halved where its spread overflows: INV is the reciprocal temperature
 # of the halved row, RATE that of the row as given.
-LOWEST, HIGHEST, INV, RATE = 0, 1, 2, 3
-REF, COUNT = 4, 5  # where z is 0, and how many entries lie there
-FACTS = 6
+INV, RATE = 0, 1
+REF, COUNT = 2, 3  # where z is 0, and how many entries lie there
+FACTS = 4
 
 TIED = 2.0**-48  # temperatures; Weighted: entries this close below the largest count as equal
 FAR = 500.0  # temperatures; e^-500 is nothing beside 1, and its reciprocal far from overflow
