@@ -183,9 +183,9 @@ def gumbel_topk(
     largest first. This is the order of k draws without replacement from softmax(x / temperature):
     the Plackett-Luce law.
 
-    With `relax`, an operator of this package, the mask ``relax(x + G, k, temperature=...)``: it
-    marks the same k entries at temperature 1 of the scores, as `gumbel_softmax` marks one, and its
-    temperature says how far the mask is from 0 and 1.
+    With `relax`, an operator of this package, the mask ``relax(x + G, k, temperature=...)``. It is
+    largest at the k entries that the same noise draws from softmax(x); here the temperature does
+    not change which, but says how far the mask is from 0 and 1, as in `gumbel_softmax`.
 
     Parameters
     ----------
