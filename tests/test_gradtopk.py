@@ -20,6 +20,7 @@ from reference import mp, to_float64
 from scipy import special
 
 import softtopk_nb as stk
+from softtopk_nb.gradtopk import contour
 
 EPS = {np.float64: 2.0**-52, np.float32: 2.0**-23}
 TINY = float(np.finfo(np.float64).tiny)  # below it a float64 has lost digits
@@ -313,6 +314,23 @@ def test_range_and_sum(dtype, method, problem):
     if x.size > 1 and spread(x, tau) < 15 and dtype is np.float64:
         assert np.all(p > 0)
         assert np.all(p[x < x.max()] < 1)
+
+
+@every_method
+@both_dtypes
+def test_range_and_sum_of_many_rows(dtype, method):
+    """thm-grad-range on decided rows: where p is 0 or 1, rounding goes past neither.
+
+    Quotients of sums come to 1 + eps in one row of ten thousand; these seeds hold a few of them.
+    """
+    for n, seed in ((5, 234), (13, 1), (38, 86)):
+        rng = np.random.default_rng(seed)
+        x = 300 * rng.uniform(-1, 1, size=(2000, n))
+        k = rng.integers(1, n, size=2000)
+        p = stk.gradtopk(x.astype(dtype), k, method=method)
+        assert p.min() >= 0
+        assert p.max() <= 1
+        assert np.all(np.abs(p.sum(axis=1, dtype=np.float64) - k) <= mass_tolerance(dtype) * k)
 
 
 @every_method
@@ -860,6 +878,137 @@ def test_marginals():
         # Node by node: (w - 1)/(1 + pi (w - 1)), its real part with the weight c.
         single = c * (w - 1) / (1 + upper * (w - 1))
         assert_close(terms, single.real, 1e-10)
+
+
+def test_counts_are_log_concave():
+    """thm-grad-mass: the law of N is log-concave; p/pi >= 1/3, and p/pi <= 6 where pi <= 1/2."""
+    factors = []
+    for pi, k in coins():
+        law = pmf(pi)
+        assert np.all(law[1:-1] ** 2 >= law[:-2] * law[2:] * (1 - 1e-12))
+        if k < len(pi):
+            for i in {0, len(pi) // 2, len(pi) - 1}:
+                factor = pmf(np.delete(pi, i))[k - 1] / law[k]
+                assert 1 / 3 - 1e-12 <= factor <= (6 if pi[i] <= 0.5 else 1 / pi[i]) + 1e-12
+                factors.append(factor)
+    assert len(factors) > 100
+    assert min(factors) < 1.05
+    assert max(factors) > 1.9
+
+
+def test_inexact_tilt():
+    """thm-grad-mass: a tilt that is off k - 1/2 costs log P(N = k) at most what it says."""
+    rng = np.random.default_rng(55)
+    losses = []
+    for n, k, scale in ((5, 2, 3.0), (40, 17, 1.0), (400, 100, 1.0), (2000, 1990, 2.0)):
+        z = scale * rng.normal(size=n)
+        pi, l = tilted(z, k - 0.5)
+        exact = math.log(pmf(pi)[k])
+        for move in (-0.3, -0.02, -1e-3, 1e-3, 0.02, 0.3):
+            moved = special.expit(z - l - move)
+            off, v = float(moved.sum()) - (k - 0.5), float(np.sum(moved * (1 - moved)))
+            assert abs(off) <= abs(move) * math.exp(abs(move)) * v
+            loss = exact - math.log(pmf(moved)[k])
+            assert loss <= math.exp(abs(move)) * abs(off) / v * (0.5 + abs(off)) + 1e-11
+            losses.append(loss)
+    assert max(losses) > 1
+    assert min(losses) < -1e-4
+
+
+SLACK = math.exp(0.02)  # what the variance can change by between the last tilt but one and the last
+
+
+def test_core_fits():
+    """prop-grad-core: what `cut_of` allows keeps polynomials to g s <= RATIO and the core to CORE.
+
+    Fewer than v/cut entries have s > cut, and none where the cut is 1/4, the largest s.
+    """
+    most = 0.0
+    for one in (np.float64(1), np.float32(1)):
+        for weight in np.geomspace(0.25 / SLACK, 1e12, 4000):
+            cut = contour.cut_of(weight, one)
+            for v in (max(weight / SLACK, 0.25), weight * SLACK):
+                level = contour.exponent(v, one) + 0.27
+                assert min(4.0, 2 * level / v) * cut <= contour.RATIO * (1 + 1e-12)
+                if cut < 0.25:
+                    most = max(most, v / cut)
+    assert 6000 < most < contour.CORE
+
+
+def series_bounds(v, one, order):
+    """What the two series leave out at most, relative to P(N = k), for every row of variance v."""
+    size, used, level = code_nodes(v, one)
+    g = 4 * np.sin(np.pi * np.arange(used) / size) ** 2
+    weight = np.where(np.arange(used) == 0, 1, 2) * np.exp(-v * g / 2) / size
+    largest = contour.RATIO / contour.cut_of(v / SLACK, one)
+    ratio = min(2 * contour.RATIO / math.sqrt(largest), math.sqrt(largest) / 2) * np.sqrt(
+        g / largest
+    )
+    assert ratio.max() <= 1 / 8 + 1e-12
+    powers = ratio ** (order - 1) * v * g / ((order + 1) * (1 - ratio))
+    share = np.minimum(contour.RATIO * g / largest, g / 4)
+    geometric = share**contour.DEGREE / (1 - share)
+    chance = 16 * math.sqrt(v) + 4
+    return (weight * powers).sum() * chance, (weight * geometric).sum() * chance
+
+
+def code_nodes(v, one, off=0.0):
+    """How many nodes and how many of them are used, and L, as in `quadrature` for a long row."""
+    level = float(contour.exponent(v, one)) + off**2 / v
+    size = int(level / 3 + math.sqrt(level**2 / 9 + 2 * level * v) + 0.5 + abs(off) + 1) | 1
+    used = size // 2 + 1
+    if 2 * v > level:
+        used = min(used, int(size * math.asin(math.sqrt(0.5 * level / v)) / math.pi) + 1)
+    return size, used, level
+
+
+def test_series():
+    """prop-grad-series: what ORDER and DEGREE leave out, over all variances, and on one row.
+
+    On the row, at the cut, the polynomials are compared with the sums node by node.
+    """
+    one, one_32 = np.float64(1), np.float32(1)
+    bounds = np.array([series_bounds(v, one, contour.ORDER) for v in np.geomspace(0.25, 1e8, 2000)])
+    assert 1e-17 < bounds[:, 0].max() < 4e-17
+    assert 1e-15 < bounds[:, 1].max() < 6e-15
+    bounds = np.array(
+        [series_bounds(v, one_32, contour.ORDER_32) for v in np.geomspace(0.25, 1e8, 2000)]
+    )
+    assert 1e-8 < bounds[:, 0].max() < 8e-8
+
+    # The power series is left out as it is bounded: r of all sizes up to the cut, some node.
+    rng = np.random.default_rng(56)
+    for largest in (4.0, 0.5, 1 / 16, 1 / 40):
+        limit = min(contour.RATIO / largest, 0.25)
+        s = limit * rng.random(300) ** 2
+        r = 0.5 - np.sqrt(0.25 - s)
+        for g in largest * np.array([0.01, 0.3, 1.0]):
+            u = -g / 2 + 1j * math.sqrt(g - g * g / 4)
+            m = np.arange(contour.ORDER + 1, 200)[:, None]
+            left_out = abs(np.sum((-1.0) ** (m + 1) * (r * u) ** m / m))
+            ratio = math.sqrt(g / largest) / 8
+            bound = ratio ** (contour.ORDER - 1) * s.sum() * g / (13 * (1 - ratio))
+            assert left_out <= bound
+
+    # Two coins at the cut and one undecided: v is near 1/4, where the polynomials are at their worst.
+    r = 0.5 - math.sqrt(0.25 - contour.RATIO / 4)
+    pi = np.array([r, 1 - r, 0.5])
+    theta, w, c = coefficients(pi, 2, 27)
+    g, c, s = 4 * np.sin(theta / 2) ** 2, c / c.sum().real, r * (1 - r)
+    terms = (c * w).real * (1 - r) + c.real * r
+    share = float(np.sum(terms / (1 - g * s)))
+    left_out = float(np.sum(terms * (g * s) ** contour.DEGREE / (1 - g * s)))
+    assert 1e-17 < abs(left_out) / share < 1e-15
+
+
+def test_nodes_of_the_code():
+    """thm-grad-nodes: 30 nodes at most in float64 and 16 in float32, 32 with an inexact tilt."""
+    for one, most in ((np.float64(1), 30), (np.float32(1), 16)):
+        variances = np.geomspace(0.25, 1e13, 5000)
+        assert max(code_nodes(v, one)[1] for v in variances) == most
+        # |off| <= e^0.02 sqrt(v)/2 for the longest rows.
+        off = [code_nodes(v, one, 0.52 * math.sqrt(v))[1] for v in variances]
+        assert most <= max(off) <= contour.NODES
 
 
 # --------------------------------------------------------------------------------- long rows
