@@ -38,7 +38,11 @@ def in_one_piece(kernel, x, *args):
 @pytest.mark.parametrize("curve", CURVES)
 def test_value_threshold_and_potential(row, curve, dtype):
     x, k = row.astype(dtype), 1234.5
-    p, one, solution = stk.thretopk(x, k, curve=curve), np.empty((1, N), dtype), np.empty((1, SOLUTION))
+    p, one, solution = (
+        stk.thretopk(x, k, curve=curve),
+        np.empty((1, N), dtype),
+        np.empty((1, SOLUTION)),
+    )
     args = np.array([k]), np.array([1.0]), CURVES[curve]
     in_one_piece(solve, x, *args, METHODS["newton"], one, solution)
     eps = np.finfo(dtype).eps
@@ -48,6 +52,31 @@ def test_value_threshold_and_potential(row, curve, dtype):
     in_one_piece(rows.potential, x, *args, solution, phi)
     potential = stk.thretopk.potential(x, k, curve=curve)
     assert potential == pytest.approx(phi[0], rel=1e-6 if dtype == np.float32 else 1e-12)
+
+
+@dtypes
+@pytest.mark.parametrize("k", [1, 40, 1234, N - 1])
+def test_gradtopk(row, k, dtype, rng, monkeypatch):
+    """Value, potential and derivatives, against the same row in one piece."""
+    x, v = row.astype(dtype), rng.normal(size=N).astype(dtype)
+    p, dp = stk.gradtopk.jvp(x, k, v, dtemperature=0.3)
+    q, pullback = stk.gradtopk.vjp(x, k)
+    gradients, phi = pullback(v), stk.gradtopk.potential(x, k)
+    np.testing.assert_array_equal(p, stk.gradtopk(x, k))
+    np.testing.assert_array_equal(p, q)
+    assert abs(math.fsum(p.astype(float)) - k) <= (1e-6 if dtype == np.float32 else 1e-12) * k
+
+    for module in ("_threshold", "gradtopk.operator"):
+        monkeypatch.setattr(sys.modules[f"softtopk_nb.{module}"], "LONG", 10 * N)
+    eps = float(np.finfo(dtype).eps)
+    r, dr = stk.gradtopk.jvp(x, k, v, dtemperature=0.3)
+    np.testing.assert_allclose(p, r, rtol=100 * eps, atol=4 * eps)
+    np.testing.assert_allclose(dp, dr, rtol=1e4 * eps, atol=10 * eps)
+    whole = stk.gradtopk.vjp(x, k)[1](v)
+    np.testing.assert_allclose(gradients.x, whole.x, rtol=1e4 * eps, atol=10 * eps)
+    assert gradients.temperature == pytest.approx(whole.temperature, rel=1e4 * eps, abs=1e3 * eps)
+    expected = float(stk.gradtopk.potential(x, k))
+    assert abs(float(phi) - expected) <= eps * np.abs(x).sum(dtype=float)
 
 
 @pytest.mark.parametrize("curve", ["laplace", "clip"])
@@ -68,30 +97,38 @@ def test_infinities_and_nan(row, dtype):
     x[1:200:3] = np.inf
     kept, above = np.isfinite(x), int((x == np.inf).sum())
     assert above == 67
-    for op in (stk.hardtopk, stk.thretopk):
+    for op in (stk.hardtopk, stk.thretopk, stk.gradtopk):
         p = op(x, 1000)
         np.testing.assert_array_equal(p[kept], op(x[kept], 1000 - above))
         np.testing.assert_array_equal(p[~kept], (x > 0)[~kept])
         assert op(x, 30).sum() == pytest.approx(30)
         assert np.isnan(op(x, N - 5)).all()
-    p, dp = stk.thretopk.jvp(x, 1000, np.ones_like(x))
-    assert (dp[~kept] == 0).all()
-    assert stk.thretopk.vjp(x, 1000)[1](np.ones_like(x)).x[~kept].sum() == 0
-    assert stk.thretopk.potential(x, 1000) == np.inf
+    v = np.where(kept, np.sign(x), 1.0).astype(dtype)
+    for op in (stk.thretopk, stk.gradtopk):
+        _, dp = op.jvp(x, 1000, v)
+        assert (dp[~kept] == 0).all()
+        np.testing.assert_array_equal(dp[kept], op.jvp(x[kept], 1000 - above, v[kept])[1])
+        assert op.vjp(x, 1000)[1](np.ones_like(x)).x[~kept].sum() == 0
+        assert op.potential(x, 1000) == np.inf
     x[5] = np.nan
-    for op in (stk.hardtopk, stk.thretopk, stk.thretopk.potential, stk.thretopk.threshold):
+    for op in (stk.hardtopk, stk.thretopk, stk.thretopk.threshold, stk.gradtopk):
         assert np.isnan(op(x, 1000)).all()
-    assert np.isnan(stk.thretopk.jvp(x, 1000, x)[1]).all()
-    assert np.isnan(stk.thretopk.vjp(x, 1000)[1](x).x).all()
+    for op in (stk.thretopk, stk.gradtopk):
+        assert np.isnan(op.potential(x, 1000))
+        assert np.isnan(op.jvp(x, 1000, x)[1]).all()
+        assert np.isnan(op.vjp(x, 1000)[1](x).x).all()
 
 
 @dtypes
 def test_edges(row, dtype):
     x = row.astype(dtype)
-    for op in (stk.hardtopk, stk.thretopk):
+    for op in (stk.hardtopk, stk.thretopk, stk.gradtopk):
         np.testing.assert_array_equal(op(x, 0), np.zeros(N, dtype))
         np.testing.assert_array_equal(op(x, N), np.ones(N, dtype))
-    assert (stk.thretopk.jvp(x, N, x)[1] == 0).all()
+    for op in (stk.thretopk, stk.gradtopk):
+        assert (op.jvp(x, N, x)[1] == 0).all()
+        assert op.potential(x, 0) == 0
+    assert stk.gradtopk.potential(x, N) == pytest.approx(x.sum(dtype=float), rel=1e-5)
     assert stk.thretopk.threshold(x, 0) == np.inf
 
 
@@ -112,6 +149,8 @@ def test_bits_do_not_depend_on_the_threads(row, monkeypatch):
     for threads in (1, 2, 5):
         monkeypatch.setattr(_schedule, "thread_count", lambda threads=threads: threads)
         results.append(stk.thretopk(row, 100.5).tobytes() + stk.hardtopk(row, 100).tobytes())
+        results[-1] += stk.gradtopk(row, 100).tobytes()
+        results[-1] += stk.gradtopk.vjp(row, 100)[1](row).x.tobytes()
     assert len(set(results)) == 1
     batch = stk.thretopk(np.stack([row[::-1], row]), 100.5)
     assert batch[1].tobytes() == stk.thretopk(row, 100.5).tobytes()

@@ -160,7 +160,8 @@ class KSubset:
         shape = self._call.shape
         if given.shape[given.ndim - len(shape) :] != shape:
             raise ValueError(f"mask has shape {given.shape}; expected (..., *x.shape) = {shape}")
-        chosen = given.reshape((-1, *self._rows.x.shape))
+        leading = given.shape[: given.ndim - len(shape)]
+        chosen = given.reshape((math.prod(leading), *self._rows.x.shape))
         counts = chosen.sum(axis=-1)
         if (counts != self._rows.k).any():
             at = np.argwhere(counts != self._rows.k)[0]
@@ -179,7 +180,8 @@ class KSubset:
             # log of the chance of each coin to fall as it did: up or down.
             down, up = -np.logaddexp(0.0, t), -np.logaddexp(0.0, -t)
             fell = np.where(chosen[:, i, finite], up, down)
-            log_p[:, i] = fell.sum(axis=-1) - self._state[i, LOG_P]
+            with np.errstate(over="ignore"):  # to -inf, the log of less than can be told from 0
+                log_p[:, i] = fell.sum(axis=-1) - self._state[i, LOG_P]
         log_p[impossible.any(axis=-1)] = -np.inf
         return log_p.reshape(given.shape[:-1])[()]
 
@@ -242,7 +244,8 @@ class KSubset:
     def _log_odds(self, i: int) -> Array:
         """Those of the coins of row i, tilted."""
         c, d = self._state[i, [C, D]]
-        t: Array = (self._rows.x[i] - c) / self._rows.temperature[i] - d
+        with np.errstate(over="ignore"):  # to an infinity, which is as certain
+            t: Array = (self._rows.x[i] - c) / self._rows.temperature[i] - d
         return t
 
     def _shaped(self, rows: Array) -> Array:

@@ -26,7 +26,7 @@ from .contour import (
     marginals,
     quadrature,
 )
-from .rows import CODE, CUT, LOG_P, keep, restore, softplus_sum
+from .rows import CODE, CUT, LOG_P, keep, restore, smoothed_sum
 from .tangent import FLOWS, PIECES, flow, spread, steer, weigh
 
 __all__ = ["potential", "pull", "push", "solve"]
@@ -126,9 +126,10 @@ def spread_parts(lo, hi, x, v, dtau, tau, solution, flow_re, flow_im, mean, roun
 
 
 @kernel
-def softplus_parts(lo, hi, x, tau, solution, sums):
+def smoothed_parts(lo, hi, x, tau, solution, sums):
     for j in range(lo, hi):
-        sums[j] = softplus_sum(x[j * PART : (j + 1) * PART], tau, solution[C], solution[D])
+        part = x[j * PART : (j + 1) * PART]
+        sums[j, 0], sums[j, 1] = smoothed_sum(part, tau, solution[C], solution[D])
 
 
 def _solve_finite(x: Array, k: int, tau: float, tilt: Array, out: Array, solution: Array) -> None:
@@ -173,9 +174,11 @@ def potential(x: Array, k: int, tau: float, solution: Array) -> float:
         phi = np.empty(1)
         rows.potential(0, 1, x[None], np.array([k]), np.array([tau]), solution[None], phi)
         return float(phi[0])
-    sums = np.empty(part_count(x))
-    over(len(sums), 16 * x.size, softplus_parts, x, tau, solution, sums)
-    return float(k * solution[C] + tau * (k * solution[D] + sums.sum() + solution[LOG_P]))
+    sums = np.empty((part_count(x), 2))
+    over(len(sums), 16 * x.size, smoothed_parts, x, tau, solution, sums)
+    smoothed, upper = sums.sum(axis=0)
+    threshold = solution[C] + tau * solution[D]
+    return float(smoothed + (k - upper) * threshold + tau * solution[LOG_P])
 
 
 def push(x: Array, tau: float, solution: Array, v: Array, dtau: float, out: Array) -> None:
@@ -192,6 +195,9 @@ def push(x: Array, tau: float, solution: Array, v: Array, dtau: float, out: Arra
         push(x[finite], tau, present, v[finite], dtau, values)
         out[...] = 0
         out[finite] = values
+    elif len(x) < LONG:  # what infinities left of a long row
+        one = x[None], np.array([tau]), solution[None], v[None], np.array([dtau])
+        rows.push(0, 1, *one, out[None])
     else:
         parts = part_count(x)
         flows = np.empty((parts, FLOWS))

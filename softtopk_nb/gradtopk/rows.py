@@ -45,7 +45,7 @@ __all__ = [
     "pull",
     "push",
     "restore",
-    "softplus_sum",
+    "smoothed_sum",
     "solve",
     "solve_dp",
     "solve_recursion",
@@ -200,14 +200,20 @@ def pull(lo, hi, x, tau, solution, gx, gtau):
 
 
 @scalar
-def softplus_sum(x, tau, c, d):
-    """Sum of log(1 + e^t) over the finite entries, in float64."""
-    total = 0.0
+def smoothed_sum(x, tau, c, d):
+    """Sum of tau log(1 + e^t) over the finite entries, plus c + tau d where t >= 0; how often it is.
+
+    Above 0 that is x and a tail: sums of t would only have to be taken back.
+    """
+    total, above = 0.0, 0
     for i in range(x.shape[0]):
         if np.isfinite(x[i]):
             t = (np.float64(x[i]) - c) / tau - d
-            total += max(t, 0.0) + math.log1p(math.exp(-abs(t)))
-    return total
+            total += tau * math.log1p(math.exp(-abs(t)))
+            if t >= 0.0:
+                total += x[i]
+                above += 1
+    return total, above
 
 
 @kernel
@@ -230,5 +236,5 @@ def potential(lo, hi, x, k, tau, solution, out):
             out[i] = total
         else:
             c, d = answer[C], answer[D]
-            tails = softplus_sum(x[i], tau[i], c, d)
-            out[i] = k[i] * c + tau[i] * (k[i] * d + tails + answer[LOG_P])
+            smoothed, upper = smoothed_sum(x[i], tau[i], c, d)
+            out[i] = smoothed + (k[i] - upper) * (c + tau[i] * d) + tau[i] * answer[LOG_P]

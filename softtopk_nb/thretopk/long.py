@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._compile import kernel
-from .._parts import PART, part_count
+from .._parts import LONG, PART, part_count
 from .._rows import FINITE, MIXED, UNDEFINED
 from .._schedule import over
 from .._threshold.curves import kernel_for
@@ -35,7 +35,8 @@ def moments_parts(lo, hi, x, v, tau, solution, curve, sums):
 def smoothed_parts(lo, hi, x, tau, solution, curve, sums):
     c, d = solution[C], solution[D] + solution[REST]
     for j in range(lo, hi):
-        sums[j] = smoothed_sum(x[j * PART : (j + 1) * PART], tau, curve, c, d)
+        part = x[j * PART : (j + 1) * PART]
+        sums[j, 0], sums[j, 1] = smoothed_sum(part, tau, curve, c, d)
 
 
 @kernel
@@ -85,10 +86,11 @@ def potential(x: Array, k: float, tau: float, curve: Any, solution: Array) -> fl
         one = x[None], np.array([k]), np.array([tau])
         kernel_for(curve, rows.potential)(0, 1, *one, curve, solution[None], phi)
         return float(phi[0])
-    sums = np.empty(part_count(x))
+    sums = np.empty((part_count(x), 2))
     over(len(sums), 16 * x.size, kernel_for(curve, smoothed_parts), x, tau, solution, curve, sums)
-    d = solution[D] + solution[REST]
-    return float(k * solution[C] + tau * (k * d + sums.sum()))
+    smoothed, upper = sums.sum(axis=0)
+    threshold = solution[C] + tau * (solution[D] + solution[REST])
+    return float(smoothed + (k - upper) * threshold)
 
 
 def push(
@@ -105,6 +107,10 @@ def push(
         push(x[finite], tau, curve, _as_finite(solution), v[finite], dk, dtau, values)
         out[...] = 0
         out[finite] = values
+    elif len(x) < LONG:  # what infinities left of a long row
+        one = x[None], np.array([tau]), curve, solution[None], v[None]
+        moves = np.array([dk]), np.array([dtau])
+        kernel_for(curve, rows.push)(0, 1, *one, *moves, out[None])
     else:
         w0, wv, wt, _ = _moments(x, v, tau, curve, solution)
         mean = (wv - dtau * wt - dk * tau) / w0 if w0 > 0.0 else 0.0
@@ -128,6 +134,11 @@ def pull(
         out[...] = 0
         out[finite] = values
         return gk, gtau
+    if len(x) < LONG:  # what infinities left of a long row
+        sums = np.empty((2, 1))
+        one = x[None], np.array([tau]), curve, solution[None], g[None]
+        kernel_for(curve, rows.pull)(0, 1, *one, out[None], sums[0], sums[1])
+        return float(sums[0, 0]), float(sums[1, 0])
     w0, wg, wt, wgt = _moments(x, g, tau, curve, solution)
     mean = wg / w0 if w0 > 0.0 else 0.0
     _spread(x, g, tau, curve, solution, mean, 0.0, out)

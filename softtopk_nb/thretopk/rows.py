@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._compile import kernel, summing
+from .._compile import kernel, scalar, summing
 from .._rows import ALL, MIXED, UNDEFINED, expand, present_part
 from .._threshold.curves import excess, split
 from .._threshold.rows import CODE
@@ -106,15 +106,21 @@ def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau):
             expand(entries, target, 0.0, gradient)
 
 
-@summing
+@scalar
 def smoothed_sum(x, tau, curve, c, d):
-    """Sum of F(t) over the finite entries, in float64."""
-    total = 0.0
+    """Sum of tau F(t) over the finite entries, plus lambda where t >= 0; and how often that is.
+
+    Above 0, tau F(t) + lambda is x and a tail: sums of t would only have to be taken back.
+    """
+    total, above = 0.0, 0
     for i in range(x.shape[0]):
         if np.isfinite(x[i]):
             t = (np.float64(x[i]) - c) / tau - d
-            total += max(t, 0.0) + excess(curve, t)
-    return total
+            total += tau * excess(curve, t)
+            if t >= 0.0:
+                total += x[i]
+                above += 1
+    return total, above
 
 
 @kernel
@@ -139,4 +145,5 @@ def potential(lo, hi, x, k, tau, curve, solution, out):
                     out[i] += value + tau[i] * excess(curve, 1e6)
         else:
             c, d = solution[i, C], solution[i, D] + solution[i, REST]
-            out[i] = k[i] * c + tau[i] * (k[i] * d + smoothed_sum(x[i], tau[i], curve, c, d))
+            smoothed, upper = smoothed_sum(x[i], tau[i], curve, c, d)
+            out[i] = smoothed + (k[i] - upper) * (c + tau[i] * d)
