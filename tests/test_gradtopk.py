@@ -8,6 +8,7 @@ coins, and knows nothing of the package.
 """
 
 import functools
+import itertools
 import math
 from typing import NamedTuple
 
@@ -473,6 +474,30 @@ def test_potential_has_gradient_p(n, k, tau):
     assert_close((up - down) / (2 * h), stk.gradtopk(x, k, temperature=tau), 1e-8)
 
 
+def test_potential_is_a_maximum():
+    """thm-grad-potential: phi = max over laws Q of k-subsets of <x, marginals> + tau H(Q).
+
+    Attained by the k-subset law alone, whose entropy is dphi/dtau.
+    """
+    rng = np.random.default_rng(57)
+    for n, k, tau in ((5, 2, 0.7), (6, 3, 0.2), (4, 1, 2.0)):
+        x = rng.normal(size=n)
+        members = np.array(
+            [[i in s for i in range(n)] for s in itertools.combinations(range(n), k)]
+        )
+        phi = stk.gradtopk.potential(x, k, temperature=tau)
+        for _ in range(50):
+            law = rng.dirichlet(np.full(len(members), rng.choice([0.1, 1.0, 10.0])))
+            entropy = float(special.entr(law).sum())
+            assert law @ members @ x + tau * entropy < phi
+        law = special.softmax(members @ x / tau)
+        entropy = float(special.entr(law).sum())
+        assert law @ members @ x + tau * entropy == pytest.approx(phi, abs=1e-13)
+        h = 1e-5 * tau
+        up, down = (stk.gradtopk.potential(x, k, temperature=tau + s * h) for s in (1, -1))
+        assert (up - down) / (2 * h) == pytest.approx(entropy, abs=1e-8)
+
+
 # ------------------------------------------------------------------------------- derivatives
 
 
@@ -616,6 +641,16 @@ def test_k1_is_softmax(method, problem):
     phi = stk.gradtopk.potential(x, 1, temperature=tau, method=method)
     exact = x.max() + tau * special.logsumexp(z)
     assert abs(phi - exact) <= 1e-13 * max(abs(exact), np.abs(x).max(), tau)
+
+
+def test_conditional_bernoulli():
+    """id-conditional-bernoulli: gradtopk of log-odds is P(coin i up | k up), by listing tosses."""
+    rng = np.random.default_rng(58)
+    tosses = np.array(list(itertools.product([False, True], repeat=9)))
+    for k in (1, 4, 8):
+        q = rng.uniform(0.02, 0.98, size=9)
+        law = np.where(tosses, q, 1 - q).prod(axis=1) * (tosses.sum(axis=1) == k)
+        assert_close(stk.gradtopk(special.logit(q), k), law @ tosses / law.sum(), 1e-13)
 
 
 @every_method
@@ -937,7 +972,7 @@ def test_core_fits():
 
 def series_bounds(v, one, order):
     """What the two series leave out at most, relative to P(N = k), for every row of variance v."""
-    size, used, level = code_nodes(v, one)
+    size, used = code_nodes(v, one)
     g = 4 * np.sin(np.pi * np.arange(used) / size) ** 2
     weight = np.where(np.arange(used) == 0, 1, 2) * np.exp(-v * g / 2) / size
     largest = contour.RATIO / contour.cut_of(v / SLACK, one)
@@ -953,13 +988,13 @@ def series_bounds(v, one, order):
 
 
 def code_nodes(v, one, off=0.0):
-    """How many nodes and how many of them are used, and L, as in `quadrature` for a long row."""
+    """How many nodes there are and how many are used, as in `quadrature` for a long row."""
     level = float(contour.exponent(v, one)) + off**2 / v
     size = int(level / 3 + math.sqrt(level**2 / 9 + 2 * level * v) + 0.5 + abs(off) + 1) | 1
     used = size // 2 + 1
     if 2 * v > level:
         used = min(used, int(size * math.asin(math.sqrt(0.5 * level / v)) / math.pi) + 1)
-    return size, used, level
+    return size, used
 
 
 def test_series():
@@ -990,7 +1025,7 @@ def test_series():
             bound = ratio ** (contour.ORDER - 1) * s.sum() * g / (13 * (1 - ratio))
             assert left_out <= bound
 
-    # Two coins at the cut and one undecided: v is near 1/4, where the polynomials are at their worst.
+    # Two coins at the cut and one undecided: v near 1/4, where the polynomials are at their worst.
     r = 0.5 - math.sqrt(0.25 - contour.RATIO / 4)
     pi = np.array([r, 1 - r, 0.5])
     theta, w, c = coefficients(pi, 2, 27)
@@ -1009,6 +1044,41 @@ def test_nodes_of_the_code():
         # |off| <= e^0.02 sqrt(v)/2 for the longest rows.
         off = [code_nodes(v, one, 0.52 * math.sqrt(v))[1] for v in variances]
         assert most <= max(off) <= contour.NODES
+
+
+def test_split_is_exact():
+    """prop-grad-sampling: toss some coins, keep the toss with P(rest make up the count)/max.
+
+    Then the rest given its count: the law of all coins given k, listed. A toss is kept with
+    probability P(N = k)/max P(N_rest = b), at least 0.29 sqrt(v_rest)/(sqrt(v) + 1/4) for mean k.
+    """
+    rng = np.random.default_rng(59)
+    for n, k in ((6, 2), (9, 5), (10, 9)):
+        pi, _ = tilted(2 * rng.normal(size=n), float(k))
+        tosses = np.array(list(itertools.product([False, True], repeat=n)))
+        up = tosses.sum(axis=1)
+        law = np.where(tosses, pi, 1 - pi).prod(axis=1)
+        kept = np.arange(n) % 4 == 1
+        rest, free = pmf(pi[kept]), tosses[:, ~kept]
+        assert rest.argmax() in (math.floor(pi[kept].sum()), math.floor(pi[kept].sum()) + 1)
+        left = k - free.sum(axis=1)
+        possible = (left >= 0) & (left < rest.size)
+        chance = np.where(possible, rest[np.clip(left, 0, rest.size - 1)], 0.0)
+        tossed = np.where(free, pi[~kept], 1 - pi[~kept]).prod(axis=1)
+        made_up = np.where(tosses[:, kept], pi[kept], 1 - pi[kept]).prod(axis=1)
+        # The free coins fell like this, were kept, and then the rest like this, given its count.
+        drawn = np.where(up == k, tossed * chance / rest.max() * made_up / chance.clip(1e-300), 0)
+        assert_close(drawn / drawn.sum(), np.where(up == k, law, 0) / law[up == k].sum(), 1e-14)
+        assert drawn.sum() == pytest.approx(pmf(pi)[k] / rest.max(), rel=1e-12)
+
+    for n in (10, 100, 1000):
+        for k in (1, n // 3, n - 1):
+            pi, _ = tilted(3 * rng.normal(size=n), float(k))
+            quarter = pi[np.arange(n) % 4 == 2]
+            v, v_rest = (float(np.sum(q * (1 - q))) for q in (pi, quarter))
+            rate = pmf(pi)[k] / pmf(quarter).max()
+            assert rate >= 0.29 * math.sqrt(v_rest) / (math.sqrt(v) + 0.25) - 1e-12
+            assert pmf(quarter).max() <= math.sqrt(math.pi / (8 * v_rest))
 
 
 # --------------------------------------------------------------------------------- long rows
