@@ -31,22 +31,30 @@ import numpy as np
 
 from ._compile import kernel, row, scalar
 from ._threshold.curves import CURVES, Entmax
-from ._threshold.rows import METHODS, SOLUTION, solve
+from ._threshold.rows import METHODS, SOLUTION, Newton, solve
 from ._threshold.solver import REST, C, D
+from .gradtopk import rows as _subsets
 from .hardtopk.rows import hard_row
+from .iterative import rows as _iterations
+from .iterative.steps import Plain, Weighted
 from .thretopk.rows import pull, push
 
 __all__ = [
     "clip",
     "entmax",
     "exp",
+    "gradtopk",
+    "gradtopk_jvp",
+    "gradtopk_vjp",
     "hardtopk",
+    "itertopk",
     "laplace",
     "normal",
     "sigmoid",
     "thretopk",
     "thretopk_jvp",
     "thretopk_vjp",
+    "wsoftmaxtopk",
 ]
 
 exp = CURVES["exp"]
@@ -56,6 +64,9 @@ clip = CURVES["clip"]
 normal = CURVES["normal"]
 
 _NEWTON = METHODS["newton"]
+_TILT = Newton(0.01)
+_PLAIN = Plain()
+_WEIGHTED = Weighted()
 
 
 @scalar
@@ -163,3 +174,116 @@ def thretopk_vjp(x, k, temperature, curve, g, out, gx):
     cotangents, target = np.expand_dims(g, 0), np.expand_dims(gx, 0)
     pull(0, 1, batch, tau, curve, solution, cotangents, target, gk, gtau)
     return gk[0], gtau[0]
+
+
+@row
+def _linearize(x, k, temperature, out):
+    """A batch of this one row, with GradTopK written to `out`: (x, tau, solution)."""
+    batch, tau = np.expand_dims(x, 0), np.full(1, np.float64(temperature))
+    shares, sizes = np.full(1, k - 0.5), np.full(1, np.int64(k))
+    tilt, nothing = np.empty((1, SOLUTION)), np.empty((1, 0), x.dtype)
+    solve(0, 1, batch, shares, tau, sigmoid, _TILT, nothing, tilt)
+    solution = np.empty((1, _subsets.SOLUTION))
+    _subsets.solve(0, 1, batch, sizes, tau, tilt, np.expand_dims(out, 0), solution)
+    return batch, tau, solution
+
+
+@kernel
+def gradtopk(x, k, temperature, out):
+    """Write the marginals of the k-subset distribution to `out`.
+
+    Parameters
+    ----------
+    x : 1-D array of float32 or float64
+    k : int
+    temperature : float
+    out : 1-D array like x
+    """
+    if _invalid(x, k, temperature):
+        out[:] = np.nan
+    else:
+        _linearize(x, k, temperature, out)
+
+
+@kernel
+def gradtopk_jvp(x, k, temperature, dx, dtemperature, out, dout):
+    """Write p to `out` and its derivative along (dx, dtemperature) to `dout`.
+
+    Parameters
+    ----------
+    x, dx : 1-D arrays of float32 or float64
+    k : int
+    temperature, dtemperature : float
+    out, dout : 1-D arrays like x
+    """
+    if _invalid(x, k, temperature):
+        out[:] = np.nan
+        dout[:] = np.nan
+        return
+    batch, tau, solution = _linearize(x, k, temperature, out)
+    moves, target = np.full(1, np.float64(dtemperature)), np.expand_dims(dout, 0)
+    _subsets.push(0, 1, batch, tau, solution, np.expand_dims(dx, 0), moves, target)
+
+
+@kernel
+def gradtopk_vjp(x, k, temperature, g, out, gx):
+    """Write p to `out` and the gradient in x of <g, p> to `gx`; return that in the temperature.
+
+    Parameters
+    ----------
+    x, g : 1-D arrays of float32 or float64
+    k : int
+    temperature : float
+    out, gx : 1-D arrays like x
+
+    Returns
+    -------
+    gtemperature : float
+    """
+    if _invalid(x, k, temperature):
+        out[:] = np.nan
+        gx[:] = np.nan
+        return np.nan
+    batch, tau, solution = _linearize(x, k, temperature, out)
+    target, gtau = np.expand_dims(gx, 0), np.empty(1)
+    _subsets.push(0, 1, batch, tau, solution, np.expand_dims(g, 0), np.zeros(1), target)
+    _subsets.pull(0, 1, batch, tau, solution, target, gtau)
+    return gtau[0]
+
+
+@row
+def _iterate(x, k, temperature, kind, out):
+    if _invalid(x, k, temperature):
+        out[:] = np.nan
+        return
+    batch, target = np.expand_dims(x, 0), np.expand_dims(out, 0)
+    sizes, tau = np.full(1, np.int64(k)), np.full(1, np.float64(temperature))
+    _iterations.solve(0, 1, batch, sizes, tau, kind, target)
+
+
+@kernel
+def itertopk(x, k, temperature, out):
+    """Write k steps of p += softmax((1 - p) (x - min x)/temperature) to `out`.
+
+    Parameters
+    ----------
+    x : 1-D array of float32 or float64
+    k : int
+    temperature : float
+    out : 1-D array like x
+    """
+    _iterate(x, k, temperature, _PLAIN, out)
+
+
+@kernel
+def wsoftmaxtopk(x, k, temperature, out):
+    """Write k steps of the weighted softmax of x/temperature, weights 1 - p, to `out`.
+
+    Parameters
+    ----------
+    x : 1-D array of float32 or float64
+    k : int
+    temperature : float
+    out : 1-D array like x
+    """
+    _iterate(x, k, temperature, _WEIGHTED, out)

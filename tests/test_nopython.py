@@ -105,3 +105,46 @@ def test_strided_rows(rng):
     np.testing.assert_allclose(
         out[:, 2], stk.thretopk(x[:, 2].copy(), 3, curve="sigmoid", temperature=0.5)
     )
+
+
+@njit(parallel=True)
+def parallel_subsets(x, k, tau, out, dx, dout, gx, gtau, iterated, weighted):
+    for i in prange(x.shape[0]):
+        stkn.gradtopk_jvp(x[i], k[i], tau, dx[i], 0.25, out[i], dout[i])
+        gtau[i] = stkn.gradtopk_vjp(x[i], k[i], tau, dx[i], out[i], gx[i])
+        stkn.gradtopk(x[i], k[i], tau, out[i])
+        stkn.itertopk(x[i], k[i], tau, iterated[i])
+        stkn.wsoftmaxtopk(x[i], k[i], tau, weighted[i])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_integer_operators_inside_njit_parallel(dtype, rng):
+    x, dx = rng.normal(size=(2, 30, 41)).astype(dtype)
+    x[3, 5], x[4, 6] = -np.inf, np.inf
+    k = rng.integers(2, 40, 30)
+    out, dout, gx, iterated, weighted = (np.empty_like(x) for _ in range(5))
+    gtau, kw = np.empty(30), {"temperature": np.full(30, 0.8)}
+    parallel_subsets(x, k, 0.8, out, dx, dout, gx, gtau, iterated, weighted)
+    p, dp = stk.gradtopk.jvp(x, k, dx, dtemperature=0.25, **kw)
+    gradients = stk.gradtopk.vjp(x, k, **kw)[1](dx)
+    # Sums are taken in another order there.
+    close = {"rtol": 100 * np.finfo(dtype).eps, "atol": 100 * np.finfo(dtype).eps}
+    np.testing.assert_allclose(out, p, **close)
+    np.testing.assert_allclose(dout, dp, **close)
+    np.testing.assert_allclose(gx, gradients.x, **close)
+    np.testing.assert_allclose(gtau, gradients.temperature, **close)
+    np.testing.assert_array_equal(iterated, stk.itertopk(x, k, **kw))
+    np.testing.assert_array_equal(weighted, stk.wsoftmaxtopk(x, k, **kw))
+
+
+def test_integer_operators_on_bad_arguments():
+    x, out, other = np.arange(4.0), np.zeros(4), np.zeros(4)
+    for k, tau in ((5, 1.0), (-1, 1.0), (2, 0.0), (2, np.inf), (2, np.nan)):
+        for function in (stkn.gradtopk, stkn.itertopk, stkn.wsoftmaxtopk):
+            out[:] = 0
+            function(x, k, tau, out)
+            assert np.isnan(out).all()
+        stkn.gradtopk_jvp(x, k, tau, x, 0.0, out, other)
+        assert np.isnan(other).all()
+        assert np.isnan(stkn.gradtopk_vjp(x, k, tau, x, out, other))
+        assert np.isnan(other).all()

@@ -35,6 +35,8 @@ __all__ = [
     "circle",
     "coefficients",
     "cut_of",
+    "excess_of_mean",
+    "exponent",
     "gather",
     "horner",
     "marginals",
@@ -144,15 +146,23 @@ def circle(size, used, nodes):
 
 
 @scalar
+def excess_of_mean(k, sums, core, found):
+    """How far the mean count lies above k."""
+    excess = sums[ABOVE] - k + sums[POWERS] - sums[POWERS + ORDER]
+    for i in range(found):
+        excess += core[i]
+    return excess
+
+
+@scalar
 def quadrature(n, k, inv, sums, core, found, nodes):
     """Choose the nodes and write them; returns (of how many, how many, log P(N = k))."""
     variance = sums[VARIANCE]
-    excess = sums[ABOVE] - k + sums[POWERS] - sums[POWERS + ORDER]  # of the mean over k
-    for i in range(found):
-        excess += core[i]
-    # The tilt need not be exact: what it is off k - 1/2 by costs a node or two.
+    excess = excess_of_mean(k, sums, core, found)
+    # The tilt need not be exact: what it is off k - 1/2 by costs a node or two. Of counts farther
+    # out than the standard deviation the chance is exact to e^-L, and not to e^-L of itself.
     off = excess + 0.5
-    level = exponent(variance, inv) + off * off / variance
+    level = exponent(variance, inv) + (off * off / variance if off * off < variance else 1.0)
     wanted = level / 3.0 + math.sqrt(level * level / 9.0 + 2.0 * level * variance) + abs(excess)
     # n + 1 nodes are exact. An odd number avoids w = -1, where a factor can vanish.
     size = (int(wanted) + 1 if wanted < n else n + 1) | 1
@@ -160,7 +170,7 @@ def quadrature(n, k, inv, sums, core, found, nodes):
     if 2.0 * variance > level:
         reach = math.asin(math.sqrt(0.5 * level / variance))
         used = min(used, int(size * reach / math.pi) + 1)
-    used = min(used, NODES)
+    used = min(used, nodes.shape[1])
     circle(size, used, nodes)
     square, sine, re, im = nodes[SQUARE], nodes[SINE], nodes[RE], nodes[IM]
     for j in range(used):

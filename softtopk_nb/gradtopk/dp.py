@@ -63,7 +63,7 @@ def dp(x, k, c, inv, d, out):
             for a in range(rest + 1):
                 ways += before[a] * suffix[rest - a]
             e = math.exp(-abs(t[i]))
-            tail = e / (1.0 + e) * ways / total
+            tail = min(1.0, e / (1.0 + e) * ways / total)
             out[i] = T(1.0 - tail) if upper else T(tail)
             extend(suffix, t[i], longer)
             suffix, longer = longer, suffix

@@ -201,7 +201,7 @@ def pull(lo, hi, x, tau, solution, gx, gtau):
 
 @scalar
 def smoothed_sum(x, tau, c, d):
-    """Sum of tau log(1 + e^t) over the finite entries, plus c + tau d where t >= 0; how often it is.
+    """Sum of tau log(1 + e^t) over the finite entries, plus c + tau d where t >= 0; how many those.
 
     Above 0 that is x and a tail: sums of t would only have to be taken back.
     """
