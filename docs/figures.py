@@ -5,7 +5,11 @@
 
 from __future__ import annotations
 
+import decimal
+import functools
 import sys
+import timeit
+from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -253,12 +257,156 @@ def iterative_picture(theme):
     return figure
 
 
+def coin_count(pi):
+    """The law of the number of heads among independent coins."""
+    law = np.ones(1)
+    for probability in pi:
+        law = np.convolve(law, [1 - probability, probability])
+    return law
+
+
+def subset_picture(theme):
+    """Left: the number of heads of the tilted coins. Right: p against the temperature."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), width_ratios=[1, 1.3])
+    tau = 0.4
+    lam = float(stk.thretopk.threshold(ROW, K - 0.5, curve="sigmoid", temperature=tau))
+    law = coin_count(expit((ROW - lam) / tau))
+    colours = [theme.second if m == K else theme.first for m in range(law.size)]
+    left.bar(range(law.size), law, color=colours)
+    left.axvline(K - 0.5, color=theme.quiet, lw=1, ls="--")
+    left.text(K - 0.4, 0.44, "mean $k - 1/2$")
+    left.text(K + 0.5, law[K], f"$N = k = {K}$", color=theme.second, va="center")
+    left.set(xlabel="heads among the coins, $N$", ylabel="probability", ylim=(0, 0.47))
+
+    temperatures = np.geomspace(0.03, 30, 300)
+    p = stk.gradtopk(np.tile(ROW, (temperatures.size, 1)), K, temperature=temperatures)
+    for i in range(ROW.size):
+        colour, style = (theme.first, "-") if i < K else (theme.second, "--")
+        right.plot(temperatures, p[:, i], style, color=colour, lw=1.4)
+    right.set_xscale("log")
+    right.set(xlabel=r"temperature $\tau$", xlim=(0.03, 30), ylim=(-0.03, 1.03), ylabel="$p$")
+    right.plot([], [], "-", color=theme.first, label="the 3 largest scores")
+    right.plot([], [], "--", color=theme.second, label="the other 5")
+    right.legend(loc="upper right")
+    figure.tight_layout(w_pad=2.5)
+    return figure
+
+
+def exact_subset_marginals(x, k, tau):
+    """p of GradTopK in 50-digit decimals, from prefixes and suffixes: nothing is subtracted."""
+    with decimal.localcontext(prec=50):
+        weights = [((Decimal(v) - Decimal(max(x))) / Decimal(tau)).exp() for v in x.tolist()]
+        laws = []
+        for row in (weights, weights[::-1]):
+            sums = [[Decimal(1)] + [Decimal(0)] * k]
+            for y in row:
+                before = sums[-1]
+                more = [before[m] + y * before[m - 1] for m in range(1, k + 1)]
+                sums.append([before[0], *more])
+            laws.append(sums)
+        prefix, suffix = laws[0], laws[1][::-1]
+        ways = [
+            sum(prefix[i][m] * suffix[i + 1][k - 1 - m] for m in range(k)) for i in range(len(x))
+        ]
+        total = prefix[-1][k]
+        return np.array([float(y * w / total) for y, w in zip(weights, ways, strict=True)])
+
+
+METHODS = {"recursion": ("second", "-."), "dp": ("third", "--"), "contour": ("first", "-")}
+
+
+@functools.cache
+def subset_errors():
+    """The largest error of each method on one row, against the temperature and against k."""
+    x = np.random.default_rng(8).normal(size=60)
+    temperatures, sizes = np.geomspace(0.02, 20, 31), np.arange(1, 60, 2)
+    panels = []
+    for grid, cases in (
+        (temperatures, [(12, tau) for tau in temperatures]),
+        (sizes, [(int(k), 0.5) for k in sizes]),
+    ):
+        errors = {method: [] for method in METHODS}
+        for k, tau in cases:
+            exact = exact_subset_marginals(x, k, float(tau))
+            for method, found in errors.items():
+                p = stk.gradtopk(x, k, temperature=tau, method=method)
+                error = np.abs(p - exact).max()
+                found.append(max(error, 1e-17) if np.isfinite(error) else np.nan)
+        panels.append((grid, errors))
+    return panels
+
+
+def subset_error_picture(theme):
+    """The largest error of p against 50 digits: the recursion's grows, the others' do not."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.5), sharey=True)
+    for axis, (grid, errors) in zip(axes, subset_errors(), strict=True):
+        for method, (colour, style) in METHODS.items():
+            axis.plot(grid, errors[method], style, color=getattr(theme, colour), label=method)
+        axis.set_yscale("log")
+    axes[0].set_xscale("log")
+    axes[0].set(xlabel=r"temperature $\tau$", ylabel="largest error of $p$", ylim=(1e-17, 100))
+    axes[1].set(xlabel="$k$", xlim=(0, 60))
+    axes[0].legend(loc="upper right")
+    figure.tight_layout(w_pad=2.5)
+    return figure
+
+
+def seconds(call):
+    """The best of a few runs, after one that may compile."""
+    call()
+    return min(timeit.repeat(call, number=1, repeat=5))
+
+
+@functools.cache
+def subset_times():
+    """Seconds for one row: every method against k, contour and dp against n."""
+    rng = np.random.default_rng(9)
+    x = rng.normal(size=3000)
+    sizes = [10, 30, 100, 300, 1000, 2990]
+    against_k = {
+        method: [seconds(functools.partial(stk.gradtopk, x, k, method=method)) for k in sizes]
+        for method in METHODS
+    }
+    lengths = {"contour": [300, 1000, 3000, 10_000, 30_000, 100_000, 300_000]}
+    lengths["dp"] = lengths["contour"][:4]
+    against_n = {
+        method: [
+            seconds(functools.partial(stk.gradtopk, rng.normal(size=n), n // 10, method=method))
+            for n in given
+        ]
+        for method, given in lengths.items()
+    }
+    return sizes, against_k, lengths, against_n
+
+
+def subset_time_picture(theme):
+    """Time of a call on one row: flat in k, linear in n."""
+    sizes, against_k, lengths, against_n = subset_times()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), sharey=True)
+    for method, (colour, style) in METHODS.items():
+        colour = getattr(theme, colour)
+        left.plot(sizes, against_k[method], style, color=colour, marker="o", ms=3, label=method)
+        if method in against_n:
+            right.plot(lengths[method], against_n[method], style, color=colour, marker="o", ms=3)
+    for axis, name in ((left, "$k$, for $n = 3000$"), (right, "$n$, for $k = n/10$")):
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel(name)
+    left.set_ylabel("seconds")
+    left.legend(loc="upper left")
+    figure.tight_layout(w_pad=2.5)
+    return figure
+
+
 PICTURES = {
     "threshold": threshold_picture,
     "curves": curves_picture,
     "hardening": hardening_picture,
     "laplace-softmax": softmax_picture,
     "iterative": iterative_picture,
+    "subset": subset_picture,
+    "subset-error": subset_error_picture,
+    "subset-time": subset_time_picture,
     "smoothed-maximum": smoothed_maximum_picture,
     "gumbel": gumbel_picture,
     "sinkhorn": sinkhorn_picture,
