@@ -916,14 +916,19 @@ def test_marginals():
 
 
 def test_counts_are_log_concave():
-    """thm-grad-mass: the law of N is log-concave; p/pi >= 1/3, and p/pi <= 6 where pi <= 1/2."""
+    """thm-grad-mass: the law of N is log-concave; p/pi >= 1/3, and p/pi <= 6 where pi <= 1/2.
+
+    Where pi >= 1/2, (1 - p)/(1 - pi) <= 6.
+    """
     factors = []
     for pi, k in coins():
         law = pmf(pi)
         assert np.all(law[1:-1] ** 2 >= law[:-2] * law[2:] * (1 - 1e-12))
         if k < len(pi):
             for i in {0, len(pi) // 2, len(pi) - 1}:
-                factor = pmf(np.delete(pi, i))[k - 1] / law[k]
+                rest = pmf(np.delete(pi, i))
+                factor = rest[k - 1] / law[k]
+                assert pi[i] < 0.5 or rest[k] / law[k] <= 6 + 1e-12
                 assert 1 / 3 - 1e-12 <= factor <= (6 if pi[i] <= 0.5 else 1 / pi[i]) + 1e-12
                 factors.append(factor)
     assert len(factors) > 100
