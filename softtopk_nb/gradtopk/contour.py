@@ -25,9 +25,11 @@ from .._scalars import exp_neg, limits
 __all__ = [
     "CORE",
     "DEGREE",
+    "FIELDS",
     "IM",
     "NODES",
     "ORDER",
+    "POWER",
     "RE",
     "SINE",
     "SQUARE",
@@ -55,8 +57,9 @@ BLOCK = 1024  # entries summed in the row's own type before float64 takes over
 ABOVE, VARIANCE, POWERS = 0, 1, 2
 SUMS = POWERS + 2 * ORDER
 
-# A table of nodes: |u|^2, sin theta, and the normalised weight c.
-SQUARE, SINE, RE, IM = 0, 1, 2, 3
+# A table of nodes: |u|^2, sin theta, the normalised weight c, and a power of |u|^2 to work with.
+SQUARE, SINE, RE, IM, POWER = 0, 1, 2, 3, 4
+FIELDS = 5
 
 
 @scalar
@@ -205,19 +208,28 @@ def quadrature(n, k, inv, sums, core, found, nodes):
 
 
 @scalar
-def coefficients(nodes, used, a, b, c):
-    """Polynomials in s over the nodes: sums of g^m times Re(c w), Re c and Re(c / w)."""
-    for m in range(DEGREE):
-        a[m] = b[m] = c[m] = 0.0
+def coefficients(nodes, used, coefficient, table):
+    """What `marginals` needs of the nodes.
+
+    `coefficient`, in the type of the row: polynomials in s, sums over the nodes of g^m times
+    Re(c w), Re c and Re(c / w). `table`: g and these three at each node, for the core. In float64:
+    the weights change sign, and errors of the sum over the row would add up.
+    """
     for j in range(used):
         g, re = nodes[SQUARE, j], nodes[RE, j]
         even, odd = re * (1.0 - 0.5 * g), nodes[IM, j] * nodes[SINE, j]
-        power = 1.0
-        for m in range(DEGREE):
-            a[m] += power * (even - odd)
-            b[m] += power * re
-            c[m] += power * (even + odd)
-            power *= g
+        table[0, j], table[1, j], table[2, j], table[3, j] = g, even - odd, re, even + odd
+        nodes[POWER, j] = 1.0
+    for m in range(DEGREE):
+        below, plain, above = 0.0, 0.0, 0.0
+        for j in range(used):
+            g, re, power = nodes[SQUARE, j], nodes[RE, j], nodes[POWER, j]
+            even, odd = re * (1.0 - 0.5 * g), nodes[IM, j] * nodes[SINE, j]
+            below += power * (even - odd)
+            plain += power * re
+            above += power * (even + odd)
+            nodes[POWER, j] = power * g
+        coefficient[0, m], coefficient[1, m], coefficient[2, m] = below, plain, above
 
 
 @scalar
@@ -227,21 +239,19 @@ def horner(c, s):
     return (((high * s + c[3]) * s + c[2]) * s + c[1]) * s + c[0]
 
 
-@scalar
-def core_marginal(r, upper, nodes, used):
+@summing
+def core_marginal(r, turned, plain, square, used):
     """p of an entry below 1/2, 1 - p of one above (Theorem thm-grad-marginals), node by node."""
-    total, s = 0.0, r * (1.0 - r)
+    total, rest = 0.0, 1.0 - r
+    s = r * rest
     for j in range(used):
-        g, re = nodes[SQUARE, j], nodes[RE, j]
-        odd = nodes[IM, j] * nodes[SINE, j]
-        turned = re * (1.0 - 0.5 * g) + (odd if upper else -odd)
-        total += ((1.0 - r) * turned + r * re) / (1.0 - g * s)
-    return 0.0 if total < 0.0 else 1.0 if r * total > 1.0 else r * total
+        total += (rest * turned[j] + r * plain[j]) / (1.0 - square[j] * s)
+    return r * total
 
 
 @summing
-def marginals(x, c, inv, d, cut, nodes, used, coefficient, out):
-    """Write p (Theorem thm-grad-marginals). `coefficient`: those of `coefficients`, in x's type."""
+def marginals(x, c, inv, d, cut, table, used, coefficient, out):
+    """Write p (Theorem thm-grad-marginals) with the table and polynomials of `coefficients`."""
     T = x.dtype.type
     limit = T(cut)
     a, b, z = coefficient[0], coefficient[1], coefficient[2]
@@ -272,5 +282,7 @@ def marginals(x, c, inv, d, cut, nodes, used, coefficient, out):
             e = exp_neg(-abs(t))
             r = e / (T(1) + e)
             if r * (T(1) - r) > limit:
-                tail = core_marginal(np.float64(r), t >= T(0), nodes, used)
+                turned = table[3] if t >= T(0) else table[1]
+                tail = core_marginal(np.float64(r), turned, table[2], table[0], used)
+                tail = 0.0 if tail < 0.0 else 1.0 if tail > 1.0 else tail
                 p[i] = T(1.0 - tail) if t >= T(0) else T(tail)

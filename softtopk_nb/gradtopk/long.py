@@ -18,6 +18,7 @@ from .contour import (
     BLOCK,
     CORE,
     DEGREE,
+    FIELDS,
     NODES,
     SUMS,
     coefficients,
@@ -26,8 +27,8 @@ from .contour import (
     marginals,
     quadrature,
 )
-from .rows import CODE, CUT, LOG_P, keep, restore, smoothed_sum
-from .tangent import FLOWS, PIECES, flow, spread, steer, weigh
+from .rows import CODE, CUT, LOG_P, USED, keep, restore, smoothed_sum
+from .tangent import FLOWS, LANES, PIECES, flow, spread, steer, weigh
 
 __all__ = ["potential", "pull", "push", "solve"]
 
@@ -55,7 +56,7 @@ def open_row(x, tau, tilt, solution):
 
 
 @kernel
-def close_row(x, k, tau, sums, cores, found, solution, rounded):
+def close_row(x, k, tau, sums, cores, found, solution, coefficient, table):
     """Nodes and polynomials from the sums of the parts, added in order."""
     inv = inverse_temperature(tau, x)
     core, count, total = np.empty(CORE), 0, np.zeros(SUMS)
@@ -65,24 +66,20 @@ def close_row(x, k, tau, sums, cores, found, solution, rounded):
         for i in range(min(found[j], CORE - count)):
             core[count] = cores[j, i]
             count += 1
-    nodes, exact = np.empty((4, NODES)), np.empty((3, DEGREE))
+    nodes = np.empty((FIELDS, NODES))
     size, used, log_p = quadrature(x.shape[0], k, inv, total, core, count, nodes)
     keep(nodes, size, used, log_p, solution)
-    coefficients(nodes, used, exact[0], exact[1], exact[2])
-    for a in range(3):
-        for m in range(DEGREE):
-            rounded[a, m] = exact[a, m]
+    coefficients(nodes, used, coefficient, table)
 
 
 @kernel
-def marginals_parts(lo, hi, x, tau, solution, rounded, out):
+def marginals_parts(lo, hi, x, tau, solution, coefficient, table, out):
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
-    nodes = np.empty((4, NODES))
-    used = restore(solution, nodes)
+    cut, used = solution[CUT], int(solution[USED])
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        marginals(x[part], c, inv, d, solution[CUT], nodes, used, rounded, out[part])
+        marginals(x[part], c, inv, d, cut, table, used, coefficient, out[part])
 
 
 @kernel
@@ -91,7 +88,7 @@ def weigh_parts(lo, hi, x, v, dtau, tau, solution, flows):
     first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     work = first, second, np.empty(BLOCK, x.dtype)
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
-    nodes = np.empty((4, NODES))
+    nodes = np.empty((FIELDS, NODES))
     used = restore(solution, nodes)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
@@ -99,30 +96,26 @@ def weigh_parts(lo, hi, x, v, dtau, tau, solution, flows):
 
 
 @kernel
-def steer_row(solution, flows, exact, flow_re, flow_im):
+def steer_row(solution, flows, pieces, table):
     """The polynomials of the tangent, from the sums of the parts, added in order."""
     total = np.zeros(FLOWS)
     for j in range(flows.shape[0]):
         for m in range(FLOWS):
             total[m] += flows[j, m]
-    nodes = np.empty((4, NODES))
+    nodes, flow_re, flow_im = np.empty((FIELDS, NODES)), np.empty(NODES), np.empty(NODES)
     used = restore(solution, nodes)
     mean = flow(nodes, used, total, flow_re, flow_im)
-    steer(nodes, used, flow_re, flow_im, mean, exact)
-    return mean
+    steer(nodes, used, flow_re, flow_im, mean, pieces, table)
 
 
 @kernel
-def spread_parts(lo, hi, x, v, dtau, tau, solution, flow_re, flow_im, mean, rounded, out):
+def spread_parts(lo, hi, x, v, dtau, tau, solution, pieces, table, out):
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
-    nodes = np.empty((4, NODES))
-    used = restore(solution, nodes)
-    cut = solution[CUT]
+    cut, used = solution[CUT], int(solution[USED])
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        xs, vs, target = x[part], v[part], out[part]
-        spread(xs, vs, dtau, c, inv, d, cut, nodes, used, flow_re, flow_im, mean, rounded, target)
+        spread(x[part], v[part], dtau, c, inv, d, cut, table, used, pieces, out[part])
 
 
 @kernel
@@ -139,10 +132,10 @@ def _solve_finite(x: Array, k: int, tau: float, tilt: Array, out: Array, solutio
     sums, found = np.empty((parts, SUMS)), np.empty(parts, np.int64)
     cores = np.empty((parts, CORE))  # hardly any of which is ever touched
     over(parts, 2 * x.size, gather_parts, x, tau, solution, sums, cores, found)
-    rounded = np.empty((3, DEGREE), x.dtype)
-    close_row(x, k, tau, sums, cores, found, solution, rounded)
+    coefficient, table = np.empty((3, DEGREE), x.dtype), np.empty((4, NODES))
+    close_row(x, k, tau, sums, cores, found, solution, coefficient, table)
     if len(out):
-        over(parts, 2 * x.size, marginals_parts, x, tau, solution, rounded, out)
+        over(parts, 2 * x.size, marginals_parts, x, tau, solution, coefficient, table, out)
 
 
 def solve(x: Array, k: int, tau: float, tilt: Array, out: Array, solution: Array) -> None:
@@ -202,10 +195,9 @@ def push(x: Array, tau: float, solution: Array, v: Array, dtau: float, out: Arra
         parts = part_count(x)
         flows = np.empty((parts, FLOWS))
         over(parts, 2 * x.size, weigh_parts, x, v, dtau, tau, solution, flows)
-        exact, flow_re, flow_im = np.empty((PIECES, DEGREE)), np.empty(NODES), np.empty(NODES)
-        mean = steer_row(solution, flows, exact, flow_re, flow_im)
-        steered = flow_re, flow_im, mean, exact.astype(x.dtype)
-        over(parts, 2 * x.size, spread_parts, x, v, dtau, tau, solution, *steered, out)
+        pieces, table = np.empty((PIECES, DEGREE), x.dtype), np.empty((LANES, NODES))
+        steer_row(solution, flows, pieces, table)
+        over(parts, 2 * x.size, spread_parts, x, v, dtau, tau, solution, pieces, table, out)
 
 
 def pull(x: Array, tau: float, solution: Array, g: Array, gx: Array) -> float:

@@ -18,6 +18,7 @@ from .contour import (
     BLOCK,
     CORE,
     DEGREE,
+    FIELDS,
     IM,
     NODES,
     RE,
@@ -30,7 +31,7 @@ from .contour import (
     quadrature,
 )
 from .dp import dp, recursion
-from .tangent import FLOWS, PIECES, flow, spread, steer, weigh
+from .tangent import FLOWS, LANES, PIECES, flow, spread, steer, weigh
 
 __all__ = [
     "CODE",
@@ -86,8 +87,8 @@ def solve(lo, hi, x, k, tau, tilt, out, solution):
     first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     work = first, second, np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     sums, core = np.empty(SUMS), np.empty(CORE)
-    nodes, exact = np.empty((4, NODES)), np.empty((3, DEGREE))
-    rounded = np.empty((3, DEGREE), x.dtype)
+    nodes, table = np.empty((FIELDS, NODES)), np.empty((4, NODES))
+    coefficient = np.empty((3, DEGREE), x.dtype)
     for i in range(lo, hi):
         entries, p = x[i], out[i]
         code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
@@ -106,12 +107,9 @@ def solve(lo, hi, x, k, tau, tilt, out, solution):
             solution[i, C], solution[i, D], solution[i, CUT] = c, d, cut
             keep(nodes, size, used, log_p, solution[i])
         if p.shape[0] > 0:
-            coefficients(nodes, used, exact[0], exact[1], exact[2])
-            for a in range(3):
-                for m in range(DEGREE):
-                    rounded[a, m] = exact[a, m]
+            coefficients(nodes, used, coefficient, table)
             values = np.empty(n, x.dtype) if code == MIXED else p
-            marginals(present, c, inv, d, cut, nodes, used, rounded, values)
+            marginals(present, c, inv, d, cut, table, used, coefficient, values)
             if code == MIXED:
                 expand(entries, values, 1.0, p)
 
@@ -152,8 +150,8 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
     T = x.dtype.type
     first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     work, flows = (first, second, np.empty(BLOCK, x.dtype)), np.empty(FLOWS)
-    nodes, flow_re, flow_im = np.empty((4, NODES)), np.empty(NODES), np.empty(NODES)
-    exact, rounded = np.empty((PIECES, DEGREE)), np.empty((PIECES, DEGREE), x.dtype)
+    nodes, flow_re, flow_im = np.empty((FIELDS, NODES)), np.empty(NODES), np.empty(NODES)
+    pieces, table = np.empty((PIECES, DEGREE), x.dtype), np.empty((LANES, NODES))
     for i in range(lo, hi):
         entries, answer, dp = x[i], solution[i], out[i]
         code = int(answer[CODE])
@@ -167,14 +165,9 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
         used = restore(answer, nodes)
         weigh(xs, vs, dtau[i], c, inv, d, cut, nodes, used, work, flows)
         mean = flow(nodes, used, flows, flow_re, flow_im)
-        steer(nodes, used, flow_re, flow_im, mean, exact)
-        for a in range(PIECES):
-            for m in range(DEGREE):
-                rounded[a, m] = exact[a, m]
+        steer(nodes, used, flow_re, flow_im, mean, pieces, table)
         target = vs if code == MIXED else dp
-        spread(
-            xs, vs, dtau[i], c, inv, d, cut, nodes, used, flow_re, flow_im, mean, rounded, target
-        )
+        spread(xs, vs, dtau[i], c, inv, d, cut, table, used, pieces, target)
         if code == MIXED:
             expand(entries, target, 0.0, dp)
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from .._compile import scalar, summing
 from .._scalars import exp_neg
-from .contour import BLOCK, DEGREE, IM, NODES, RE, SINE, SQUARE, horner
+from .contour import BLOCK, DEGREE, IM, NODES, POWER, RE, SINE, SQUARE, horner
 
-__all__ = ["FLOWS", "PIECES", "flow", "spread", "steer", "weigh"]
+__all__ = ["FLOWS", "LANES", "PIECES", "flow", "spread", "steer", "weigh"]
 
 # Sums of s^m times s v z and s v, m = 1 .. DEGREE, then those of the core at each node.
 ODD, EVEN = 0, DEGREE
@@ -30,6 +30,9 @@ FLOWS = AT_NODES + 2 * NODES
 
 # Polynomials: p' is A + z B, what the other entries do is C + z D.
 PIECES = 4
+
+# A table for the core: the nodes, and c_j (Q_j - H).
+LANES = 6
 
 
 @summing
@@ -103,46 +106,56 @@ def flow(nodes, used, flows, flow_re, flow_im):
 
 
 @scalar
-def steer(nodes, used, flow_re, flow_im, mean, pieces):
-    """Write the polynomials of p' and of C + z D = Re sum c Q u/(1 + pi u) - H h."""
-    a, b, c, d = pieces[0], pieces[1], pieces[2], pieces[3]
+def steer(nodes, used, flow_re, flow_im, mean, pieces, table):
+    """What `spread` needs of the nodes.
+
+    `pieces`, in the type of the row: the polynomials of p' and of C + z D = Re sum
+    c Q u/(1 + pi u) - H h. `table`, in float64: the nodes and their flows, for the core.
+    """
+    for j in range(used):
+        for a in range(4):
+            table[a, j] = nodes[a, j]
+        table[4, j] = flow_re[j] - mean * nodes[RE, j]
+        table[5, j] = flow_im[j] - mean * nodes[IM, j]
+        nodes[POWER, j] = 1.0
+    last = 0.0
     for m in range(DEGREE):
-        a[m] = b[m] = c[m] = d[m] = 0.0
-    for j in range(used):
-        g, sine, re, im = nodes[SQUARE, j], nodes[SINE, j], nodes[RE, j], nodes[IM, j]
-        power = 1.0
-        for m in range(DEGREE):
-            even, odd = -sine * power, 0.5 * g * power
-            # h = even * im + z odd * re; p' = 1 - z h + s h', with z' = 2, s' = -z, z^2 = 1 - 4s.
-            a[m] -= (m + 1) * odd * re
-            if m + 1 < DEGREE:
-                a[m + 1] += (4 * m + 6) * odd * re
-            b[m] -= (m + 1) * even * im
-            c[m] += even * (flow_im[j] - mean * im)
-            d[m] += odd * (flow_re[j] - mean * re)
-            power *= g
-    a[0] += 1.0
-
-
-@scalar
-def core_tangent(r, upper, v, nodes, used, flow_re, flow_im, mean):
-    """tau (J v)_i of an entry of the core, node by node."""
-    s = r * (1.0 - r)
-    z = (1.0 - 2.0 * r) if upper else (2.0 * r - 1.0)
-    h, slope, others = 0.0, 0.0, 0.0
-    for j in range(used):
-        re, im = nodes[RE, j], nodes[IM, j]
-        share = 1.0 / (1.0 - nodes[SQUARE, j] * s)
-        yr, yi = 0.5 * nodes[SQUARE, j] * z * share, nodes[SINE, j] * share
-        h += re * yr - im * yi
-        slope -= re * (yr * yr - yi * yi) - 2.0 * im * yr * yi
-        others += flow_re[j] * yr - flow_im[j] * yi
-    return s * (v * (1.0 - z * h + s * slope) + others - mean * h)
+        # h = even + z odd; p' = 1 - z h + s h', with z' = 2, s' = -z, z^2 = 1 - 4 s.
+        even, odd, others_even, others_odd = 0.0, 0.0, 0.0, 0.0
+        for j in range(used):
+            g, re, im = nodes[SQUARE, j], nodes[RE, j], nodes[IM, j]
+            up, down = 0.5 * g * nodes[POWER, j], -nodes[SINE, j] * nodes[POWER, j]
+            even += down * im
+            odd += up * re
+            others_even += down * (flow_im[j] - mean * im)
+            others_odd += up * (flow_re[j] - mean * re)
+            nodes[POWER, j] *= g
+        pieces[0, m] = (1.0 if m == 0 else (4 * m + 2) * last) - (m + 1) * odd
+        pieces[1, m] = -(m + 1) * even
+        pieces[2, m], pieces[3, m] = others_even, others_odd
+        last = odd
 
 
 @summing
-def spread(x, v, dtau, c, inv, d, cut, nodes, used, flow_re, flow_im, mean, pieces, out):
-    """Write J (v - t dtau). `pieces`: those of `steer`, in x's type."""
+def core_tangent(r, upper, v, table, used):
+    """tau (J v)_i of an entry of the core, node by node."""
+    square, sine, re, im = table[0], table[1], table[2], table[3]
+    flow_re, flow_im = table[4], table[5]
+    s = r * (1.0 - r)
+    z = 1.0 - 2.0 * r if upper else 2.0 * r - 1.0
+    h, slope, others = 0.0, 0.0, 0.0
+    for j in range(used):
+        share = 1.0 / (1.0 - square[j] * s)
+        yr, yi = 0.5 * square[j] * z * share, sine[j] * share
+        h += re[j] * yr - im[j] * yi
+        slope -= re[j] * (yr * yr - yi * yi) - 2.0 * im[j] * yr * yi
+        others += flow_re[j] * yr - flow_im[j] * yi
+    return s * (v * (1.0 - z * h + s * slope) + others)
+
+
+@summing
+def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, out):
+    """Write J (v - t dtau) with the table and polynomials of `steer`."""
     T = x.dtype.type
     limit, drift = T(cut), T(dtau)
     a, b, w, z = pieces[0], pieces[1], pieces[2], pieces[3]
@@ -175,6 +188,5 @@ def spread(x, v, dtau, c, inv, d, cut, nodes, used, flow_re, flow_im, mean, piec
             e = exp_neg(-abs(t))
             r = e / (T(1) + e)
             if r * (T(1) - r) > limit:
-                dp[i] = T(
-                    inv * core_tangent(r, t >= T(0), dp[i], nodes, used, flow_re, flow_im, mean)
-                )
+                moved = core_tangent(np.float64(r), t >= T(0), np.float64(dp[i]), table, used)
+                dp[i] = T(inv * moved)
