@@ -1,5 +1,3 @@
-# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-calls=False
-# mypy: check-untyped-defs=False, warn-return-any=False
 """One step of an iteration: the shares s that it adds to p, and how they change with z and p.
 
 Both constructions repeat p += s(z, p) with shares that sum to 1. The slopes of a step are two rows,
