@@ -51,6 +51,7 @@ ORDER_32 = 6  # for float32
 DEGREE = 8  # terms of the polynomials in s
 NODES = 32  # most nodes on the upper half of the circle (Theorem thm-grad-nodes)
 CORE = 8192  # most entries with g s > RATIO (Proposition prop-grad-core)
+LANES = 16  # nodes taken together, a divisor of NODES
 BLOCK = 1024  # entries summed in the row's own type before float64 takes over
 
 # Sums over a row: entries with pi >= 1/2, the variance, then powers of r below and above 1/2.
@@ -105,6 +106,7 @@ def gather(x, c, inv, d, cut, work, sums, core):
             upper = t >= T(0)
             low[i] = T(0) if upper else far
             high[i] = far if upper else T(0)
+            low_power[i] = -r if upper else r
             ups += T(1) if upper else T(0)
             variance += s
             near += T(1) if s > limit else T(0)
@@ -112,12 +114,10 @@ def gather(x, c, inv, d, cut, work, sums, core):
         sums[VARIANCE] += variance
         if near > T(0):
             for i in range(count):
-                t = (part[i] - c) * inv - d
-                e = exp_neg(-abs(t))
-                r = e / (T(1) + e)
                 # Left out above, and not because r underflows.
-                if low[i] == T(0) and high[i] == T(0) and r > limit and found < CORE:
-                    core[found] = -r if t >= T(0) else r
+                out = low[i] == T(0) and high[i] == T(0) and abs(low_power[i]) > limit
+                if out and found < CORE:
+                    core[found] = low_power[i]
                     found += 1
         # The first powers make the mean, which is not spread thin: float64.
         first_low, first_high = 0.0, 0.0
@@ -176,16 +176,29 @@ def quadrature(n, k, inv, sums, core, found, nodes):
     used = min(used, nodes.shape[1])
     circle(size, used, nodes)
     square, sine, re, im = nodes[SQUARE], nodes[SINE], nodes[RE], nodes[IM]
-    for j in range(used):
+    for j in range(nodes.shape[1]):
         re[j], im[j] = 1.0, 0.0
-    for i in range(found):
-        r = abs(core[i])
-        turn = core[i]  # u, or its conjugate above 1/2
-        for j in range(used):
-            fr, fi = 1.0 - 0.5 * r * square[j], turn * sine[j]
-            product = re[j] * fr - im[j] * fi
-            im[j] = re[j] * fi + im[j] * fr
-            re[j] = product
+        if j >= used:
+            square[j] = sine[j] = 0.0  # to fill the lanes: factors of 1
+    for i in range(found, min(found + 3, CORE)):
+        core[i] = 0.0  # likewise
+    for first in range(0, used, LANES):
+        g, y = square[first : first + LANES], sine[first : first + LANES]
+        pr, pi = re[first : first + LANES], im[first : first + LANES]
+        for i in range(0, found, 4):
+            # r u, or r times its conjugate above 1/2.
+            y0, y1, y2, y3 = core[i], core[i + 1], core[i + 2], core[i + 3]
+            x0, x1, x2, x3 = 0.5 * abs(y0), 0.5 * abs(y1), 0.5 * abs(y2), 0.5 * abs(y3)
+            for j in range(LANES):
+                ar, ai = 1.0 - x0 * g[j], y0 * y[j]
+                br, bi = 1.0 - x1 * g[j], y1 * y[j]
+                cr, ci = 1.0 - x2 * g[j], y2 * y[j]
+                dr, di = 1.0 - x3 * g[j], y3 * y[j]
+                er, ei = ar * br - ai * bi, ar * bi + ai * br
+                fr, fi = cr * dr - ci * di, cr * di + ci * dr
+                er, ei = er * fr - ei * fi, er * fi + ei * fr
+                fr, fi = pr[j], pi[j]
+                pr[j], pi[j] = er * fr - ei * fi, er * fi + ei * fr
     total = 0.0
     for j in range(used):
         ur, ui = -0.5 * square[j], sine[j]
@@ -240,19 +253,33 @@ def horner(c, s):
 
 
 @summing
-def core_marginal(r, turned, plain, square, used):
-    """p of an entry below 1/2, 1 - p of one above (Theorem thm-grad-marginals), node by node."""
-    total, rest = 0.0, 1.0 - r
-    s = r * rest
+def core_tails(minor, crowd, table, used, over, under):
+    """Write over/under = p/r below 1/2, (1 - p)/r above (Theorem thm-grad-marginals).
+
+    `minor`: r of `crowd` entries, negative where pi >= 1/2. The fractions of the nodes are added
+    over a common denominator, a division for each entry and not for each node of it.
+    """
+    for i in range(crowd):
+        over[i], under[i] = 0.0, 1.0
     for j in range(used):
-        total += (rest * turned[j] + r * plain[j]) / (1.0 - square[j] * s)
-    return r * total
+        square, below, plain, above = table[0, j], table[1, j], table[2, j], table[3, j]
+        for i in range(crowd):
+            r = abs(minor[i])
+            rest = 1.0 - r
+            share = 1.0 - square * (r * rest)
+            value = rest * (above if minor[i] < 0.0 else below) + r * plain
+            over[i] = over[i] * share + value * under[i]
+            under[i] *= share
 
 
 @summing
-def marginals(x, c, inv, d, cut, table, used, coefficient, out):
-    """Write p (Theorem thm-grad-marginals) with the table and polynomials of `coefficients`."""
+def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
+    """Write p (Theorem thm-grad-marginals) with the table and polynomials of `coefficients`.
+
+    `work`: arrays of BLOCK numbers to work in, one of x's type, three of float64, one of integers.
+    """
     T = x.dtype.type
+    signed, minor, over, under, at = work
     limit = T(cut)
     a, b, z = coefficient[0], coefficient[1], coefficient[2]
     a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
@@ -274,15 +301,20 @@ def marginals(x, c, inv, d, cut, table, used, coefficient, out):
             # Sums that are 0 or 1 but for rounding.
             tail = T(0) if tail < T(0) else T(1) if tail > T(1) else tail
             p[i] = T(1) - tail if upper else tail
+            signed[i] = -r if upper else r
             near += T(1) if s > limit else T(0)
         if near == T(0):
             continue
+        crowd = 0
         for i in range(part.shape[0]):
-            t = (part[i] - c) * inv - d
-            e = exp_neg(-abs(t))
-            r = e / (T(1) + e)
+            r = abs(signed[i])
             if r * (T(1) - r) > limit:
-                turned = table[3] if t >= T(0) else table[1]
-                tail = core_marginal(np.float64(r), turned, table[2], table[0], used)
-                tail = 0.0 if tail < 0.0 else 1.0 if tail > 1.0 else tail
-                p[i] = T(1.0 - tail) if t >= T(0) else T(tail)
+                minor[crowd], at[crowd] = signed[i], i
+                crowd += 1
+        core_tails(minor, crowd, table, used, over, under)
+        for i in range(crowd):
+            tail = abs(minor[i]) * (over[i] / under[i])
+            tail = 0.0 if tail < 0.0 else 1.0 if tail > 1.0 else tail
+            over[i] = 1.0 - tail if minor[i] < 0.0 else tail
+        for i in range(crowd):
+            p[at[i]] = T(over[i])

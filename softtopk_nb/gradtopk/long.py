@@ -77,9 +77,11 @@ def marginals_parts(lo, hi, x, tau, solution, coefficient, table, out):
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     cut, used = solution[CUT], int(solution[USED])
+    over, under, at = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.int64)
+    work = np.empty(BLOCK, x.dtype), np.empty(BLOCK), over, under, at
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        marginals(x[part], c, inv, d, cut, table, used, coefficient, out[part])
+        marginals(x[part], c, inv, d, cut, table, used, coefficient, work, out[part])
 
 
 @kernel

@@ -87,6 +87,8 @@ def solve(lo, hi, x, k, tau, tilt, out, solution):
     first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     work = first, second, np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     sums, core = np.empty(SUMS), np.empty(CORE)
+    over, under, at = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.int64)
+    room = first, np.empty(BLOCK), over, under, at
     nodes, table = np.empty((FIELDS, NODES)), np.empty((4, NODES))
     coefficient = np.empty((3, DEGREE), x.dtype)
     for i in range(lo, hi):
@@ -109,7 +111,7 @@ def solve(lo, hi, x, k, tau, tilt, out, solution):
         if p.shape[0] > 0:
             coefficients(nodes, used, coefficient, table)
             values = np.empty(n, x.dtype) if code == MIXED else p
-            marginals(present, c, inv, d, cut, table, used, coefficient, values)
+            marginals(present, c, inv, d, cut, table, used, coefficient, room, values)
             if code == MIXED:
                 expand(entries, values, 1.0, p)
 
