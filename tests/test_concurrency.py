@@ -36,6 +36,12 @@ def digest(seed):
     h.update(stk.hardtopk(x, 7).tobytes())
     h.update(stk.hardtopk(row, 1000).tobytes())
     h.update(stk.thretopk.potential(row, 1000.5).tobytes())
+    p, pullback = stk.gradtopk.vjp(x, 7)
+    h.update(p.tobytes())
+    h.update(pullback(x).x.tobytes())
+    h.update(stk.gradtopk(row, 1000).tobytes())
+    h.update(stk.itertopk(x, 3).tobytes())
+    h.update(stk.wsoftmaxtopk(x, 3).tobytes())
     return h.hexdigest()
 
 def in_child(work):
