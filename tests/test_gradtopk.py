@@ -192,6 +192,20 @@ def test_small_p_and_small_rest(name, method):
 
 
 @every_method
+def test_smallest_normal_numbers(method):
+    """thm-grad-marginals: p keeps its digits down to the end of the normal numbers."""
+    depths = np.linspace(-709.5, -700.0, 96)
+    x = np.stack([np.zeros(96), np.full(96, 0.3), np.full(96, -1.0), depths, depths + 1e-3], 1)
+    for k in (1, 2, 3):
+        p, smallest = stk.gradtopk(x, k, method=method), 0
+        for row, values in zip(x, p, strict=True):
+            exact = to_float64(reference.gradtopk(row, k).p)
+            assert_relatively_close(values, exact, row, 1.0)
+            smallest += np.count_nonzero((exact >= TINY) & (exact < 3 * TINY))
+        assert smallest > 5
+
+
+@every_method
 @pytest.mark.parametrize("gap", [5.0, 40.0, 150.0, 300.0])
 @pytest.mark.parametrize(("n", "k"), [(2, 1), (9, 4), (60, 20), (300, 7), (300, 293)])
 def test_big_gap(n, k, gap, method):

@@ -43,6 +43,7 @@ __all__ = [
     "horner",
     "marginals",
     "quadrature",
+    "rarer",
 ]
 
 RATIO = 1 / 64  # of the geometric series in g s that polynomials cut off
@@ -80,6 +81,13 @@ def cut_of(weight, inv):
     return RATIO / (largest if largest < 4.0 else 4.0)
 
 
+@scalar
+def rarer(t):
+    """r = min(pi, 1 - pi) of a coin with log-odds t: the sigmoid of -|t|."""
+    e = exp_neg(-abs(t))
+    return e / (type(t)(1) + e)
+
+
 @summing
 def gather(x, c, inv, d, cut, work, sums, core):
     """Write the sums over the row and its core, r of each entry, negative where pi >= 1/2.
@@ -99,8 +107,7 @@ def gather(x, c, inv, d, cut, work, sums, core):
         ups, variance, near = T(0), T(0), T(0)
         for i in range(count):
             t = (part[i] - c) * inv - d
-            e = exp_neg(-abs(t))
-            r = e / (T(1) + e)
+            r = rarer(t)
             s = r * (T(1) - r)
             far = r if s <= limit else T(0)
             upper = t >= T(0)
@@ -280,6 +287,7 @@ def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
     """
     T = x.dtype.type
     signed, minor, over, under, at = work
+    floor = T(0.98 * math.log(limits(inv)[1]))
     limit = T(cut)
     a, b, z = coefficient[0], coefficient[1], coefficient[2]
     a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
@@ -287,11 +295,10 @@ def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
     z0, z1, z2, z3, z4, z5, z6, z7 = z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7]
     for start in range(0, x.shape[0], BLOCK):
         part, p = x[start : start + BLOCK], out[start : start + BLOCK]
-        near = T(0)
+        near, deep = T(0), T(0)
         for i in range(part.shape[0]):
             t = (part[i] - c) * inv - d
-            e = exp_neg(-abs(t))
-            r = e / (T(1) + e)
+            r = rarer(t)
             s = r * (T(1) - r)
             upper = t >= T(0)
             below = horner((a0, a1, a2, a3, a4, a5, a6, a7), s)
@@ -303,6 +310,12 @@ def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
             p[i] = T(1) - tail if upper else tail
             signed[i] = -r if upper else r
             near += T(1) if s > limit else T(0)
+            deep += T(1) if t < floor else T(0)
+        if deep > T(0):
+            for i in range(part.shape[0]):
+                t = (part[i] - c) * inv - d
+                if t < floor:  # r is about to underflow, and p = r a(0) can be larger
+                    p[i] = T(math.exp(np.float64(t)) * a0)
         if near == T(0):
             continue
         crowd = 0

@@ -18,8 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._compile import scalar, summing
-from .._scalars import exp_neg
-from .contour import BLOCK, DEGREE, IM, NODES, POWER, RE, SINE, SQUARE, horner
+from .contour import BLOCK, DEGREE, IM, NODES, POWER, RE, SINE, SQUARE, horner, rarer
 
 __all__ = ["FLOWS", "LANES", "PIECES", "flow", "spread", "steer", "weigh"]
 
@@ -52,8 +51,7 @@ def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows):
         near = T(0)
         for i in range(count):
             t = (part[i] - c) * inv - d
-            e = exp_neg(-abs(t))
-            r = e / (T(1) + e)
+            r = rarer(t)
             s = r * (T(1) - r)
             far = s if s <= limit else T(0)
             # Where s underflows, t can be infinite.
@@ -68,8 +66,7 @@ def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows):
                 if power[i] <= limit:
                     continue
                 t = (part[i] - c) * inv - d
-                e = exp_neg(-abs(t))
-                r = np.float64(e / (T(1) + e))
+                r = np.float64(rarer(t))
                 s = r * (1.0 - r)
                 sv = s * (vs[i] - drift * t)
                 svz = sv * (1.0 - 2.0 * r) * (1.0 if t >= T(0) else -1.0)
@@ -169,8 +166,7 @@ def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, out):
         near = T(0)
         for i in range(part.shape[0]):
             t = (part[i] - c) * inv - d
-            e = exp_neg(-abs(t))
-            r = e / (T(1) + e)
+            r = rarer(t)
             s = r * (T(1) - r)
             side = (T(1) - T(2) * r) * (T(1) if t >= T(0) else T(-1))
             move = vs[i] - drift * (t if s > T(0) else T(0))
@@ -185,8 +181,7 @@ def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, out):
             continue
         for i in range(part.shape[0]):
             t = (part[i] - c) * inv - d
-            e = exp_neg(-abs(t))
-            r = e / (T(1) + e)
+            r = rarer(t)
             if r * (T(1) - r) > limit:
                 moved = core_tangent(np.float64(r), t >= T(0), np.float64(dp[i]), table, used)
                 dp[i] = T(inv * moved)
