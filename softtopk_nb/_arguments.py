@@ -21,6 +21,7 @@ __all__ = [
     "check_where",
     "direction",
     "real_array",
+    "rows_of",
     "show",
 ]
 
@@ -104,3 +105,16 @@ def direction(value: Any, batch: tuple[int, ...], name: str) -> Array:
     given = real_array(0.0 if value is None else value, name).astype(np.float64)
     check_broadcast(given, batch, name)
     return np.ascontiguousarray(np.broadcast_to(given, batch).reshape(-1))
+
+
+def rows_of(
+    value: Any, name: str, shape: tuple[int, ...], axis: int, dtype: type, where: Array | None
+) -> Array:
+    """A direction or cotangent of x's shape as rows, 0 where the entry is masked out."""
+    given = _arrays.as_numpy(value, name)
+    _arrays.compute_dtype(given.dtype, name)
+    check_broadcast(given, shape, name)
+    rows = _arrays.to_rows(np.broadcast_to(given, shape), axis, dtype)
+    if where is not None:
+        rows = np.where(_arrays.to_rows(where, axis, bool), rows, rows.dtype.type(0))
+    return rows

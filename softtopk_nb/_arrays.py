@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["as_numpy", "compute_dtype", "from_rows", "like", "to_rows"]
+__all__ = ["as_numpy", "cast", "compute_dtype", "from_rows", "like", "sum_to", "to_rows"]
 
 
 def _torch_tensor(x: Any) -> bool:
@@ -91,3 +91,19 @@ def from_rows(rows: npt.NDArray[Any], shape: tuple[int, ...], axis: int) -> npt.
     """Undo `to_rows`' reshaping: a view of `rows` with the axis back in its place."""
     batch = shape[:axis] + shape[axis + 1 :]
     return np.moveaxis(rows.reshape((*batch, shape[axis])), -1, axis)
+
+
+def cast(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """`values` in the type of the result; too large for float16 is inf, without a warning."""
+    with np.errstate(over="ignore"):
+        return values.astype(dtype, copy=False)
+
+
+def sum_to(per_row: npt.NDArray[Any], argument: npt.NDArray[Any], dtype: np.dtype[Any]) -> Any:
+    """Sum over the axes along which `argument` was broadcast."""
+    extra = per_row.ndim - argument.ndim
+    stretched = tuple(
+        extra + i for i, size in enumerate(argument.shape) if size == 1 != per_row.shape[extra + i]
+    )
+    total = per_row.sum(axis=(*range(extra), *stretched)).reshape(argument.shape)
+    return cast(total, dtype)[()]

@@ -212,11 +212,11 @@ class Operator:
             if not np.shares_memory(rows, target):
                 target[...] = result
             return call.out
-        return _arrays.like(call.given, _cast(result, call.dtype))
+        return _arrays.like(call.given, _arrays.cast(result, call.dtype))
 
     def _give_back_batch(self, call: _Call, values: Array) -> Any:
         """One number for each row."""
-        result = _cast(values, call.dtype).reshape(call.batch)
+        result = _arrays.cast(values, call.dtype).reshape(call.batch)
         return _arrays.like(call.given, result) if call.batch else result[()]
 
 
@@ -320,8 +320,8 @@ class Differentiable(Operator):
             np.negative(gx, out=gx)
         return Gradients(
             self._give_back(call, gx, into_out=False),
-            _sum_to(gk.reshape(call.batch), call.k, call.dtype) if self.real_k else None,
-            _sum_to(gtau.reshape(call.batch), call.temperature, call.dtype),
+            _arrays.sum_to(gk.reshape(call.batch), call.k, call.dtype) if self.real_k else None,
+            _arrays.sum_to(gtau.reshape(call.batch), call.temperature, call.dtype),
         )
 
     def _tangent_rows(self, call: _Call, v: Any, name: str) -> Array:
@@ -329,15 +329,9 @@ class Differentiable(Operator):
         return -rows if call.sign < 0 else rows
 
     def _cotangent_rows(self, call: _Call, v: Any, name: str = "the cotangent") -> Array:
-        given = _arrays.as_numpy(v, name)
-        _arrays.compute_dtype(given.dtype, name)
-        _arguments.check_broadcast(given, call.shape, name)
-        rows = _arrays.to_rows(
-            np.broadcast_to(given, call.shape), call.axis, call.rows.x.dtype.type
+        return _arguments.rows_of(
+            v, name, call.shape, call.axis, call.rows.x.dtype.type, call.where
         )
-        if call.where is not None:
-            rows = np.where(_arrays.to_rows(call.where, call.axis, bool), rows, rows.dtype.type(0))
-        return rows
 
     # What a room provides.
 
@@ -354,19 +348,3 @@ class Differentiable(Operator):
         self, rows: Rows, plan: Any, state: Any, g: Array, gx: Array, gk: Array, gtau: Array
     ) -> None:
         raise TypeError(f"{self.__name__} has no derivatives")
-
-
-def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
-    """`values` in the type of the result; too large for float16 is inf, without a warning."""
-    with np.errstate(over="ignore"):
-        return values.astype(dtype, copy=False)
-
-
-def _sum_to(per_row: Array, argument: Array, dtype: np.dtype[Any]) -> Any:
-    """Sum over the axes along which `argument` was broadcast."""
-    extra = per_row.ndim - argument.ndim
-    stretched = tuple(
-        extra + i for i, size in enumerate(argument.shape) if size == 1 != per_row.shape[extra + i]
-    )
-    total = per_row.sum(axis=(*range(extra), *stretched)).reshape(argument.shape)
-    return _cast(total, dtype)[()]

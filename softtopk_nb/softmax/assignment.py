@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arguments, _arrays, _operator
+from .. import _arguments, _arrays
 from .._operator import Array
 from . import calls
 
@@ -157,7 +157,7 @@ def sinkhorn(
         result[todo.where[done]] = plan[done]
         todo = _Problem(*(part[~done] for part in todo))
         if not len(todo.where):
-            return _arrays.like(scores, _operator._cast(result.reshape(values.shape), dtype))
+            return _arrays.like(scores, _arrays.cast(result.reshape(values.shape), dtype))
     worst = float(error.max())
     raise ConvergenceError(
         f"sinkhorn did not converge: after {sweeps} iterations the row sums are off by {worst:.1e} "

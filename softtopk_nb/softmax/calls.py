@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arguments, _arrays, _operator
+from .. import _arguments, _arrays
 from .._operator import Array
 
 __all__ = ["Call", "check", "check_nonempty", "give_back", "give_back_batch", "shifted", "tangent"]
@@ -76,22 +76,16 @@ def shifted(x: Array, tau: Array) -> tuple[Array, Array]:
 
 def tangent(call: Call, v: Any, name: str) -> Array:
     """A direction or cotangent of x's shape as rows, 0 where the entry is masked out."""
-    given = _arrays.as_numpy(v, name)
-    _arrays.compute_dtype(given.dtype, name)
-    _arguments.check_broadcast(given, call.shape, name)
-    rows = _arrays.to_rows(np.broadcast_to(given, call.shape), call.axis, call.x.dtype.type)
-    if call.where is not None:
-        rows = np.where(_arrays.to_rows(call.where, call.axis, bool), rows, rows.dtype.type(0))
-    return rows
+    return _arguments.rows_of(v, name, call.shape, call.axis, call.x.dtype.type, call.where)
 
 
 def give_back(call: Call, rows: Array) -> Any:
     """Rows as an array of x's shape, type and kind."""
     result = _arrays.from_rows(rows, call.shape, call.axis)
-    return _arrays.like(call.given, _operator._cast(result, call.dtype))
+    return _arrays.like(call.given, _arrays.cast(result, call.dtype))
 
 
 def give_back_batch(call: Call, values: Array) -> Any:
     """One number for each row."""
-    result = _operator._cast(values, call.dtype).reshape(call.batch)
+    result = _arrays.cast(values, call.dtype).reshape(call.batch)
     return _arrays.like(call.given, result) if call.batch else result[()]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arguments, _operator
+from .. import _arguments, _arrays
 from .._operator import Array, Gradients
 from . import calls
 from .calls import Call
@@ -155,7 +155,7 @@ class TopOne:
             with np.errstate(all="ignore"):
                 gx, gtau = self._pull(state, cotangent)
             per_row = gtau.astype(np.float64).reshape(call.batch)
-            in_tau = _operator._sum_to(per_row, call.temperature, call.dtype)
+            in_tau = _arrays.sum_to(per_row, call.temperature, call.dtype)
             return Gradients(calls.give_back(call, gx), None, in_tau)
 
         return self._give_back(call, self._value(call, state)), pullback

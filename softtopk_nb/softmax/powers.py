@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arguments, _operator
+from .. import _arguments, _arrays
 from .._operator import Array
 from . import calls
 
@@ -179,7 +179,7 @@ class Gradual:
             gx[np.isnan(in_power)] = np.nan
             return PowerGradients(
                 calls.give_back(s.call, gx),
-                _operator._sum_to(per_row.reshape(s.call.batch), s.given, s.call.dtype),
+                _arrays.sum_to(per_row.reshape(s.call.batch), s.given, s.call.dtype),
             )
 
         return calls.give_back(s.call, _value(s)), pullback
