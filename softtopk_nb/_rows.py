@@ -26,6 +26,7 @@ __all__ = [
     "fill_constant",
     "present_part",
     "survey",
+    "verdict",
 ]
 
 # What a row is, once its infinities have been counted. Up to MIXED it has a threshold, or
@@ -76,17 +77,21 @@ def classify(x, k, lo, hi):
                 most = o if o > most else most
         lo, hi = least, most
     left = k - above
+    return verdict(n, finite, left), finite, above, left, lo, hi
+
+
+@scalar
+def verdict(n, finite, left):
+    """What a row of n entries is: so many of them finite, and so much of k left to those."""
     if left > finite:
-        code = UNDEFINED
-    elif left < 0:
-        code = SHARED
-    elif left == 0:
-        code = NONE
-    elif left == finite:
-        code = ALL
-    else:
-        code = FINITE if finite == n else MIXED
-    return code, finite, above, left, lo, hi
+        return UNDEFINED
+    if left < 0:
+        return SHARED
+    if left == 0:
+        return NONE
+    if left == finite:
+        return ALL
+    return FINITE if finite == n else MIXED
 
 
 @scalar

@@ -2,6 +2,9 @@
 
 Numba's `math.exp` is a library call, which stops a loop from being vectorised. The exponential
 here is branch-free arithmetic on numbers of the argument's own type.
+
+Each is a Python function, which says what it is, with a compiled form for the CPU, and another for
+a device where that has instructions of its own (`_cuda`).
 """
 
 from __future__ import annotations
@@ -12,15 +15,19 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core.target_extension import current_target
 from numba.extending import intrinsic
 
 from ._compile import overload_scalar
 
-__all__ = ["exp_neg", "fma", "from_ordinal", "limits", "power_of_two", "round_even", "to_ordinal"]
+__all__ = ["DEVICE_FORMS", "exp_neg", "from_ordinal", "limits", "quotient", "to_ordinal"]
+
+#: What `_cuda` compiles instead, by name: from the types of the arguments to an implementation.
+DEVICE_FORMS: dict[str, Any] = {}
 
 
 @intrinsic
-def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+def _fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     """a*b + c, fused where the machine fuses: the same bits in every loop it is inlined into."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -34,7 +41,7 @@ def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 @intrinsic
-def round_even(typingctx: Any, a: Any) -> Any:
+def _round_even(typingctx: Any, a: Any) -> Any:
     """The nearest integer, as a float (`math.floor` gives an int64 and is not vectorised)."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -45,7 +52,7 @@ def round_even(typingctx: Any, a: Any) -> Any:
 
 
 @intrinsic
-def power_of_two(typingctx: Any, a: Any) -> Any:
+def _power_of_two(typingctx: Any, a: Any) -> Any:
     """2**a for an integer-valued float in the range of normal exponents, from its bits.
 
     Adding 3 * 2**(mantissa - 1) leaves the integer in the low bits: no conversion, which AVX2
@@ -69,11 +76,13 @@ def exp_neg(t: float) -> float:
     enough that n times it is exact), and a Taylor polynomial in r whose remainder, at most
     |r|**(d+1)/(d+1)!, is below a tenth of a unit: d = 7 in float32, 13 in float64.
     """
-    return math.exp(t)
+    return type(t)(math.exp(t))
 
 
 @overload_scalar(exp_neg)
 def _exp_neg(t):
+    if current_target() == "cuda":
+        return DEVICE_FORMS["exp_neg"](t)
     if t is types.float32:
         real, degree, lowest = np.float32, 7, -87.3
         log2_hi, log2_lo = 0.693359375, -2.12194440054690583e-4
@@ -88,23 +97,23 @@ def _exp_neg(t):
 
         def impl(t):
             u = t if t > floor else floor
-            n = round_even(u * per_log2)
-            r = fma(n, minus_lo, fma(n, minus_hi, u))
-            q = fma(fma(fma(c[7], r, c[6]), r, c[5]), r, c[4])
-            q = fma(fma(fma(fma(q, r, c[3]), r, c[2]), r, c[1]), r, c[0])
-            return q * power_of_two(n) if t >= floor else zero
+            n = _round_even(u * per_log2)
+            r = _fma(n, minus_lo, _fma(n, minus_hi, u))
+            q = _fma(_fma(_fma(c[7], r, c[6]), r, c[5]), r, c[4])
+            q = _fma(_fma(_fma(_fma(q, r, c[3]), r, c[2]), r, c[1]), r, c[0])
+            return q * _power_of_two(n) if t >= floor else zero
 
         return impl
 
     def impl(t):
         u = t if t > floor else floor
-        n = round_even(u * per_log2)
-        r = fma(n, minus_lo, fma(n, minus_hi, u))
-        q = fma(fma(fma(c[13], r, c[12]), r, c[11]), r, c[10])
-        q = fma(fma(fma(fma(q, r, c[9]), r, c[8]), r, c[7]), r, c[6])
-        q = fma(fma(fma(fma(q, r, c[5]), r, c[4]), r, c[3]), r, c[2])
-        q = fma(fma(q, r, c[1]), r, c[0])
-        return q * power_of_two(n) if t >= floor else zero
+        n = _round_even(u * per_log2)
+        r = _fma(n, minus_lo, _fma(n, minus_hi, u))
+        q = _fma(_fma(_fma(c[13], r, c[12]), r, c[11]), r, c[10])
+        q = _fma(_fma(_fma(_fma(q, r, c[9]), r, c[8]), r, c[7]), r, c[6])
+        q = _fma(_fma(_fma(_fma(q, r, c[5]), r, c[4]), r, c[3]), r, c[2])
+        q = _fma(_fma(q, r, c[1]), r, c[0])
+        return q * _power_of_two(n) if t >= floor else zero
 
     return impl
 
@@ -122,12 +131,37 @@ def _limits(t):
     return lambda t: values
 
 
-@intrinsic
-def to_ordinal(typingctx: Any, a: Any) -> Any:
+def quotient(a: float, b: float) -> float:
+    """a/b for b of moderate size, where a rounding or two do not matter."""
+    return a / b
+
+
+@overload_scalar(quotient)
+def _quotient(a, b):
+    if current_target() == "cuda":
+        return DEVICE_FORMS["quotient"](a, b)
+    return lambda a, b: a / b
+
+
+def to_ordinal(a: Any) -> Any:
     """The place of a float among all floats: a signed integer that orders as the floats do.
 
     Infinities enclose the finite numbers, NaNs lie outside them.
     """
+    integer = np.int32 if isinstance(a, np.float32) else np.int64
+    bits = np.asarray(a).view(integer)[()]
+    return bits if bits >= 0 else bits ^ np.iinfo(integer).max
+
+
+def from_ordinal(o: Any) -> Any:
+    """The float at a place: the inverse of `to_ordinal`, for int32 and int64."""
+    real = np.float32 if isinstance(o, np.int32) else np.float64
+    bits = o if o >= 0 else o ^ np.iinfo(type(o)).max
+    return np.asarray(bits).view(real)[()]
+
+
+@intrinsic
+def _to_ordinal(typingctx: Any, a: Any) -> Any:
     integer_type = types.int32 if a.bitwidth == 32 else types.int64
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -140,8 +174,7 @@ def to_ordinal(typingctx: Any, a: Any) -> Any:
 
 
 @intrinsic
-def from_ordinal(typingctx: Any, o: Any) -> Any:
-    """The float at a place: the inverse of `to_ordinal`, for int32 and int64."""
+def _from_ordinal(typingctx: Any, o: Any) -> Any:
     real_type, real = (
         (types.float32, ir.FloatType()) if o.bitwidth == 32 else (types.float64, ir.DoubleType())
     )
@@ -153,3 +186,13 @@ def from_ordinal(typingctx: Any, o: Any) -> Any:
         return builder.bitcast(bits, real)
 
     return real_type(o), codegen
+
+
+@overload_scalar(to_ordinal)
+def _compiled_to_ordinal(a):
+    return lambda a: _to_ordinal(a)
+
+
+@overload_scalar(from_ordinal)
+def _compiled_from_ordinal(o):
+    return lambda o: _from_ordinal(o)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._compile import in_memory, overload_scalar, scalar
-from .._scalars import exp_neg
+from .._scalars import exp_neg, quotient
 
 __all__ = [
     "CURVES",
@@ -117,7 +117,7 @@ def _split_sigmoid(curve, t):
     zero = T(0)
     upper = t >= zero
     e = exp_neg(-abs(t))
-    tail = e / (T(1) + e)
+    tail = quotient(e, T(1) + e)
     w = tail * (T(1) - tail)
     return T(1) if upper else zero, tail if upper else zero, zero if upper else tail, w
 

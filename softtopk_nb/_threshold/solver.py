@@ -33,6 +33,9 @@ __all__ = [
     "fill",
     "guess",
     "inverse_temperature",
+    "inverse_temperature_of",
+    "polish",
+    "quantile_of_law",
     "sample",
     "tally",
 ]
@@ -52,8 +55,14 @@ MOST_PASSES = 500  # a guard; the most hostile rows in the tests take 200, ordin
 @scalar
 def inverse_temperature(tau, x):
     """1/tau in the type of the row x, kept finite and normal."""
-    T = x.dtype.type
-    _, least, most = limits(T(1))
+    return inverse_temperature_of(tau, x.dtype.type(1))
+
+
+@scalar
+def inverse_temperature_of(tau, one):
+    """1/tau in the type of `one`, kept finite and normal."""
+    T = type(one)
+    _, least, most = limits(one)
     inv = 1.0 / tau
     return T(least if inv < least else most if inv > most else inv)
 
@@ -77,6 +86,13 @@ def place(state, c, d, inv):
     return above > 0.0 and below > 0.0
 
 
+@scalar
+def quantile_of_law(mean, variance, n, k):
+    """Where a share k/n of a logistic law lies above, its variance enlarged by that of a curve."""
+    spread = math.sqrt((variance if variance > 0.0 else 0.0) + 3.0)
+    return mean + 0.55 * spread * math.log((n - k) / k)
+
+
 @summing
 def guess(method, state, x, curve, k, inv):
     """(c, d) to start from: the k/n quantile of a logistic law of the row's mean and spread.
@@ -93,9 +109,7 @@ def guess(method, state, x, curve, k, inv):
         s += z
         ss += z * z
     mean = s / n
-    variance = ss / n - mean * mean
-    spread = math.sqrt((variance if variance > 0.0 else 0.0) + 3.0)
-    return np.float64(pivot), mean + 0.55 * spread * math.log((n - k) / k)
+    return np.float64(pivot), quantile_of_law(mean, ss / n - mean * mean, n, k)
 
 
 @scalar
@@ -127,15 +141,21 @@ def tally(x, c, inv, d, curve):
     return m, a, b, w
 
 
+@scalar
+def polish(curve, t, rest):
+    """f(t - rest), to first order in the rounding remainder `rest`."""
+    T = type(t)
+    u, a, b, w = split(curve, t)
+    p = T(u - a + b - w * rest)
+    # Within a rounding of a kink the first order can leave [0, 1].
+    return T(0) if p < T(0) else T(1) if p > T(1) else p
+
+
 @summing
 def fill(x, c, inv, d, rest, curve, out):
-    """Write p = f(t - rest), to first order in the rounding remainder `rest`."""
-    T = x.dtype.type
+    """Write p, entry by entry."""
     for i in range(x.shape[0]):
-        u, a, b, w = split(curve, (x[i] - c) * inv - d)
-        p = T(u - a + b - w * rest)
-        # Within a rounding of a kink the first order can leave [0, 1].
-        out[i] = T(0) if p < T(0) else T(1) if p > T(1) else p
+        out[i] = polish(curve, (x[i] - c) * inv - d, rest)
 
 
 @scalar

@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from .._compile import scalar, summing
-from .._scalars import exp_neg, limits
+from .._scalars import exp_neg, limits, quotient
 
 __all__ = [
     "CORE",
@@ -85,7 +85,7 @@ def cut_of(weight, inv):
 def rarer(t):
     """r = min(pi, 1 - pi) of a coin with log-odds t: the sigmoid of -|t|."""
     e = exp_neg(-abs(t))
-    return e / (type(t)(1) + e)
+    return quotient(e, type(t)(1) + e)
 
 
 @summing

@@ -1,0 +1,47 @@
+"""Arrays on a device, as kernels see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ._cuda import WIDE
+
+__all__ = ["Argument", "Buffer", "Rows"]
+
+
+class Buffer(NamedTuple):
+    """Memory on a device: what a kernel is given, and who keeps it alive."""
+
+    pointer: Any  # an address; in the simulator a flat array
+    owner: Any
+    address: int  # 0 where nothing is meant to be read or written
+
+
+class Argument(NamedTuple):
+    """One number for each row, or one for all: three arguments of a kernel."""
+
+    pointer: Any  # float64
+    value: float
+    per_row: int
+
+
+class Rows(NamedTuple):
+    """A problem on a device, as `_operator.Rows` is one on the host."""
+
+    x: Buffer  # rows * n entries of dtype, one row after the other
+    k: Argument
+    temperature: Argument
+    rows: int
+    n: int
+    dtype: Any  # np.float32 or np.float64
+    stream: Any
+    empty: Callable[[int, Any], Buffer]  # memory for so many entries of a type, from x's library
+    nothing: Buffer  # what stands for an argument that is not there
+
+    def wide(self, *others: Buffer) -> int:
+        """Whether rows can be read and written WIDE bytes at a time, in x and in the others."""
+        whole = self.n * np.dtype(self.dtype).itemsize % WIDE == 0
+        return int(whole and all(b.address % WIDE == 0 for b in (self.x, *others)))

@@ -1,0 +1,108 @@
+"""From rows on a device to a launch: which team for which row, which stream, what is kept.
+
+A `Kernel` is compiled at its first launch on each kind of device and then kept, as are its
+configured launches. Nothing depends on the number of rows but the number of blocks: a row's bits
+are the same in any batch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numba import config, types
+
+from ._cuda import SIMULATED, cuda
+from ._team import Team
+
+__all__ = ["Kernel", "choose", "pointer_to"]
+
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a small batch is no mistake
+
+_lock = threading.Lock()
+
+
+def pointer_to(T: Any) -> Any:
+    """The type of a kernel's argument that is an array in the device's memory."""
+    return types.CPointer(types.float16 if T is np.float16 else _real_type(T))
+
+
+def _real_type(T: Any) -> Any:
+    return {np.dtype(name): getattr(types, name) for name in _NAMES}[np.dtype(T)]
+
+
+_NAMES = ("float32", "float64", "int8", "int16", "int32", "int64")
+_NAMES += ("uint8", "uint16", "uint32", "uint64")
+
+# (entries of 4 bytes, team): the first that holds a row takes it. More than 16 entries in each
+# thread do not leave the search room in the registers; the longest rows pay for one read of memory
+# with a few spilled bytes (docs, "On the GPU").
+_TEAMS = (
+    (32, Team(8, 4)),
+    (128, Team(32, 4)),
+    (256, Team(32, 8)),
+    (512, Team(32, 16)),
+    (1024, Team(128, 8)),
+    (2048, Team(128, 16)),
+    (4096, Team(256, 16)),
+    (8192, Team(512, 16)),
+    (16384, Team(512, 32)),
+)
+_STREAM = Team(512, 16, streams=True)
+
+
+def choose(n: int, T: Any) -> Team:
+    """The team for rows of n entries of type T."""
+    half = np.dtype(T).itemsize // 4  # entries of 8 bytes: half as many in as many registers
+    for most, team in _TEAMS:
+        if n * half <= most:
+            lanes = team.lanes * half if team.lanes < 32 else team.lanes
+            return Team(lanes, team.held // half)
+    return _STREAM
+
+
+class Kernel:
+    """A kernel for one type of rows and one team, compiled when it is first launched."""
+
+    def __init__(self, function: Callable[..., None], arguments: tuple[Any, ...], threads: int):
+        self.function = function
+        self.arguments = arguments
+        self.threads = threads
+        self._compiled: dict[Any, Any] = {}
+        self._configured: dict[Any, Any] = {}
+
+    def __call__(self, blocks: int, stream: Any, *arguments: Any) -> None:
+        """Launch on `blocks` blocks; nothing waits for it."""
+        if blocks == 0:
+            return
+        key = self._device(), blocks, stream
+        launch = self._configured.get(key)
+        if launch is None:
+            launch = self._prepare(key)
+        launch(*arguments)
+
+    @staticmethod
+    def _device() -> Any:
+        return None if SIMULATED else cuda.get_current_device().compute_capability
+
+    def _prepare(self, key: Any) -> Any:
+        capability, blocks, stream = key
+        with _lock:
+            if capability not in self._compiled:
+                if SIMULATED:
+                    self._compiled[capability] = cuda.jit(self.function)
+                else:
+                    self._compiled[capability] = cuda.jit(
+                        types.void(*self.arguments), launch_bounds=self.threads
+                    )(self.function)
+            compiled = self._compiled[capability]
+            if SIMULATED:
+                # The simulator keeps one configuration for a kernel, and not one for each launch.
+                return lambda *arguments: compiled[blocks, self.threads](*arguments)
+            if len(self._configured) >= 256:  # a different batch size each time: start afresh
+                self._configured.clear()
+            configured = compiled[blocks, self.threads, stream]
+            self._configured[key] = configured
+            return configured

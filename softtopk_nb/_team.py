@@ -1,0 +1,227 @@
+"""A row and the threads of a device that work on it together.
+
+A *team* is a few lanes of a warp, a whole warp, or a block. Each of its threads holds some entries
+of the row in registers; a row that is longer than what the team holds is read again, piece by
+piece, in every pass over it. A kernel is written once, for any team: loops over the entries held
+have a constant length, and what a team is follows from its size.
+
+Sums over a team are added in an order that depends on the team alone, so that equal rows give
+equal bits wherever they lie.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ._cuda import WIDE, cuda, device, load_wide, store_wide
+
+__all__ = ["FULL", "Team", "Tools", "made_once", "tools"]
+
+#: Curves of different types can be equal as tuples: a cache must tell them apart.
+made_once = functools.lru_cache(maxsize=None, typed=True)
+
+FULL = 0xFFFFFFFF  # every lane of a warp
+SHARED_BLOCK = 128  # threads of a block that several teams share
+
+
+class Team(NamedTuple):
+    """How many threads share a row, and how much of it they hold."""
+
+    lanes: int  # a power of 2: part of a warp, a warp, or a block of whole warps
+    held: int  # entries in the registers of each, a multiple of what it reads at once
+    streams: bool = False  # whether rows may be longer than lanes * held
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.lanes if self.lanes > 32 else SHARED_BLOCK
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return self.threads // self.lanes
+
+    def blocks(self, rows: int) -> int:
+        """How many blocks it takes to give each row a team."""
+        return -(-rows // self.rows)
+
+
+class Tools(NamedTuple):
+    """Functions that the threads of a team call together; `room` is memory that they share."""
+
+    #: rank() -> the place of this thread in its team
+    rank: Any
+    #: slot() -> the place of its team in the block
+    slot: Any
+    #: pieces(n) -> how many times the team must fill its registers to see n entries
+    pieces: Any
+    #: position(piece, j) -> where in the row the j-th entry held comes from
+    position: Any
+    #: load(x, start, n, wide, piece, pad, held): fill the registers, with `pad` beyond n
+    load: Any
+    #: store(held, start, n, wide, piece, out): write them to where they came from
+    store: Any
+    #: meet(): wait for all, and see what they have written
+    meet: Any
+    #: total(v, room), totals(a, b, c, d, room): sums over the team, in float64, known to all
+    total: Any
+    totals: Any
+    #: extremes(lo, hi, room): the smallest lo and the largest hi
+    extremes: Any
+
+
+@made_once
+def tools(T: Any, team: Team) -> Tools:
+    """The functions of a team for rows of type T. `room` is an array of 4 * 32 float64."""
+    lanes, held, streams = team
+    wide_count = WIDE // np.dtype(T).itemsize
+    groups = held // wide_count
+    warps = lanes // 32
+    offsets = tuple(1 << j for j in reversed(range(min(lanes, 32).bit_length() - 1)))
+    whole = lanes >= 32
+    lane_bits, last_lane = (1 << min(lanes, 32)) - 1, lanes - 1
+    nothing = 0.0
+
+    @device
+    def rank():
+        return cuda.threadIdx.x & last_lane
+
+    @device
+    def slot():
+        return cuda.threadIdx.x // lanes
+
+    @device
+    def mask():
+        """The lanes of this warp that belong to the team."""
+        return FULL if whole else lane_bits << (cuda.threadIdx.x & 31 & ~last_lane)
+
+    @device
+    def pieces(n):
+        return (n + lanes * held - 1) // (lanes * held) if streams else 1
+
+    @device
+    def position(piece, j):
+        group, place = j // wide_count, j % wide_count
+        return (piece * groups + group) * (lanes * wide_count) + rank() * wide_count + place
+
+    @device
+    def load(x, start, n, wide, piece, pad, regs):
+        for g in range(groups):
+            at = position(piece, g * wide_count)
+            if wide and at < n:
+                values = load_wide(x, start + at)
+                for j in range(wide_count):
+                    regs[g * wide_count + j] = values[j]
+            else:
+                for j in range(wide_count):
+                    regs[g * wide_count + j] = x[start + at + j] if at + j < n else pad
+
+    @device
+    def store_four(regs, g, out, at):
+        j = g * 4
+        store_wide(out, at, (regs[j], regs[j + 1], regs[j + 2], regs[j + 3]))
+
+    @device
+    def store_two(regs, g, out, at):
+        store_wide(out, at, (regs[g * 2], regs[g * 2 + 1]))
+
+    store_group = store_four if wide_count == 4 else store_two
+
+    @device
+    def store(regs, start, n, wide, piece, out):
+        for g in range(groups):
+            at = position(piece, g * wide_count)
+            if wide and at < n:
+                store_group(regs, g, out, start + at)
+            else:
+                for j in range(wide_count):
+                    if at + j < n:
+                        out[start + at + j] = regs[g * wide_count + j]
+
+    @device
+    def meet_in_warp():
+        cuda.syncwarp(mask())
+
+    @device
+    def meet_in_block():
+        cuda.syncthreads()
+
+    @device
+    def warp_total(v):
+        for offset in offsets:
+            v += cuda.shfl_xor_sync(mask(), v, offset)
+        return v
+
+    @device
+    def totals_in_warp(a, b, c, d, room):
+        return (
+            np.float64(warp_total(a)),
+            np.float64(warp_total(b)),
+            np.float64(warp_total(c)),
+            np.float64(warp_total(d)),
+        )
+
+    @device
+    def total_in_warp(v, room):
+        return np.float64(warp_total(v))
+
+    @device
+    def totals_in_block(a, b, c, d, room):
+        a, b, c, d = warp_total(a), warp_total(b), warp_total(c), warp_total(d)
+        warp = cuda.threadIdx.x >> 5
+        cuda.syncthreads()  # what was in the room has been read
+        if cuda.threadIdx.x & 31 == 0:
+            room[warp], room[32 + warp] = a, b
+            room[64 + warp], room[96 + warp] = c, d
+        cuda.syncthreads()
+        ta, tb, tc, td = nothing, nothing, nothing, nothing
+        for w in range(warps):
+            ta += room[w]
+            tb += room[32 + w]
+            tc += room[64 + w]
+            td += room[96 + w]
+        return ta, tb, tc, td
+
+    @device
+    def total_in_block(v, room):
+        v = warp_total(v)
+        cuda.syncthreads()
+        if cuda.threadIdx.x & 31 == 0:
+            room[cuda.threadIdx.x >> 5] = v
+        cuda.syncthreads()
+        all_of_it = nothing
+        for w in range(warps):
+            all_of_it += room[w]
+        return all_of_it
+
+    @device
+    def extremes_in_warp(lo, hi, room):
+        for offset in offsets:
+            other_lo = cuda.shfl_xor_sync(mask(), lo, offset)
+            other_hi = cuda.shfl_xor_sync(mask(), hi, offset)
+            lo = other_lo if other_lo < lo else lo
+            hi = other_hi if other_hi > hi else hi
+        return lo, hi
+
+    @device
+    def extremes_in_block(lo, hi, room):
+        lo, hi = extremes_in_warp(lo, hi, room)
+        warp = cuda.threadIdx.x >> 5
+        cuda.syncthreads()
+        if cuda.threadIdx.x & 31 == 0:
+            room[warp], room[32 + warp] = lo, hi
+        cuda.syncthreads()
+        for w in range(warps):
+            other_lo, other_hi = T(room[w]), T(room[32 + w])
+            lo = other_lo if other_lo < lo else lo
+            hi = other_hi if other_hi > hi else hi
+        return lo, hi
+
+    if lanes <= 32:
+        together = meet_in_warp, total_in_warp, totals_in_warp, extremes_in_warp
+    else:
+        together = meet_in_block, total_in_block, totals_in_block, extremes_in_block
+    return Tools(rank, slot, pieces, position, load, store, *together)

@@ -1,0 +1,258 @@
+"""The threshold of each row on a device: the passes of `solver`, each shared by a team of threads.
+
+One thread of a team steers the search, with the functions that steer it on the CPU; the others
+wait for the next threshold. Infinities are not set aside here but summed as they are, since f is
+0 or 1 there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import float64, int32, int64
+
+from .._cuda import cuda, device
+from .._launch import Kernel, pointer_to
+from .._rows import ALL, MIXED, SHARED, UNDEFINED, verdict
+from .._scalars import limits
+from .._team import Team, made_once, tools
+from .curves import UserCurve, split
+from .rows import CODE, SOLUTION, TAKEN, WEIGHT
+from .solver import (
+    MAX,
+    MIN,
+    PASSES,
+    REST,
+    STATE,
+    C,
+    D,
+    advance,
+    begin,
+    inverse_temperature_of,
+    polish,
+    quantile_of_law,
+)
+
+__all__ = ["LEFT", "ROOM", "Passes", "argument", "make_solve", "on_device", "passes"]
+
+ROOM = 4 * 32  # float64 that a team shares to add up
+LEFT = STATE  # in a row's record, behind the solver's state: what of k the finite entries get
+RECORD = STATE + 2
+FOUND = STATE + 1
+
+
+@made_once
+def on_device(curve: Any, T: Any) -> Any:
+    """The curve with functions that a kernel can call; a user's are not asked about infinity."""
+    if not isinstance(curve, UserCurve):
+        return curve
+    most = limits(T(1))[2]
+    cdf, pdf = (device(getattr(f, "py_func", f)) for f in (curve.cdf, curve.pdf))
+    integral = curve.integral and device(getattr(curve.integral, "py_func", curve.integral))
+
+    @device
+    def bounded_cdf(t):
+        return cdf(min(max(t, -most), most))
+
+    @device
+    def bounded_pdf(t):
+        return pdf(min(max(t, -most), most))
+
+    return curve._replace(cdf=bounded_cdf, pdf=bounded_pdf, integral=integral)
+
+
+@device
+def argument(values, value, per_row, row):
+    """k or the temperature of a row: one of many in memory, or the same for all."""
+    return values[row] if per_row else value
+
+
+class Passes(NamedTuple):
+    """What a team does with a row."""
+
+    #: survey(x, start, n, wide, k, tau, regs, record, room) -> code; finite, above, left in record
+    survey: Any
+    #: search(x, start, n, wide, code, inv, regs, record, room): moves record to the threshold
+    search: Any
+    #: fill(x, start, n, wide, code, k, inv, regs, record, out): writes p
+    fill: Any
+    #: constant(x, start, n, wide, code, k, regs, record, out): writes p where nothing is solved
+    constant: Any
+
+
+ABOVE, FINITE_COUNT = C, D  # what `survey` leaves, before the search writes its own there
+
+
+@made_once
+def passes(T: Any, team: Team, curve: Any, method: Any) -> Passes:
+    """The passes of a search; `record` is an array of RECORD float64 that the team shares."""
+    t = tools(T, team)
+    held, curve = team.held, on_device(curve, T)
+    zero, one, infinity = T(0), T(1), T(np.inf)
+    most = T(limits(T(1))[2])
+
+    @device
+    def survey(x, start, n, wide, k, tau, regs, record, room):
+        lo, hi, above, absent, bad = most, -most, zero, zero, zero
+        for piece in range(t.pieces(n)):
+            t.load(x, start, n, wide, piece, -infinity, regs)
+            for j in range(held):
+                v = regs[j]
+                bad += zero if v == v else one
+                above += one if v == infinity else zero
+                absent += one if v == -infinity else zero
+                finite = abs(v) < infinity
+                lo = v if finite and v < lo else lo
+                hi = v if finite and v > hi else hi
+        bad, above, absent, _ = t.totals(bad, above, absent, zero, room)
+        lo, hi = t.extremes(lo, hi, room)
+        padded = t.pieces(n) * (team.lanes * held) - n
+        finite = int64(n + padded - above - absent)
+        if not (bad == 0.0 and k >= 0.0 and k <= n and tau > 0.0 and tau < np.inf):
+            code = UNDEFINED
+        else:
+            code = verdict(n, finite, k - above)
+        if t.rank() == 0:
+            record[MIN], record[MAX] = lo, hi
+            record[ABOVE], record[FINITE_COUNT], record[LEFT] = above, finite, k - above
+        t.meet()
+        return code
+
+    @device
+    def moments(x, start, n, wide, pivot, inv, regs, room):
+        """Sums of z and z^2 over the finite entries, z = (x - pivot)/tau."""
+        s, ss = zero, zero
+        for piece in range(t.pieces(n)):
+            if team.streams:
+                t.load(x, start, n, wide, piece, -infinity, regs)
+            for j in range(held):
+                if abs(regs[j]) < infinity:
+                    z = (regs[j] - pivot) * inv
+                    s += z
+                    ss += z * z
+        s, ss, _, _ = t.totals(s, ss, zero, zero, room)
+        return s, ss
+
+    @device
+    def tally(x, start, n, wide, c, inv, d, regs, room):
+        """The sums (m, a, b, w) of `curves.split` over the row."""
+        m, a, b, w = zero, zero, zero, zero
+        tm, ta, tb, tw = 0.0, 0.0, 0.0, 0.0
+        for piece in range(t.pieces(n)):
+            if team.streams:
+                t.load(x, start, n, wide, piece, -infinity, regs)
+            for j in range(held):
+                mi, ai, bi, wi = split(curve, (regs[j] - c) * inv - d)
+                m += T(mi)
+                a += T(ai)
+                b += T(bi)
+                w += T(wi)
+            if team.streams:
+                # Not more than a few entries in a row of float32 additions.
+                tm += m
+                ta += a
+                tb += b
+                tw += w
+                m, a, b, w = zero, zero, zero, zero
+        if team.streams:
+            return t.totals(tm, ta, tb, tw, room)
+        return t.totals(m, a, b, w, room)
+
+    @device
+    def search(x, start, n, wide, inv, regs, record, room):
+        lead = t.rank() == 0
+        above, finite, left = record[ABOVE], record[FINITE_COUNT], record[LEFT]
+        pivot = T(0.5 * record[MIN] + 0.5 * record[MAX])
+        s, ss = moments(x, start, n, wide, pivot, inv, regs, room)
+        t.meet()
+        if lead:
+            mean = s / finite
+            d = quantile_of_law(mean, ss / finite - mean * mean, finite, left)
+            begin(record, curve, left, finite, float64(pivot), d, inv, method.modelled)
+        while True:
+            t.meet()
+            m, a, b, w = tally(
+                x, start, n, wide, T(record[C]), inv, T(record[D]), regs, room
+            )
+            t.meet()
+            if lead:
+                sums = m - above, a, b, w
+                found = advance(record, sums, left, curve, inv, method.modelled, method.enough)
+                record[FOUND] = 1.0 if found else 0.0
+            t.meet()
+            if record[FOUND] == 1.0:
+                break
+        return w
+
+    @device
+    def fill(x, start, n, wide, inv, regs, record, out):
+        c, d, rest = T(record[C]), T(record[D]), T(record[REST])
+        for piece in range(t.pieces(n)):
+            if team.streams:
+                t.load(x, start, n, wide, piece, -infinity, regs)
+            for j in range(held):
+                v = regs[j]
+                p = polish(curve, (v - c) * inv - d, rest)
+                regs[j] = p if abs(v) < infinity else one if v > zero else zero
+            t.store(regs, start, n, wide, piece, out)
+
+    @device
+    def constant(x, start, n, wide, code, k, regs, record, out):
+        finite = T(np.nan) if code == UNDEFINED else one if code == ALL else zero
+        top = T(np.nan) if code == UNDEFINED else one
+        bottom = T(np.nan) if code == UNDEFINED else zero
+        if code == SHARED:
+            top = T(k / record[ABOVE])
+        for piece in range(t.pieces(n)):
+            if team.streams:
+                t.load(x, start, n, wide, piece, -infinity, regs)
+            for j in range(held):
+                v = regs[j]
+                regs[j] = finite if abs(v) < infinity else top if v > zero else bottom
+            t.store(regs, start, n, wide, piece, out)
+
+    return Passes(survey, search, fill, constant)
+
+
+@made_once
+def make_solve(T: Any, team: Team, curve: Any, method: Any, writes: bool, keeps: bool) -> Kernel:
+    """Solve every row: p to `out` if it `writes`, the thresholds to `solution` if it `keeps`."""
+    t, do = tools(T, team), passes(T, team, curve, method)
+    rows_of_block, held = team.rows, team.held
+
+    def solve(x, rows, n, wide, ks, k_all, k_per_row, taus, tau_all, tau_per_row, out, solution):
+        regs = cuda.local.array(held, T)
+        records = cuda.shared.array((rows_of_block, RECORD), float64)
+        room = cuda.shared.array(ROOM, float64)
+        row = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
+        if row >= rows:
+            return
+        record, start = records[t.slot()], row * n
+        k = argument(ks, k_all, k_per_row, row)
+        tau = argument(taus, tau_all, tau_per_row, row)
+        code = do.survey(x, start, n, wide, k, tau, regs, record, room)
+        weight = 0.0
+        if code > MIXED:
+            if writes:
+                do.constant(x, start, n, wide, code, k, regs, record, out)
+        else:
+            inv = inverse_temperature_of(tau, T(1))
+            weight = do.search(x, start, n, wide, inv, regs, record, room)
+            if writes:
+                do.fill(x, start, n, wide, inv, regs, record, out)
+        if keeps and t.rank() == 0:
+            base = row * SOLUTION
+            solution[base + CODE], solution[base + WEIGHT] = code, weight
+            if code > MIXED:
+                end = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
+                solution[base + C], solution[base + D], solution[base + REST] = end, 0.0, 0.0
+                solution[base + TAKEN] = 0.0
+            else:
+                solution[base + C], solution[base + D] = record[C], record[D]
+                solution[base + REST], solution[base + TAKEN] = record[REST], record[PASSES]
+
+    numbers, real = pointer_to(np.float64), pointer_to(T)
+    per_row = (numbers, float64, int32)
+    arguments = (real, int64, int64, int32, *per_row, *per_row, real, numbers)
+    return Kernel(solve, arguments, team.threads)
