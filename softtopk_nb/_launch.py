@@ -50,7 +50,6 @@ _TEAMS = (
     (8192, Team(512, 16)),
     (16384, Team(512, 32)),
 )
-_STREAM = Team(512, 16, streams=True)
 
 
 def choose(n: int, T: Any) -> Team:
@@ -60,7 +59,7 @@ def choose(n: int, T: Any) -> Team:
         if n * half <= most:
             lanes = team.lanes * half if team.lanes < 32 else team.lanes
             return Team(lanes, team.held // half)
-    return _STREAM
+    return Team(512, 16 // half, streams=True)
 
 
 class Kernel:
