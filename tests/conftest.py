@@ -1,14 +1,54 @@
-"""Shared fixtures."""
+"""Shared fixtures, and what a test marked `device` or `ptx` needs."""
 
 from __future__ import annotations
 
+import os
 import zlib
 
 import numpy as np
 import pytest
+from numba import config as numba_config
+
+if numba_config.ENABLE_CUDASIM:
+    import simulator
+
+    simulator.install()
 
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers that depend on the test's name and on nothing else."""
     return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+
+
+def _device_missing() -> str | None:
+    """None, or why no kernel can run here."""
+    if numba_config.ENABLE_CUDASIM:
+        return None
+    try:
+        from numba import cuda
+
+        if cuda.is_available():
+            return None
+    except Exception as error:
+        return f"numba.cuda: {type(error).__name__}: {error}"
+    return "no CUDA device, and NUMBA_ENABLE_CUDASIM=1 is not set"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what cannot run here, and say why; an error instead where STK_REQUIRE names it."""
+    required = os.environ.get("STK_REQUIRE", "").split(",")
+    for marker, missing in (("device", _device_missing), ("ptx", _compiler_missing)):
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        reason = missing() if marked else None
+        if reason and marker in required:
+            raise pytest.UsageError(f"tests marked {marker} must run, but: {reason}")
+        for item in marked:
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _compiler_missing() -> str | None:
+    import ptx
+
+    return ptx.usable()
