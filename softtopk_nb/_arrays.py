@@ -12,12 +12,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["as_numpy", "cast", "compute_dtype", "from_rows", "like", "sum_to", "to_rows"]
+__all__ = [
+    "as_numpy",
+    "cast",
+    "compute_dtype",
+    "from_rows",
+    "like",
+    "on_device",
+    "sum_to",
+    "to_rows",
+]
+
+_CUDA = (2, 13)  # DLPack's numbers for CUDA memory, the second for managed memory
 
 
 def _torch_tensor(x: Any) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
+
+
+def on_device(x: Any) -> bool:
+    """Whether x is an array in the memory of a CUDA device."""
+    if isinstance(x, (np.ndarray, np.generic, int, float, list, tuple, type(None))):
+        return False
+    if _torch_tensor(x):
+        return bool(x.is_cuda)
+    if hasattr(x, "__cuda_array_interface__") or hasattr(x, "__cuda_ndarray__"):
+        return True
+    where = getattr(x, "__dlpack_device__", None)
+    return where is not None and int(where()[0]) in _CUDA
 
 
 def as_numpy(x: Any, name: str) -> npt.NDArray[Any]:
@@ -26,17 +49,17 @@ def as_numpy(x: Any, name: str) -> npt.NDArray[Any]:
         raise TypeError(f"{name} is a masked array; pass its data and where=~{name}.mask")
     if isinstance(x, np.ndarray):
         return x
+    if on_device(x):
+        raise TypeError(
+            f"{name} is a CUDA array ({type(x).__name__}); expected an array on the host here: "
+            "nothing is copied to the host by itself"
+        )
     if _torch_tensor(x):
         if x.device.type != "cpu":
-            raise TypeError(f"{name} is on device {x.device}; this version computes on the CPU")
+            raise TypeError(f"{name} is on device {x.device}; expected the CPU or CUDA")
         if x.requires_grad:
             raise TypeError(f"{name} requires grad; pass {name}.detach() and use vjp")
         return x.numpy()  # type: ignore[no-any-return]
-    if hasattr(x, "__cuda_array_interface__"):
-        raise TypeError(
-            f"{name} is a CUDA array ({type(x).__name__}); this version computes on the CPU "
-            "and does not copy to the host by itself"
-        )
     try:
         return np.asarray(x)
     except ValueError as error:

@@ -8,6 +8,7 @@ came in. Everything is checked before anything is computed or written.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -101,12 +102,19 @@ class Operator:
         out: Any = None,
         **options: Any,
     ) -> Any:
+        if _arrays.on_device(x):
+            return self._device().call(self, x, k, temperature, axis, largest, where, out, options)
         call = self._check(x, k, temperature, axis, largest, where, out, options)
         p = self._target(call)
         self._value(call.rows, call.plan, p)
         return self._give_back(call, p)
 
-    # What a room provides.
+    @staticmethod
+    def _device() -> Any:
+        """The front door for device arrays: imported when the first of them comes."""
+        return importlib.import_module("._device_front", __package__)
+
+    # What a room provides; for device arrays, functions of its module `cuda`.
 
     def _options(self) -> Any:
         """Check the room's own keyword arguments and return what its kernels need."""
@@ -256,7 +264,11 @@ class Differentiable(Operator):
         p, dp : arrays of x's shape and type
             The value, and the derivative of p along the direction.
         """
-        call = self._check(x, k, temperature, axis, largest, where, out, options)
+        arguments = x, k, temperature, axis, largest, where, out, options
+        if _arrays.on_device(x):
+            pair: tuple[Any, Any] = self._device().jvp(self, dx, dk, dtemperature, *arguments)
+            return pair
+        call = self._check(*arguments)
         rows = call.rows
         direction = self._tangent_rows(call, dx, "dx")
         if dk is not None and not self.real_k:
@@ -297,7 +309,11 @@ class Differentiable(Operator):
             of sum(g * p). It may be called any number of times and does not solve again. It reads
             x: do not change x in place before the last call.
         """
-        call = self._check(x, k, temperature, axis, largest, where, out, options)
+        arguments = x, k, temperature, axis, largest, where, out, options
+        if _arrays.on_device(x):
+            both: tuple[Any, Any] = self._device().vjp(self, Gradients, *arguments)
+            return both
+        call = self._check(*arguments)
         rows = call.rows
         p = self._target(call)
         if call.out is not None and np.may_share_memory(rows.x, _arrays.as_numpy(call.out, "out")):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _operator, _schedule, _threshold
+from .. import _arrays, _operator, _schedule, _threshold
 from .._parts import LONG
 from .._threshold.curves import CURVES
 from .._threshold.rows import Newton
@@ -133,6 +133,10 @@ class GradTopK(_operator.Differentiable):
             temperature * log(n choose k). With ``largest=False``, the smoothed sum of the k
             smallest.
         """
+        if _arrays.on_device(x):
+            return self._device().batch(
+                self, "potential", x, k, temperature, axis, largest, where, None, options
+            )
         call = self._check(x, k, temperature, axis, largest, where, None, options)
         rows = call.rows
         solution = self._solve(rows, _no_columns(rows), _columns(rows))

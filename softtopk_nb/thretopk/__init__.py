@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _operator, _schedule, _threshold
+from .. import _arrays, _operator, _schedule, _threshold
 from .._threshold.curves import CURVES, Entmax, UserCurve, kernel_for
 from .._threshold.rows import METHODS
 from .._threshold.scan import SCANNED
@@ -133,6 +133,10 @@ class ThreTopK(_operator.Differentiable):
         phi : array of the batch shape, or a scalar
             In the units of x. With ``largest=False``, the smoothed sum of the k smallest.
         """
+        if _arrays.on_device(x):
+            return self._device().batch(
+                self, "potential", x, k, temperature, axis, largest, where, None, options
+            )
         call = self._check(x, k, temperature, axis, largest, where, None, options)
         curve = call.plan.curve
         if isinstance(curve, UserCurve) and curve.integral is None:
@@ -175,6 +179,10 @@ class ThreTopK(_operator.Differentiable):
             In the units of x; +inf where nothing is selected (k = 0), -inf where everything is
             (k = n). With ``largest=False``, p = f((lam - x)/temperature).
         """
+        if _arrays.on_device(x):
+            return self._device().batch(
+                self, "threshold", x, k, temperature, axis, largest, where, None, options
+            )
         call = self._check(x, k, temperature, axis, largest, where, None, options)
         rows = call.rows
         solution = self._solve(rows, call.plan, np.empty((len(rows.x), 0), rows.x.dtype))

@@ -1,0 +1,369 @@
+"""The front door for arrays on a device: what `_operator` does, without looking at any number.
+
+Shapes, types and numbers from the host are checked and raise as there. What only the device knows
+(a k or a temperature in its memory, a NaN) makes its rows NaN instead: nothing here waits for the
+device or copies from it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import _arguments, _arrays
+from ._device import Argument, Buffer, Rows
+from ._kinds import Kind, View, buffer_of, kind_of, nothing, view_of
+from ._layout import DIMS, copy, new_buffer, sum_to
+
+__all__ = ["Given", "batch", "call", "check_rows", "give_back", "jvp", "rows_of", "vjp"]
+
+
+class Given(NamedTuple):
+    """An array as it came, and how its rows lie."""
+
+    kind: Kind
+    view: View
+    shape: tuple[int, ...]
+    axis: int
+    batch: tuple[int, ...]
+    compute: Any  # np.float32 or np.float64
+    dtype: np.dtype[Any]  # of the result
+    where: View | None
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return int(np.prod(self.batch, dtype=np.int64))
+
+
+class _Call(NamedTuple):
+    given: Given
+    rows: Rows
+    sign: int  # -1 if the smallest entries are wanted
+    out: Any
+    k: Any  # shape of k as given, and of the temperature
+    temperature: Any
+    plan: Any
+    room: Any
+
+
+# Views.
+
+
+def _as_rows(view: View, axis: int) -> View:
+    """The same entries with the axis last."""
+    order = [*(i for i in range(len(view.shape)) if i != axis), axis]
+    return view._replace(
+        shape=tuple(view.shape[i] for i in order), strides=tuple(view.strides[i] for i in order)
+    )
+
+
+def _broadcast(view: View, shape: tuple[int, ...], name: str) -> View:
+    """Stretched to `shape`, with strides of 0."""
+    try:
+        fits = np.broadcast_shapes(view.shape, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{name} has shape {view.shape}; expected one that broadcasts to {shape}")
+    extra = len(shape) - len(view.shape)
+    strides = [0] * extra + [
+        0 if n == 1 else s for n, s in zip(view.shape, view.strides, strict=True)
+    ]
+    return view._replace(shape=shape, strides=tuple(strides))
+
+
+def _rows_view(given: Given, buffer: Buffer, dtype: Any) -> View:
+    """Rows in memory of their own, seen with x's axes in the order of `_as_rows`."""
+    shape = (*given.batch, given.shape[given.axis])
+    strides = []
+    step = 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return View(
+        buffer.address, shape, tuple(reversed(strides)), np.dtype(dtype), True, buffer.owner
+    )
+
+
+def _elsewhere(value: Any, name: str) -> TypeError:
+    return TypeError(
+        f"{name} is {_arguments.show(value)} and lies on the host; x is on a device, expected "
+        f"{name} there too"
+    )
+
+
+# Arguments.
+
+
+def check_rows(x: Any, axis: Any, where: Any = None) -> Given:
+    """Check what every function of a device array has."""
+    kind, view = kind_of(x), view_of(x, "x")
+    if not view.shape:
+        raise ValueError("x is 0-dimensional; expected at least one axis")
+    if len(view.shape) > DIMS:
+        raise ValueError(f"x has {len(view.shape)} axes; expected at most {DIMS} on a device")
+    compute, dtype = _arrays.compute_dtype(view.dtype, "x")
+    axis = _arguments.check_axis(axis, len(view.shape))
+    mask = None
+    if where is not None:
+        if not _arrays.on_device(where):
+            raise _elsewhere(where, "where")
+        mask = view_of(where, "where")
+        if mask.dtype != np.bool_:
+            raise TypeError(f"where has dtype {mask.dtype}; expected bool")
+        mask = _broadcast(mask, view.shape, "where")
+    batch = view.shape[:axis] + view.shape[axis + 1 :]
+    return Given(kind, view, view.shape, axis, batch, compute, dtype, mask)
+
+
+def rows_of(
+    given: Given, view: View, sign: int = 1, fill: float = 0.0, apart_from: View | None = None
+) -> Buffer:
+    """Rows of the type to compute in: the memory itself where it will do, else a copy."""
+    rows = _as_rows(view, given.axis)
+    as_they_are = rows.contiguous and rows.dtype == given.compute and given.where is None
+    if as_they_are and sign > 0 and not (apart_from and apart_from.overlaps(view)):
+        return buffer_of(rows)
+    made = new_buffer(given.kind, view.size, given.compute)
+    target = _rows_view(given, made, given.compute)
+    mask = None if given.where is None else _as_rows(given.where, given.axis)
+    copy(given.kind.stream, rows, target, sign=sign, where=mask, fill=fill)
+    return made
+
+
+def _per_row(given: Given, value: Any, name: str, check: Callable[[Any], Any]) -> Any:
+    """(argument of the kernels, its shape): a number, or device memory of one for each row."""
+    absent = nothing(np.float64)
+    if not _arrays.on_device(value):
+        number = check(value)
+        if number.ndim:
+            raise _elsewhere(value, name)
+        return Argument(absent.pointer, float(number), 0), ()
+    view = view_of(value, name)
+    stretched = _broadcast(view, given.batch, name)
+    if not view.shape or view.dtype != np.float64 or not stretched.contiguous:
+        made = new_buffer(given.kind, stretched.size, np.float64)
+        whole = View(made.address, (stretched.size,), (1,), np.dtype(np.float64), True, made.owner)
+        flat = stretched if given.batch else stretched._replace(shape=(1,), strides=(0,))
+        target = whole._replace(shape=flat.shape, strides=_dense(flat.shape))
+        copy(given.kind.stream, flat, target)
+        return Argument(made.pointer, 0.0, 1), view.shape
+    return Argument(buffer_of(stretched).pointer, 0.0, 1), view.shape
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    steps = []
+    step = 1
+    for n in reversed(shape):
+        steps.append(step)
+        step *= n
+    return tuple(reversed(steps))
+
+
+def _real_dtype(value: Any, name: str, kinds: str, expected: str) -> None:
+    if _arrays.on_device(value):
+        dtype = view_of(value, name).dtype
+        if dtype.kind not in kinds:
+            raise TypeError(f"{name} has dtype {dtype}; expected {expected}")
+
+
+def temperature_of(given: Given, temperature: Any) -> Any:
+    """(argument, shape) of the temperature."""
+    _real_dtype(temperature, "temperature", "iuf", "real numbers")
+    return _per_row(
+        given,
+        temperature,
+        "temperature",
+        lambda value: _arguments.check_temperature(value, given.batch),
+    )
+
+
+def _check(
+    op: Any,
+    x: Any,
+    k: Any,
+    temperature: Any,
+    axis: Any,
+    largest: Any,
+    where: Any,
+    out: Any,
+    options: dict[str, Any],
+) -> _Call:
+    given = check_rows(x, axis, where)
+    if not isinstance(largest, (bool, np.bool_)):
+        raise TypeError(f"largest is {largest!r}; expected True or False")
+    plan = op._plan(options)
+    n = given.shape[given.axis]
+    if op.real_k:
+        _real_dtype(k, "k", "iuf", "real numbers")
+    else:
+        _real_dtype(k, "k", "iu", "integers")
+    target = None
+    if out is not None:
+        if not _arrays.on_device(out):
+            raise _elsewhere(out, "out")
+        target = view_of(out, "out")
+        if target.shape != given.shape:
+            raise ValueError(f"out has shape {target.shape}; expected x's shape {given.shape}")
+        if target.dtype != given.dtype:
+            raise TypeError(f"out has dtype {target.dtype}; expected {given.dtype}")
+        if not target.writable:
+            raise ValueError("out is read-only; expected an array that can be written")
+    room = importlib.import_module(".".join(type(op).__module__.split(".")[:2]) + ".cuda")
+    sign = 1 if largest else -1
+    with given.kind.device:
+        k_rows, k_shape = _per_row(given, k, "k", lambda value: op._check_k(value, n, given.batch))
+        tau_rows, tau_shape = temperature_of(given, temperature)
+        values = rows_of(given, given.view, sign, -np.inf, target)
+    rows = problem(given, values, k_rows, tau_rows)
+    return _Call(given, rows, sign, out, k_shape, tau_shape, plan, room)
+
+
+def problem(given: Given, values: Buffer, k: Argument, temperature: Argument) -> Rows:
+    """What a room is given."""
+    return Rows(
+        values,
+        k,
+        temperature,
+        given.count,
+        given.shape[given.axis],
+        given.compute,
+        given.kind.stream,
+        lambda entries, dtype: new_buffer(given.kind, entries, dtype),
+        nothing(given.compute),
+    )
+
+
+# Results.
+
+
+class _Target:
+    """Rows for a kernel to write, and the array that they become."""
+
+    def __init__(self, given: Given, out: Any = None, sign: int = 1) -> None:
+        self._given, self._sign = given, sign
+        self.array = out if out is not None else given.kind.empty(given.shape, given.dtype)
+        self._view = _as_rows(view_of(self.array, "out"), given.axis)
+        direct = self._view.contiguous and given.dtype == given.compute and sign > 0
+        self._apart = not direct
+        if direct:
+            self.rows = buffer_of(self._view)
+        else:
+            self.rows = new_buffer(given.kind, self._view.size, given.compute)
+
+    def finish(self) -> Any:
+        """The array, once the kernels that write its rows have been launched."""
+        if self._apart:
+            source = _rows_view(self._given, self.rows, self._given.compute)
+            copy(self._given.kind.stream, source, self._view, sign=self._sign)
+        return self.array
+
+
+def give_back(given: Given, rows: Buffer) -> Any:
+    """Rows in scratch memory as an array of x's shape, type and kind."""
+    array = given.kind.empty(given.shape, given.dtype)
+    target = _as_rows(view_of(array, "out"), given.axis)
+    copy(given.kind.stream, _rows_view(given, rows, given.compute), target)
+    return array
+
+
+def give_back_batch(given: Given, values: Buffer, sign: int = 1) -> Any:
+    """One number for each row, float64 in scratch memory, as an array of the batch shape."""
+    array = given.kind.empty(given.batch, given.dtype)
+    target = view_of(array, "out")
+    source = View(
+        values.address, target.shape, _dense(target.shape), np.dtype(np.float64), True, values.owner
+    )
+    copy(given.kind.stream, source, target, sign=sign)
+    return array
+
+
+def tangent(given: Given, value: Any, name: str, sign: int = 1) -> Buffer:
+    """A direction or cotangent of x's shape as rows, 0 where the entry is masked out."""
+    if not _arrays.on_device(value):
+        raise _elsewhere(value, name)
+    view = view_of(value, name)
+    _arrays.compute_dtype(view.dtype, name)
+    return rows_of(given, _broadcast(view, given.shape, name), sign)
+
+
+def direction(given: Given, value: Any, name: str) -> Argument:
+    """A direction in k or in the temperature; None is 0."""
+    _real_dtype(value, name, "iuf", "real numbers")
+    argument: Argument = _per_row(
+        given,
+        0.0 if value is None else value,
+        name,
+        lambda v: _arguments.real_array(v, name),
+    )[0]
+    return argument
+
+
+def gradient_of(given: Given, per_row: Buffer, shape: tuple[int, ...]) -> Any:
+    """What a pullback returns for an argument of this shape."""
+    array = given.kind.empty(shape, given.dtype)
+    sum_to(given.kind.stream, per_row, given.batch, shape, view_of(array, "the gradient"))
+    return array
+
+
+# Calls.
+
+
+def call(op: Any, *arguments: Any) -> Any:
+    """The value."""
+    c = _check(op, *arguments)
+    with c.given.kind.device:
+        target = _Target(c.given, c.out)
+        c.room.value(c.rows, c.plan, target.rows)
+        return target.finish()
+
+
+def jvp(op: Any, dx: Any, dk: Any, dtemperature: Any, *arguments: Any) -> tuple[Any, Any]:
+    """Value and derivative along a direction."""
+    c = _check(op, *arguments)
+    if dk is not None and not op.real_k:
+        raise TypeError(f"dk was given, but {op.__name__} takes an integer k")
+    with c.given.kind.device:
+        v = tangent(c.given, dx, "dx", c.sign)
+        moves = direction(c.given, dk, "dk"), direction(c.given, dtemperature, "dtemperature")
+        target, moved = _Target(c.given, c.out), _Target(c.given)
+        state = c.room.linearize(c.rows, c.plan, target.rows)
+        c.room.push(c.rows, c.plan, state, v, *moves, moved.rows)
+        return target.finish(), moved.finish()
+
+
+def vjp(op: Any, gradients: Any, *arguments: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """Value and pullback."""
+    c = _check(op, *arguments)
+    with c.given.kind.device:
+        target = _Target(c.given, c.out)
+        state = c.room.linearize(c.rows, c.plan, target.rows)
+        p = target.finish()
+
+    def pullback(g: Any, /) -> Any:
+        given = c.given
+        with given.kind.device:
+            cotangent = tangent(given, g, "the cotangent")
+            target = _Target(given, sign=c.sign)
+            gk, gtau = (new_buffer(given.kind, given.count, np.float64) for _ in range(2))
+            c.room.pull(c.rows, c.plan, state, cotangent, target.rows, gk, gtau)
+            return gradients(
+                target.finish(),
+                gradient_of(given, gk, c.k) if op.real_k else None,
+                gradient_of(given, gtau, c.temperature),
+            )
+
+    return p, pullback
+
+
+def batch(op: Any, name: str, *arguments: Any) -> Any:
+    """One number for each row: the room's function of this name."""
+    c = _check(op, *arguments)
+    with c.given.kind.device:
+        values = new_buffer(c.given.kind, c.given.count, np.float64)
+        getattr(c.room, name)(c.rows, c.plan, values)
+        return give_back_batch(c.given, values, c.sign)
