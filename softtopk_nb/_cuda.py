@@ -14,7 +14,7 @@ import numpy as np
 from numba import config, types
 
 if not hasattr(np, "row_stack"):  # taken out of NumPy 2.5, and numba-cuda 0.30 still names it
-    np.row_stack = np.vstack
+    np.row_stack = np.vstack  # noqa: NPY201
 
 from numba import cuda
 
