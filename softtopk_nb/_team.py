@@ -56,6 +56,8 @@ class Tools(NamedTuple):
     rank: Any
     #: slot() -> the place of its team in the block
     slot: Any
+    #: mask() -> the lanes of this thread's warp that belong to the team
+    mask: Any
     #: pieces(n) -> how many times the team must fill its registers to see n entries
     pieces: Any
     #: position(piece, j) -> where in the row the j-th entry held comes from
@@ -95,7 +97,6 @@ def tools(T: Any, team: Team) -> Tools:
 
     @device
     def mask():
-        """The lanes of this warp that belong to the team."""
         return FULL if whole else lane_bits << (cuda.threadIdx.x & 31 & ~last_lane)
 
     @device
@@ -224,4 +225,4 @@ def tools(T: Any, team: Team) -> Tools:
         together = meet_in_warp, total_in_warp, totals_in_warp, extremes_in_warp
     else:
         together = meet_in_block, total_in_block, totals_in_block, extremes_in_block
-    return Tools(rank, slot, pieces, position, load, store, *together)
+    return Tools(rank, slot, mask, pieces, position, load, store, *together)

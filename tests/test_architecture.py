@@ -22,6 +22,7 @@ FRONT = (
     "_arguments",
     "_arrays",
     "_schedule",
+    "_sort",
     "_compile",
     "_scalars",
     "_rows",
