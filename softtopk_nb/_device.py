@@ -40,6 +40,7 @@ class Rows(NamedTuple):
     stream: Any
     empty: Callable[[int, Any], Buffer]  # memory for so many entries of a type, from x's library
     nothing: Buffer  # what stands for an argument that is not there
+    owners: Any  # keep the memory of k and the temperature alive
 
     def wide(self, *others: Buffer) -> int:
         """Whether rows can be read and written WIDE bytes at a time, in x and in the others."""

@@ -90,8 +90,9 @@ def _rows_view(given: Given, buffer: Buffer, dtype: Any) -> View:
 
 
 def _elsewhere(value: Any, name: str) -> TypeError:
+    shape = f" of shape {np.shape(value)}" if isinstance(value, np.ndarray) else ""
     return TypeError(
-        f"{name} is {_arguments.show(value)} and lies on the host; x is on a device, expected "
+        f"{name} is a {type(value).__name__}{shape} on the host; x is on a device, expected "
         f"{name} there too"
     )
 
@@ -136,13 +137,13 @@ def rows_of(
 
 
 def _per_row(given: Given, value: Any, name: str, check: Callable[[Any], Any]) -> Any:
-    """(argument of the kernels, its shape): a number, or device memory of one for each row."""
+    """(argument of the kernels, its shape, the owner of its memory): one for all rows or each."""
     absent = nothing(np.float64)
     if not _arrays.on_device(value):
         number = check(value)
         if number.ndim:
             raise _elsewhere(value, name)
-        return Argument(absent.pointer, float(number), 0), ()
+        return Argument(absent.pointer, float(number), 0), (), None
     view = view_of(value, name)
     stretched = _broadcast(view, given.batch, name)
     if not view.shape or view.dtype != np.float64 or not stretched.contiguous:
@@ -151,8 +152,8 @@ def _per_row(given: Given, value: Any, name: str, check: Callable[[Any], Any]) -
         flat = stretched if given.batch else stretched._replace(shape=(1,), strides=(0,))
         target = whole._replace(shape=flat.shape, strides=_dense(flat.shape))
         copy(given.kind.stream, flat, target)
-        return Argument(made.pointer, 0.0, 1), view.shape
-    return Argument(buffer_of(stretched).pointer, 0.0, 1), view.shape
+        return Argument(made.pointer, 0.0, 1), view.shape, made.owner
+    return Argument(buffer_of(stretched).pointer, 0.0, 1), view.shape, view.owner
 
 
 def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -172,7 +173,7 @@ def _real_dtype(value: Any, name: str, kinds: str, expected: str) -> None:
 
 
 def temperature_of(given: Given, temperature: Any) -> Any:
-    """(argument, shape) of the temperature."""
+    """(argument, shape, owner) of the temperature."""
     _real_dtype(temperature, "temperature", "iuf", "real numbers")
     return _per_row(
         given,
@@ -216,14 +217,16 @@ def _check(
     room = importlib.import_module(".".join(type(op).__module__.split(".")[:2]) + ".cuda")
     sign = 1 if largest else -1
     with given.kind.device:
-        k_rows, k_shape = _per_row(given, k, "k", lambda value: op._check_k(value, n, given.batch))
-        tau_rows, tau_shape = temperature_of(given, temperature)
+        k_rows, k_shape, k_owner = _per_row(
+            given, k, "k", lambda value: op._check_k(value, n, given.batch)
+        )
+        tau_rows, tau_shape, tau_owner = temperature_of(given, temperature)
         values = rows_of(given, given.view, sign, -np.inf, target)
-    rows = problem(given, values, k_rows, tau_rows)
+    rows = problem(given, values, k_rows, tau_rows, (k_owner, tau_owner))
     return _Call(given, rows, sign, out, k_shape, tau_shape, plan, room)
 
 
-def problem(given: Given, values: Buffer, k: Argument, temperature: Argument) -> Rows:
+def problem(given: Given, values: Buffer, k: Argument, temperature: Argument, owners: Any) -> Rows:
     """What a room is given."""
     return Rows(
         values,
@@ -235,6 +238,7 @@ def problem(given: Given, values: Buffer, k: Argument, temperature: Argument) ->
         given.kind.stream,
         lambda entries, dtype: new_buffer(given.kind, entries, dtype),
         nothing(given.compute),
+        owners,
     )
 
 
@@ -291,16 +295,13 @@ def tangent(given: Given, value: Any, name: str, sign: int = 1) -> Buffer:
     return rows_of(given, _broadcast(view, given.shape, name), sign)
 
 
-def direction(given: Given, value: Any, name: str) -> Argument:
-    """A direction in k or in the temperature; None is 0."""
+def direction(given: Given, value: Any, name: str) -> tuple[Argument, Any]:
+    """(argument, owner) of a direction in k or in the temperature; None is 0."""
     _real_dtype(value, name, "iuf", "real numbers")
-    argument: Argument = _per_row(
-        given,
-        0.0 if value is None else value,
-        name,
-        lambda v: _arguments.real_array(v, name),
-    )[0]
-    return argument
+    argument, _, owner = _per_row(
+        given, 0.0 if value is None else value, name, lambda v: _arguments.real_array(v, name)
+    )
+    return argument, owner
 
 
 def gradient_of(given: Given, per_row: Buffer, shape: tuple[int, ...]) -> Any:
@@ -329,10 +330,12 @@ def jvp(op: Any, dx: Any, dk: Any, dtemperature: Any, *arguments: Any) -> tuple[
         raise TypeError(f"dk was given, but {op.__name__} takes an integer k")
     with c.given.kind.device:
         v = tangent(c.given, dx, "dx", c.sign)
-        moves = direction(c.given, dk, "dk"), direction(c.given, dtemperature, "dtemperature")
+        in_k, k_owner = direction(c.given, dk, "dk")
+        in_tau, tau_owner = direction(c.given, dtemperature, "dtemperature")
         target, moved = _Target(c.given, c.out), _Target(c.given)
         state = c.room.linearize(c.rows, c.plan, target.rows)
-        c.room.push(c.rows, c.plan, state, v, *moves, moved.rows)
+        c.room.push(c.rows, c.plan, state, v, in_k, in_tau, moved.rows)
+        del k_owner, tau_owner  # not before the launch
         return target.finish(), moved.finish()
 
 
