@@ -55,6 +55,8 @@ class _Call(NamedTuple):
 
 def _as_rows(view: View, axis: int) -> View:
     """The same entries with the axis last."""
+    if axis == len(view.shape) - 1:
+        return view
     order = [*(i for i in range(len(view.shape)) if i != axis), axis]
     return view._replace(
         shape=tuple(view.shape[i] for i in order), strides=tuple(view.strides[i] for i in order)
@@ -136,9 +138,21 @@ def rows_of(
     return made
 
 
-def _per_row(given: Given, value: Any, name: str, check: Callable[[Any], Any]) -> Any:
-    """(argument of the kernels, its shape, the owner of its memory): one for all rows or each."""
+def _per_row(
+    given: Given,
+    value: Any,
+    name: str,
+    check: Callable[[Any], Any],
+    low: float = np.inf,
+    high: float = -np.inf,
+) -> Any:
+    """(argument of the kernels, its shape, the owner of its memory): one for all rows or each.
+
+    A Python number from `low` to `high` is right as it is; others, and arrays, are checked.
+    """
     absent = nothing(np.float64)
+    if type(value) in (int, float) and low <= value <= high:
+        return Argument(absent.pointer, float(value), 0), (), None  # the usual case, in a hurry
     if not _arrays.on_device(value):
         number = check(value)
         if number.ndim:
@@ -180,6 +194,8 @@ def temperature_of(given: Given, temperature: Any) -> Any:
         temperature,
         "temperature",
         lambda value: _arguments.check_temperature(value, given.batch),
+        5e-324,
+        1.7e308,
     )
 
 
@@ -218,7 +234,12 @@ def _check(
     sign = 1 if largest else -1
     with given.kind.device:
         k_rows, k_shape, k_owner = _per_row(
-            given, k, "k", lambda value: op._check_k(value, n, given.batch)
+            given,
+            k,
+            "k",
+            lambda value: op._check_k(value, n, given.batch),
+            0 if op.real_k or type(k) is int else np.inf,
+            n,
         )
         tau_rows, tau_shape, tau_owner = temperature_of(given, temperature)
         values = rows_of(given, given.view, sign, -np.inf, target)

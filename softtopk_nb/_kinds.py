@@ -91,7 +91,7 @@ def _memory(address: int, entries: int, dtype: np.dtype[Any]) -> Any:
 
 def buffer_of(view: View) -> Buffer:
     """The memory of a view, from its lowest entry on."""
-    before, entries = view.span
+    before, entries = (0, view.size) if view.contiguous else view.span
     stored = np.dtype(np.uint8) if view.dtype == np.bool_ else view.dtype
     address = view.address - before * view.dtype.itemsize
     return Buffer(_memory(address, entries, stored), view.owner, address)
@@ -101,6 +101,26 @@ def buffer_of(view: View) -> Buffer:
 def nothing(dtype: Any) -> Buffer:
     """What stands for memory that is not there."""
     return Buffer(_memory(0, 0, np.dtype(dtype)), None, 0)
+
+
+class _Current:
+    """Make a device the current one of its library and of Numba, which keep that apart."""
+
+    def __init__(self, index: int, of_library: Any) -> None:
+        self._index, self._of_library = index, of_library
+        self._of_numba: Any = None
+
+    def __enter__(self) -> None:
+        self._of_library.__enter__()
+        if not SIMULATED and cuda.get_current_device().id != self._index:
+            self._of_numba = cuda.gpus[self._index]
+            self._of_numba.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self._of_numba is not None:
+            self._of_numba.__exit__(*error)
+            self._of_numba = None
+        self._of_library.__exit__(*error)
 
 
 # How arrays describe themselves.
@@ -170,13 +190,15 @@ def _torch(x: Any) -> Kind:
         return torch.empty(shape, dtype=getattr(torch, np.dtype(dtype).name), device=x.device)
 
     stream = torch.cuda.current_stream(x.device).cuda_stream
-    return Kind("torch", empty, _stream(x.device.index, stream), torch.cuda.device(x.device))
+    index = x.device.index
+    return Kind("torch", empty, _stream(index, stream), _Current(index, torch.cuda.device(index)))
 
 
 def _cupy(x: Any) -> Kind:
     cupy = sys.modules["cupy"]
-    stream = cupy.cuda.get_current_stream(x.device.id).ptr
-    return Kind("cupy", cupy.empty, _stream(x.device.id, stream), x.device)
+    index = x.device.id
+    stream = cupy.cuda.get_current_stream(index).ptr
+    return Kind("cupy", cupy.empty, _stream(index, stream), _Current(index, x.device))
 
 
 def _numba(x: Any) -> Kind:

@@ -5,8 +5,6 @@ On a GPU these run as they are; without one, in Numba's simulator (NUMBA_ENABLE_
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import standin
@@ -234,7 +232,7 @@ def test_bad_arguments(op, rng):
             op.jvp(x, 1, on(np.ones(4)))
         with pytest.raises(TypeError, match=r"^the cotangent is a ndarray of shape .* on the host"):
             op.vjp(x, 1)[1](host)
-        with pytest.raises(TypeError, match=re.escape("x is a CUDA array")):
+        with pytest.raises(TypeError, match=r"is a CUDA array"):
             stk.sinkhorn(x)
 
 
