@@ -7,6 +7,7 @@ device or copies from it.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -199,6 +200,12 @@ def temperature_of(given: Given, temperature: Any) -> Any:
     )
 
 
+@functools.cache
+def _room(module: str) -> Any:
+    """The device side of the room that a module belongs to."""
+    return importlib.import_module(".".join(module.split(".")[:2]) + ".cuda")
+
+
 def _check(
     op: Any,
     x: Any,
@@ -230,7 +237,7 @@ def _check(
             raise TypeError(f"out has dtype {target.dtype}; expected {given.dtype}")
         if not target.writable:
             raise ValueError("out is read-only; expected an array that can be written")
-    room = importlib.import_module(".".join(type(op).__module__.split(".")[:2]) + ".cuda")
+    room = _room(type(op).__module__)
     sign = 1 if largest else -1
     with given.kind.device:
         k_rows, k_shape, k_owner = _per_row(

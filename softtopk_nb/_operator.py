@@ -8,6 +8,7 @@ came in. Everything is checked before anything is computed or written.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable
@@ -110,6 +111,7 @@ class Operator:
         return self._give_back(call, p)
 
     @staticmethod
+    @functools.cache
     def _device() -> Any:
         """The front door for device arrays: imported when the first of them comes."""
         return importlib.import_module("._device_front", __package__)
