@@ -18,13 +18,20 @@ import numpy as np
 
 from ._cuda import WIDE, cuda, device, load_wide, store_wide
 
-__all__ = ["FULL", "Team", "Tools", "made_once", "tools"]
+__all__ = ["FULL", "ROOM", "Team", "Tools", "argument", "made_once", "tools"]
 
 #: Curves of different types can be equal as tuples: a cache must tell them apart.
 made_once = functools.lru_cache(maxsize=None, typed=True)
 
 FULL = 0xFFFFFFFF  # every lane of a warp
+ROOM = 4 * 32  # float64 that a team shares to add up
 SHARED_BLOCK = 128  # threads of a block that several teams share
+
+
+@device
+def argument(values, value, per_row, row):
+    """k or the temperature of a row: one of many in memory, or the same for all."""
+    return values[row] if per_row else value
 
 
 class Team(NamedTuple):
@@ -77,7 +84,7 @@ class Tools(NamedTuple):
 
 @made_once
 def tools(T: Any, team: Team) -> Tools:
-    """The functions of a team for rows of type T. `room` is an array of 4 * 32 float64."""
+    """The functions of a team for rows of type T. `room` is an array of ROOM float64."""
     lanes, held, streams = team
     wide_count = WIDE // np.dtype(T).itemsize
     groups = held // wide_count
