@@ -117,6 +117,12 @@ def test_threshold(case, method, dtype):
     lam = problem.operator.threshold(problem.x, problem.k, **problem.options, **problem.method)
     assert np.shape(lam) == ()
     assert lam.dtype == dtype
+    check_threshold(problem, lam)
+
+
+def check_threshold(problem, lam):
+    """What test_threshold says, of a threshold found in any way."""
+    case = problem.case
     exact_lam, tau = mp.mpf(float(lam)), mp.mpf(problem.tau)
     f = reference.curve_of(case["curve"]).cdf
     p = to_float64([f((v - exact_lam) / tau) for v in reference.exact(problem.x)])
