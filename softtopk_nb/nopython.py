@@ -36,7 +36,7 @@ from ._threshold.solver import REST, C, D
 from .gradtopk import rows as _subsets
 from .hardtopk.rows import hard_row
 from .iterative import rows as _iterations
-from .iterative.steps import Plain, Weighted
+from .iterative.entry import Plain, Weighted
 from .thretopk.rows import pull, push
 
 __all__ = [

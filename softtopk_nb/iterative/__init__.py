@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import _operator, _schedule
 from . import rows as _rows
-from .steps import Plain, Weighted
+from .entry import Plain, Weighted
 
 __all__ = ["itertopk", "wsoftmaxtopk"]
 
@@ -17,13 +17,16 @@ class _Iteration(_operator.Differentiable):
     bounded = False
     _kind: Any  # a value of one of the types in `steps`
 
+    def _options(self) -> Any:
+        return self._kind
+
     @staticmethod
     def _work(rows: _operator.Rows) -> int:
         """Work in entries: each step visits all of them, for an exponential or a division."""
         return 2 * rows.x.size * int(rows.k.max(initial=1))
 
     def _value(self, rows: _operator.Rows, plan: Any, out: _operator.Array) -> None:
-        _schedule.over(len(rows.x), self._work(rows), _rows.solve, *rows, self._kind, out)
+        _schedule.over(len(rows.x), self._work(rows), _rows.solve, *rows, plan, out)
 
     def _linearize(self, rows: _operator.Rows, plan: Any, out: _operator.Array) -> None:
         # Nothing is kept: k rows for each row of x would be, and the loop is run again instead.
@@ -39,7 +42,7 @@ class _Iteration(_operator.Differentiable):
         dtau: _operator.Array,
         dp: _operator.Array,
     ) -> None:
-        _schedule.over(len(rows.x), self._work(rows), _rows.push, *rows, self._kind, dx, dtau, dp)
+        _schedule.over(len(rows.x), self._work(rows), _rows.push, *rows, plan, dx, dtau, dp)
 
     def _pull(
         self,
@@ -51,7 +54,7 @@ class _Iteration(_operator.Differentiable):
         gk: _operator.Array,
         gtau: _operator.Array,
     ) -> None:
-        _schedule.over(len(rows.x), self._work(rows), _rows.pull, *rows, self._kind, g, gx, gtau)
+        _schedule.over(len(rows.x), self._work(rows), _rows.pull, *rows, plan, g, gx, gtau)
 
 
 class IterTopK(_Iteration):

@@ -13,21 +13,11 @@ import numpy as np
 from .._compile import kernel, row, summing
 from .._rows import ALL, MIXED, UNDEFINED, classify, compress, expand, fill_constant, survey
 from .._scalars import from_ordinal
-from .steps import (
-    COUNT,
-    FACTS,
-    INV,
-    RATE,
-    REF,
-    hold,
-    open_row,
-    shares,
-    slopes,
-)
+from .entry import back, carry, collect, lies_at_zero, scale, slide, swing, turn, unslide
+from .steps import COUNT, FACTS, INV, RATE, REF, open_row, shares, slopes
 
 __all__ = ["pull", "push", "solve"]
 
-TINY = 2.0**-1022  # the smallest normal number; shorter temperatures act as this one
 A, P, S, E = 0, 1, 2, 3  # rows of scratch: the entries, p, the shares, the construction's own
 DZ, DP, ALPHA, BETA = 4, 5, 6, 7
 GZ, ADJ = 4, 5
@@ -45,17 +35,13 @@ def prepare(kind, x, k, tau, a, e, facts):
         compress(x, x, a)
         a = a[:n]
         low, high = np.float64(from_ordinal(least)), np.float64(from_ordinal(most))
-        half = 1.0 if high - low < np.inf else 0.5
+        half, facts[INV], facts[RATE], facts[REF] = scale(kind, low, high, tau)
         if half < 1.0:
             for i in range(n):
                 a[i] *= half
-        facts[RATE] = 1.0 / (tau if tau > TINY else TINY)
-        facts[INV] = facts[RATE] / half
-        facts[REF] = (low if kind.lowest else high) * half
         count = 0
         for i in range(n):
-            # A sum of weights that are differences from 1 cannot tell such entries apart.
-            if abs(a[i] - facts[REF]) * facts[INV] <= kind.tied:
+            if lies_at_zero(kind, a[i], facts[REF], facts[INV]):
                 a[i] = facts[REF]
                 count += 1
         facts[COUNT] = count
@@ -104,8 +90,7 @@ def directions(a, facts, v, dtau, dz):
         base += v[i] if a[i] == facts[REF] else 0.0
     base /= facts[COUNT]
     for i in range(a.shape[0]):
-        z = hold((a[i] - facts[REF]) * facts[INV])
-        dz[i] = hold(hold((v[i] - base) * facts[RATE]) - hold(z * hold(dtau * facts[RATE])))
+        dz[i] = slide(a[i], v[i], base, dtau, facts[REF], facts[INV], facts[RATE])
 
 
 @summing
@@ -119,11 +104,10 @@ def tangent(a, facts, kappa, s, alpha, beta, dz, dp):
         mean /= facts[COUNT]
     for i in range(a.shape[0]):
         at_zero = a[i] == facts[REF]
-        q = alpha[i] * dz[i] - beta[i] * (dp[i] - mean if at_zero else dp[i])
-        alpha[i] = hold(q + kappa * others if at_zero else q)
+        alpha[i] = swing(alpha[i], beta[i], dz[i], dp[i], at_zero, mean, kappa, others)
         total += alpha[i]
     for i in range(a.shape[0]):
-        dp[i] = hold(dp[i] + (alpha[i] - s[i] * total))
+        dp[i] = carry(dp[i], alpha[i], s[i], total)
 
 
 @summing
@@ -139,23 +123,21 @@ def adjoint(a, facts, kappa, s, alpha, beta, gz, adj):
     for i in range(a.shape[0]):
         at_zero = a[i] == facts[REF]
         b = adj[i] - centre
-        gz[i] = hold(gz[i] + alpha[i] * b)
-        back = adj[i] - beta[i] * (b - mean if at_zero else b)
-        adj[i] = hold(back if at_zero else back + kappa * total)
+        gz[i] = collect(gz[i], alpha[i], b)
+        adj[i] = back(adj[i], beta[i], b, at_zero, mean, kappa, total)
 
 
 @summing
 def gather(a, facts, gz, gx):
     """Write the gradient in the entries from that in z; returns the one in the temperature."""
-    total = turn = 0.0
+    total = turned = 0.0
     for i in range(a.shape[0]):
-        z = hold((a[i] - facts[REF]) * facts[INV])
         total += gz[i]
-        turn += hold(gz[i] * z)
+        turned += turn(a[i], gz[i], facts[REF], facts[INV])
     base = total / facts[COUNT]
     for i in range(a.shape[0]):
-        gx[i] = (gz[i] - (base if a[i] == facts[REF] else 0.0)) * facts[RATE]
-    return -turn * facts[RATE]
+        gx[i] = unslide(gz[i], a[i] == facts[REF], base, facts[RATE])
+    return -turned * facts[RATE]
 
 
 @kernel

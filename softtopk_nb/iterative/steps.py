@@ -6,61 +6,26 @@ Both constructions repeat p += s(z, p) with shares that sum to 1. The slopes of 
 
 (and a term of rank one, see `slopes`), so that derivatives of either iteration are the same loop.
 A row is kept as `a`, its entries in float64, and `facts`, numbers about it;
-z = (a - facts[REF]) * facts[INV].
+z = (a - facts[REF]) * facts[INV]. What happens to one entry is in `entry`.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .._compile import overload_scalar, row, scalar, summing
 from .._scalars import exp_neg, from_ordinal, to_ordinal
+from .entry import Plain, Weighted, ahead, plain_slope, relative, score, weight, weighted_slope
 
-__all__ = [
-    "COUNT",
-    "FACTS",
-    "INV",
-    "RATE",
-    "REF",
-    "Plain",
-    "Weighted",
-    "hold",
-    "open_row",
-    "shares",
-    "slopes",
-]
+__all__ = ["COUNT", "FACTS", "INV", "RATE", "REF", "open_row", "shares", "slopes"]
 
 # Numbers about a row. It is halved where its spread overflows: INV is the reciprocal temperature
 # of the halved row, RATE that of the row as given.
 INV, RATE = 0, 1
 REF, COUNT = 2, 3  # where z is 0, and how many entries lie there
 FACTS = 4
-
-TIED = 2.0**-48  # temperatures; Weighted: entries this close below the largest count as equal
-FAR = 500.0  # temperatures; e^-500 is nothing beside 1, and its reciprocal far from overflow
-LARGEST = 1e250  # derivatives stop here: an overflow must not turn into inf - inf
-
-
-class Plain(NamedTuple):
-    """s = softmax((1 - p) z), z = 0 at the smallest entry."""
-
-    lowest: bool = True
-    tied: float = 0.0
-
-
-class Weighted(NamedTuple):
-    """s = (1 - p) e^z / sum((1 - p) e^z), z = 0 at the largest entry."""
-
-    lowest: bool = False
-    tied: float = TIED
-
-
-@scalar
-def hold(v):
-    """Keep v within +-LARGEST, NaN as it is."""
-    return LARGEST if v > LARGEST else -LARGEST if v < -LARGEST else v
 
 
 @summing
@@ -70,7 +35,7 @@ def _plain_shares(kind, t, a, facts, p, e, s):
     ref, inv = facts[REF], facts[INV]
     highest = to_ordinal(-np.inf)
     for i in range(a.shape[0]):
-        s[i] = (1.0 - p[i]) * (a[i] - ref)
+        s[i] = score(a[i], p[i], ref)
         o = to_ordinal(s[i])
         highest = o if o > highest else highest
     top = from_ordinal(highest)
@@ -84,30 +49,23 @@ def _plain_shares(kind, t, a, facts, p, e, s):
 
 @summing
 def _plain_slopes(kind, t, a, facts, p, e, s, alpha, beta):
-    # dy = (1 - p) dz - z dp, and q = s dy.
     ref, inv = facts[REF], facts[INV]
     for i in range(a.shape[0]):
-        alpha[i] = s[i] * (1.0 - p[i])
-        beta[i] = s[i] * hold((a[i] - ref) * inv)
+        alpha[i], beta[i] = plain_slope(a[i], p[i], s[i], ref, inv)
     return 0.0
 
 
 @row
 def _open_weighted(kind, a, facts, e):
-    # e^z relative to the leaders, the entries at the maximum. All others are seen from the largest
-    # of them, so that a leader far away costs them no digits, and the leaders are at most FAR
-    # above it: what lies further is saturated (Proposition prop-iter-leaders).
     ref, inv = facts[REF], facts[INV]
     highest = to_ordinal(-np.inf)
     for i in range(a.shape[0]):
         o = to_ordinal(a[i] if a[i] < ref else -np.inf)
         highest = o if o > highest else highest
     second = from_ordinal(highest)
-    gap = (ref - second) * inv
-    gap = FAR if gap > FAR else gap
+    gap = ahead(ref, second, inv)
     for i in range(a.shape[0]):
-        t = (a[i] - second) * inv - gap
-        e[i] = exp_neg(t) if a[i] < ref else 1.0
+        e[i] = relative(a[i], ref, second, inv, gap)
 
 
 @summing
@@ -127,7 +85,7 @@ def _weights(t, a, facts, p, e, u):
         left /= leaders
     total = 0.0
     for i in range(a.shape[0]):
-        u[i] = left if settled and a[i] == ref else (1.0 - p[i]) * e[i]
+        u[i] = left if settled and a[i] == ref else weight(p[i], e[i])
         total += u[i]
     return total, settled
 
@@ -141,12 +99,11 @@ def _weighted_shares(kind, t, a, facts, p, e, s):
 
 @summing
 def _weighted_slopes(kind, t, a, facts, p, e, s, alpha, beta):
-    # q = s dz + (e / sum) dw, dw = -dp. Settled leaders are equal, but may move apart: the mean of
-    # their dw is the sum of the others' dp, shared, and e = 1.
+    # Settled leaders are equal, but may move apart: the mean of their dw is the sum of the others'
+    # dp, shared, and e = 1.
     total, settled = _weights(t, a, facts, p, e, beta)
     for i in range(a.shape[0]):
-        alpha[i] = s[i]
-        beta[i] = e[i] / total
+        alpha[i], beta[i] = weighted_slope(s[i], e[i], total)
     return 1.0 / (total * facts[COUNT]) if settled else 0.0
 
 
