@@ -24,6 +24,7 @@ from .._scalars import exp_neg, limits, quotient
 
 __all__ = [
     "CORE",
+    "DEEP",
     "DEGREE",
     "FIELDS",
     "IM",
@@ -34,16 +35,24 @@ __all__ = [
     "SINE",
     "SQUARE",
     "SUMS",
+    "add_node",
     "circle",
     "coefficients",
+    "core_marginal",
     "cut_of",
+    "deep_tail",
     "excess_of_mean",
     "exponent",
     "gather",
     "horner",
     "marginals",
+    "node",
+    "node_count",
+    "node_terms",
+    "node_weight",
     "quadrature",
     "rarer",
+    "tail_away",
 ]
 
 RATIO = 1 / 64  # of the geometric series in g s that polynomials cut off
@@ -53,6 +62,7 @@ DEGREE = 8  # terms of the polynomials in s
 NODES = 32  # most nodes on the upper half of the circle (Theorem thm-grad-nodes)
 CORE = 8192  # most entries with g s > RATIO (Proposition prop-grad-core)
 LANES = 16  # nodes taken together, a divisor of NODES
+DEEP = 0.98  # of the log of the smallest normal number: below it p is not r times a polynomial
 BLOCK = 1024  # entries summed in the row's own type before float64 takes over
 
 # Sums over a row: entries with pi >= 1/2, the variance, then powers of r below and above 1/2.
@@ -147,12 +157,17 @@ def gather(x, c, inv, d, cut, work, sums, core):
 
 
 @scalar
+def node(j, size):
+    """|u|^2 and sin theta of the j-th of `size` nodes, from theta = 0 on."""
+    half = math.pi * j / size
+    return 4.0 * math.sin(half) ** 2, math.sin(2.0 * half)
+
+
+@scalar
 def circle(size, used, nodes):
-    """Write |u|^2 and sin theta of the first `used` of `size` nodes, from theta = 0 on."""
+    """Write the first `used` of `size` nodes."""
     for j in range(used):
-        half = math.pi * j / size
-        nodes[SQUARE, j] = 4.0 * math.sin(half) ** 2
-        nodes[SINE, j] = math.sin(2.0 * half)
+        nodes[SQUARE, j], nodes[SINE, j] = node(j, size)
 
 
 @scalar
@@ -165,10 +180,8 @@ def excess_of_mean(k, sums, core, found):
 
 
 @scalar
-def quadrature(n, k, inv, sums, core, found, nodes):
-    """Choose the nodes and write them; returns (of how many, how many, log P(N = k))."""
-    variance = sums[VARIANCE]
-    excess = excess_of_mean(k, sums, core, found)
+def node_count(n, variance, excess, inv, most):
+    """Of how many nodes how many are taken, at most `most`; `excess`: of the mean count over k."""
     # The tilt need not be exact: what it is off k - 1/2 by costs a node or two. Of counts farther
     # out than the standard deviation the chance is exact to e^-L, and not to e^-L of itself.
     off = excess + 0.5
@@ -180,7 +193,33 @@ def quadrature(n, k, inv, sums, core, found, nodes):
     if 2.0 * variance > level:
         reach = math.asin(math.sqrt(0.5 * level / variance))
         used = min(used, int(size * reach / math.pi) + 1)
-    used = min(used, nodes.shape[1])
+    return size, min(used, most)
+
+
+@scalar
+def node_weight(j, size, square, sine, order, turns, sums):
+    """What the entries away from the core and w^-k multiply to at node j and its conjugate.
+
+    `turns`: entries with pi >= 1/2, less k. `order`: how many power sums there are.
+    """
+    ur, ui = -0.5 * square, sine
+    # log(1 + r u) = sum of (-1)^(m+1) (r u)^m / m.
+    log_modulus, angle = 0.0, 2.0 * math.pi * j / size * turns
+    power_r, power_i = ur, ui
+    for m in range(order):
+        below, above = sums[POWERS + m], sums[POWERS + ORDER + m]
+        log_modulus += power_r * (below + above) / (m + 1)
+        angle += power_i * (below - above) / (m + 1)
+        power_r, power_i = power_i * ui - power_r * ur, -(power_r * ui + power_i * ur)
+    scale = math.exp(log_modulus) * (1.0 if j == 0 else 2.0)
+    return scale * math.cos(angle), scale * math.sin(angle)
+
+
+@scalar
+def quadrature(n, k, inv, sums, core, found, nodes):
+    """Choose the nodes and write them; returns (of how many, how many, log P(N = k))."""
+    excess = excess_of_mean(k, sums, core, found)
+    size, used = node_count(n, sums[VARIANCE], excess, inv, nodes.shape[1])
     circle(size, used, nodes)
     square, sine, re, im = nodes[SQUARE], nodes[SINE], nodes[RE], nodes[IM]
     for j in range(nodes.shape[1]):
@@ -208,23 +247,20 @@ def quadrature(n, k, inv, sums, core, found, nodes):
                 pr[j], pi[j] = er * fr - ei * fi, er * fi + ei * fr
     total = 0.0
     for j in range(used):
-        ur, ui = -0.5 * square[j], sine[j]
-        # log(1 + r u) = sum of (-1)^(m+1) (r u)^m / m.
-        log_modulus, angle = 0.0, 2.0 * math.pi * j / size * (sums[ABOVE] - k)
-        power_r, power_i = ur, ui
-        for m in range(ORDER):
-            below, above = sums[POWERS + m], sums[POWERS + ORDER + m]
-            log_modulus += power_r * (below + above) / (m + 1)
-            angle += power_i * (below - above) / (m + 1)
-            power_r, power_i = power_i * ui - power_r * ur, -(power_r * ui + power_i * ur)
-        scale = math.exp(log_modulus) * (1.0 if j == 0 else 2.0)
-        cr, ci = scale * math.cos(angle), scale * math.sin(angle)
+        cr, ci = node_weight(j, size, square[j], sine[j], ORDER, sums[ABOVE] - k, sums)
         re[j], im[j] = re[j] * cr - im[j] * ci, re[j] * ci + im[j] * cr
         total += re[j]
     for j in range(used):
         re[j] /= total
         im[j] /= total
     return size, used, math.log(total / size)
+
+
+@scalar
+def node_terms(g, sine, re, im):
+    """Re(c w), Re c and Re(c / w)."""
+    even, odd = re * (1.0 - 0.5 * g), im * sine
+    return even - odd, re, even + odd
 
 
 @scalar
@@ -236,19 +272,18 @@ def coefficients(nodes, used, coefficient, table):
     the weights change sign, and errors of the sum over the row would add up.
     """
     for j in range(used):
-        g, re = nodes[SQUARE, j], nodes[RE, j]
-        even, odd = re * (1.0 - 0.5 * g), nodes[IM, j] * nodes[SINE, j]
-        table[0, j], table[1, j], table[2, j], table[3, j] = g, even - odd, re, even + odd
+        table[0, j] = g = nodes[SQUARE, j]
+        terms = node_terms(g, nodes[SINE, j], nodes[RE, j], nodes[IM, j])
+        table[1, j], table[2, j], table[3, j] = terms
         nodes[POWER, j] = 1.0
     for m in range(DEGREE):
         below, plain, above = 0.0, 0.0, 0.0
         for j in range(used):
-            g, re, power = nodes[SQUARE, j], nodes[RE, j], nodes[POWER, j]
-            even, odd = re * (1.0 - 0.5 * g), nodes[IM, j] * nodes[SINE, j]
-            below += power * (even - odd)
-            plain += power * re
-            above += power * (even + odd)
-            nodes[POWER, j] = power * g
+            power = nodes[POWER, j]
+            below += power * table[1, j]
+            plain += power * table[2, j]
+            above += power * table[3, j]
+            nodes[POWER, j] = power * table[0, j]
         coefficient[0, m], coefficient[1, m], coefficient[2, m] = below, plain, above
 
 
@@ -257,6 +292,31 @@ def horner(c, s):
     """The polynomial of DEGREE coefficients c at s."""
     high = ((c[7] * s + c[6]) * s + c[5]) * s + c[4]
     return (((high * s + c[3]) * s + c[2]) * s + c[1]) * s + c[0]
+
+
+@summing
+def tail_away(r, s, upper, a, b, z):
+    """p below 1/2, 1 - p above, of an entry away from the core; a, b, z: the polynomials."""
+    T = type(r)
+    below, above, middle = horner(a, s), horner(z, s), horner(b, s)
+    tail = r * ((T(1) - r) * (above if upper else below) + r * middle)
+    # Sums that are 0 or 1 but for rounding.
+    return T(0) if tail < T(0) else T(1) if tail > T(1) else tail
+
+
+@scalar
+def deep_tail(t, a0):
+    """p where r is about to underflow, and p = r a(0) can be larger."""
+    return type(t)(math.exp(np.float64(t)) * a0)
+
+
+@summing
+def add_node(over, under, r, edge, square, plain):
+    """Add a node to the fraction over/under of `core_tails`; edge: Re(c w), or Re(c/w) above."""
+    rest = 1.0 - r
+    share = 1.0 - square * (r * rest)
+    value = rest * edge + r * plain
+    return over * share + value * under, under * share
 
 
 @summing
@@ -271,12 +331,16 @@ def core_tails(minor, crowd, table, used, over, under):
     for j in range(used):
         square, below, plain, above = table[0, j], table[1, j], table[2, j], table[3, j]
         for i in range(crowd):
-            r = abs(minor[i])
-            rest = 1.0 - r
-            share = 1.0 - square * (r * rest)
-            value = rest * (above if minor[i] < 0.0 else below) + r * plain
-            over[i] = over[i] * share + value * under[i]
-            under[i] *= share
+            edge = above if minor[i] < 0.0 else below
+            over[i], under[i] = add_node(over[i], under[i], abs(minor[i]), edge, square, plain)
+
+
+@summing
+def core_marginal(r, upper, over, under):
+    """p of an entry of the core, from `core_tails`."""
+    tail = r * (over / under)
+    tail = 0.0 if tail < 0.0 else 1.0 if tail > 1.0 else tail
+    return 1.0 - tail if upper else tail
 
 
 @summing
@@ -287,7 +351,7 @@ def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
     """
     T = x.dtype.type
     signed, minor, over, under, at = work
-    floor = T(0.98 * math.log(limits(inv)[1]))
+    floor = T(DEEP * math.log(limits(inv)[1]))
     limit = T(cut)
     a, b, z = coefficient[0], coefficient[1], coefficient[2]
     a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
@@ -301,12 +365,9 @@ def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
             r = rarer(t)
             s = r * (T(1) - r)
             upper = t >= T(0)
-            below = horner((a0, a1, a2, a3, a4, a5, a6, a7), s)
-            above = horner((z0, z1, z2, z3, z4, z5, z6, z7), s)
-            middle = horner((b0, b1, b2, b3, b4, b5, b6, b7), s)
-            tail = r * ((T(1) - r) * (above if upper else below) + r * middle)
-            # Sums that are 0 or 1 but for rounding.
-            tail = T(0) if tail < T(0) else T(1) if tail > T(1) else tail
+            lower = a0, a1, a2, a3, a4, a5, a6, a7
+            middle = b0, b1, b2, b3, b4, b5, b6, b7
+            tail = tail_away(r, s, upper, lower, middle, (z0, z1, z2, z3, z4, z5, z6, z7))
             p[i] = T(1) - tail if upper else tail
             signed[i] = -r if upper else r
             near += T(1) if s > limit else T(0)
@@ -314,8 +375,8 @@ def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
         if deep > T(0):
             for i in range(part.shape[0]):
                 t = (part[i] - c) * inv - d
-                if t < floor:  # r is about to underflow, and p = r a(0) can be larger
-                    p[i] = T(math.exp(np.float64(t)) * a0)
+                if t < floor:
+                    p[i] = deep_tail(t, a0)
         if near == T(0):
             continue
         crowd = 0
@@ -326,8 +387,6 @@ def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
                 crowd += 1
         core_tails(minor, crowd, table, used, over, under)
         for i in range(crowd):
-            tail = abs(minor[i]) * (over[i] / under[i])
-            tail = 0.0 if tail < 0.0 else 1.0 if tail > 1.0 else tail
-            over[i] = 1.0 - tail if minor[i] < 0.0 else tail
+            over[i] = core_marginal(abs(minor[i]), minor[i] < 0.0, over[i], under[i])
         for i in range(crowd):
             p[at[i]] = T(over[i])

@@ -47,6 +47,7 @@ __all__ = [
     "push",
     "restore",
     "smoothed_sum",
+    "softplus",
     "solve",
     "solve_dp",
     "solve_recursion",
@@ -195,6 +196,13 @@ def pull(lo, hi, x, tau, solution, gx, gtau):
 
 
 @scalar
+def softplus(value, tau, c, d):
+    """(t, tau log(1 + e^-|t|)) of an entry."""
+    t = (np.float64(value) - c) / tau - d
+    return t, tau * math.log1p(math.exp(-abs(t)))
+
+
+@scalar
 def smoothed_sum(x, tau, c, d):
     """Sum of tau log(1 + e^t) over the finite entries, plus c + tau d where t >= 0; how many those.
 
@@ -203,8 +211,8 @@ def smoothed_sum(x, tau, c, d):
     total, above = 0.0, 0
     for i in range(x.shape[0]):
         if np.isfinite(x[i]):
-            t = (np.float64(x[i]) - c) / tau - d
-            total += tau * math.log1p(math.exp(-abs(t)))
+            t, tail = softplus(x[i], tau, c, d)
+            total += tail
             if t >= 0.0:
                 total += x[i]
                 above += 1

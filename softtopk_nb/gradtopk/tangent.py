@@ -20,7 +20,21 @@ import numpy as np
 from .._compile import scalar, summing
 from .contour import BLOCK, DEGREE, IM, NODES, POWER, RE, SINE, SQUARE, horner, rarer
 
-__all__ = ["FLOWS", "LANES", "PIECES", "flow", "spread", "steer", "weigh"]
+__all__ = [
+    "AT_NODES",
+    "FLOWS",
+    "LANES",
+    "PIECES",
+    "core_tangent",
+    "flow",
+    "motion",
+    "node_flow",
+    "slopes",
+    "spread",
+    "steer",
+    "tangent_away",
+    "weigh",
+]
 
 # Sums of s^m times s v z and s v, m = 1 .. DEGREE, then those of the core at each node.
 ODD, EVEN = 0, DEGREE
@@ -32,6 +46,12 @@ PIECES = 4
 
 # A table for the core: the nodes, and c_j (Q_j - H).
 LANES = 6
+
+
+@summing
+def motion(t, s, v, drift):
+    """v - t dtau; where s underflows, t can be infinite."""
+    return v - drift * (t if s > type(t)(0) else type(t)(0))
 
 
 @summing
@@ -54,8 +74,7 @@ def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows):
             r = rarer(t)
             s = r * (T(1) - r)
             far = s if s <= limit else T(0)
-            # Where s underflows, t can be infinite.
-            sv = far * (vs[i] - drift * (t if s > T(0) else T(0)))
+            sv = far * motion(t, s, vs[i], drift)
             z = T(1) - T(2) * r
             even[i] = sv
             odd[i] = sv * (z if t >= T(0) else -z)
@@ -86,20 +105,34 @@ def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows):
 
 
 @scalar
+def node_flow(g, sine, re, im, odd, even, flows):
+    """c_j Q_j; odd, even: the sums of the core at node j."""
+    power = 1.0
+    for m in range(DEGREE):
+        odd += power * flows[ODD + m]
+        even += power * flows[EVEN + m]
+        power *= g
+    qr, qi = 0.5 * g * odd, sine * even
+    return re * qr - im * qi, re * qi + im * qr
+
+
+@scalar
 def flow(nodes, used, flows, flow_re, flow_im):
     """Write c_j Q_j; returns H."""
     mean = 0.0
     for j in range(used):
         g, sine, re, im = nodes[SQUARE, j], nodes[SINE, j], nodes[RE, j], nodes[IM, j]
-        odd, even, power = flows[AT_NODES + j], flows[AT_NODES + NODES + j], 1.0
-        for m in range(DEGREE):
-            odd += power * flows[ODD + m]
-            even += power * flows[EVEN + m]
-            power *= g
-        qr, qi = 0.5 * g * odd, sine * even
-        flow_re[j], flow_im[j] = re * qr - im * qi, re * qi + im * qr
+        odd, even = flows[AT_NODES + j], flows[AT_NODES + NODES + j]
+        flow_re[j], flow_im[j] = node_flow(g, sine, re, im, odd, even, flows)
         mean += flow_re[j]
     return mean
+
+
+@scalar
+def slopes(m, even, odd, last):
+    """Coefficients m of p' = A + z B, from those of h = even + z odd; last: odd's before."""
+    # p' = 1 - z h + s h', with z' = 2, s' = -z, z^2 = 1 - 4 s.
+    return (1.0 if m == 0 else (4 * m + 2) * last) - (m + 1) * odd, -(m + 1) * even
 
 
 @scalar
@@ -117,7 +150,6 @@ def steer(nodes, used, flow_re, flow_im, mean, pieces, table):
         nodes[POWER, j] = 1.0
     last = 0.0
     for m in range(DEGREE):
-        # h = even + z odd; p' = 1 - z h + s h', with z' = 2, s' = -z, z^2 = 1 - 4 s.
         even, odd, others_even, others_odd = 0.0, 0.0, 0.0, 0.0
         for j in range(used):
             g, re, im = nodes[SQUARE, j], nodes[RE, j], nodes[IM, j]
@@ -127,8 +159,7 @@ def steer(nodes, used, flow_re, flow_im, mean, pieces, table):
             others_even += down * (flow_im[j] - mean * im)
             others_odd += up * (flow_re[j] - mean * re)
             nodes[POWER, j] *= g
-        pieces[0, m] = (1.0 if m == 0 else (4 * m + 2) * last) - (m + 1) * odd
-        pieces[1, m] = -(m + 1) * even
+        pieces[0, m], pieces[1, m] = slopes(m, even, odd, last)
         pieces[2, m], pieces[3, m] = others_even, others_odd
         last = odd
 
@@ -151,6 +182,16 @@ def core_tangent(r, upper, v, table, used):
 
 
 @summing
+def tangent_away(move, s, side, inv, a, b, w, z):
+    """(J v)_i of an entry away from the core; a, b, w, z: the polynomials of `steer`."""
+    own = horner(a, s)
+    own += side * horner(b, s)
+    others = horner(w, s)
+    others += side * horner(z, s)
+    return s * inv * (move * own + others)
+
+
+@summing
 def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, out):
     """Write J (v - t dtau) with the table and polynomials of `steer`."""
     T = x.dtype.type
@@ -169,12 +210,10 @@ def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, out):
             r = rarer(t)
             s = r * (T(1) - r)
             side = (T(1) - T(2) * r) * (T(1) if t >= T(0) else T(-1))
-            move = vs[i] - drift * (t if s > T(0) else T(0))
-            own = horner((a0, a1, a2, a3, a4, a5, a6, a7), s)
-            own += side * horner((b0, b1, b2, b3, b4, b5, b6, b7), s)
-            others = horner((w0, w1, w2, w3, w4, w5, w6, w7), s)
-            others += side * horner((z0, z1, z2, z3, z4, z5, z6, z7), s)
-            moved = s * inv * (move * own + others)
+            move = motion(t, s, vs[i], drift)
+            own = (a0, a1, a2, a3, a4, a5, a6, a7), (b0, b1, b2, b3, b4, b5, b6, b7)
+            others = (w0, w1, w2, w3, w4, w5, w6, w7), (z0, z1, z2, z3, z4, z5, z6, z7)
+            moved = tangent_away(move, s, side, inv, *own, *others)
             dp[i] = moved if s <= limit else move
             near += T(1) if s > limit else T(0)
         if near == T(0):
