@@ -16,7 +16,7 @@ import numpy as np
 from .._compile import overload_scalar, scalar
 from .curves import Clip, Exp, Laplace
 
-__all__ = ["SCANNED", "scan"]
+__all__ = ["SCANNED", "below", "beyond", "scan", "within"]
 
 
 @scalar
@@ -42,14 +42,44 @@ def lower_sums(z):
 
 
 @scalar
+def beyond(z, rest, g):
+    """Theorem thm-closed-form-exp: where entries of weight 1 + `rest` at z sum to g."""
+    return z + math.log1p(rest) - math.log(g)
+
+
+@scalar
+def below(z, above, g):
+    """Theorem thm-closed-form-laplace below all entries, which miss their number by g at z."""
+    return z + math.log(2.0 * g) - math.log(above)
+
+
+@scalar
+def within(upper, lower, above, weight, g):
+    """Theorem thm-closed-form-laplace in the gap between two entries.
+
+    `above` is the weight of the entries from `upper` on, relative to that, `weight` that of those
+    from `lower` down, relative to it; g is what k leaves to the latter. Exponents are relative to
+    the middle of the gap.
+    """
+    half = 0.5 * (upper - lower)
+    A, B = above * math.exp(-half), weight * math.exp(-half)
+    root = math.hypot(g, math.sqrt(A) * math.sqrt(B))
+    shift = 0.0  # both sums underflow: any threshold within the gap saturates every entry
+    if g + root > 0.0 and B > 0.0 and g >= 0.0:
+        shift = math.log(B) - math.log(root + g)
+    elif A > 0.0 and g < 0.0:
+        shift = math.log(root - g) - math.log(A)
+    return 0.5 * (upper + lower) + min(max(shift, -half), half)
+
+
+@scalar
 def _scan_exp(curve, z, k):
     # At l = z_j the mass is (j + 1) + b_j: it grows with j, and the first to reach k ends m = j.
     b = lower_sums(z)
     m = 0
     while m < z.shape[0] - 1 and (m + 1) + b[m] < k:
         m += 1
-    # Theorem thm-closed-form-exp, exponents relative to z_m.
-    return z[m] + math.log1p(b[m]) - math.log(k - m)
+    return beyond(z[m], b[m], k - m)
 
 
 @scalar
@@ -66,20 +96,10 @@ def _scan_laplace(curve, z, k):
         above = a
         m += 1
     if m == 0:
-        return z[0] + math.log1p(b[0]) - math.log(2.0 * k)
+        return beyond(z[0], b[0], 2.0 * k)
     if m == n:
-        return z[n - 1] + math.log(2.0 * (n - k)) - math.log(above)
-    # Theorem thm-closed-form-laplace, exponents relative to the middle of the gap.
-    half = 0.5 * (z[m - 1] - z[m])
-    A, B = above * math.exp(-half), (1.0 + b[m]) * math.exp(-half)
-    g = k - m
-    root = math.hypot(g, math.sqrt(A) * math.sqrt(B))
-    shift = 0.0  # both sums underflow: any threshold within the gap saturates every entry
-    if g + root > 0.0 and B > 0.0 and g >= 0.0:
-        shift = math.log(B) - math.log(root + g)
-    elif A > 0.0 and g < 0.0:
-        shift = math.log(root - g) - math.log(A)
-    return 0.5 * (z[m - 1] + z[m]) + min(max(shift, -half), half)
+        return below(z[n - 1], above, n - k)
+    return within(z[m - 1], z[m], above, 1.0 + b[m], k - m)
 
 
 @scalar
