@@ -28,16 +28,24 @@ def _simd() -> str:
     return "128 bits (neon)" if features.get("neon") else "unknown"
 
 
-def _gpu() -> str:
-    """The GPU, or why there is none; asking loads the CUDA driver."""
+def _gpu() -> tuple[str, str]:
+    """(the GPU, or why there is none; what compiles for it). Asking loads the CUDA driver."""
+    compiler = "unknown"
     try:
-        from numba import cuda
+        from ._cuda import SIMULATED, cuda
 
+        if SIMULATED:
+            return "simulated on the CPU (NUMBA_ENABLE_CUDASIM)", "none"
+        compiler = str(cuda.implementation)
+        if compiler != "NVIDIA":
+            compiler += ": numba-cuda is not in use (extras cuda12, cuda13)"
         if not cuda.is_available():
-            return "none: no CUDA driver or device was found"
-        return str(cuda.get_current_device().name)
+            return "none: no CUDA driver or device was found", compiler
+        device = cuda.get_current_device()
+        major, minor = device.compute_capability
+        return f"{device.name} (compute capability {major}.{minor})", compiler
     except Exception as error:  # a broken driver must not hide the rest of the report
-        return f"none: {type(error).__name__}: {error}"
+        return f"none: {type(error).__name__}: {error}", compiler
 
 
 def show_versions(file: IO[str] | None = None) -> None:
@@ -60,6 +68,7 @@ def show_versions(file: IO[str] | None = None) -> None:
     from . import __version__
     from ._schedule import thread_count
 
+    gpu, compiler = _gpu()
     lines = {
         "softtopk_nb": __version__,
         "python": f"{platform.python_version()} ({platform.platform()})",
@@ -67,7 +76,8 @@ def show_versions(file: IO[str] | None = None) -> None:
         "cpu": llvm.get_host_cpu_name(),
         "SIMD": _simd(),
         "threads": f"{thread_count()} of its own pool (no Numba threading layer is used)",
-        "GPU": _gpu(),
+        "GPU": gpu,
+        "numba.cuda": compiler,
     }
     width = max(map(len, lines))
     for name, value in lines.items():

@@ -27,6 +27,13 @@ FRONT = (
     "_scalars",
     "_rows",
     "_versions",
+    "_cuda",
+    "_device",
+    "_device_front",
+    "_kinds",
+    "_launch",
+    "_layout",
+    "_team",
 )
 
 
@@ -114,6 +121,23 @@ print(len(compiled), [m for m in others if m in sys.modules])
     assert python(code) == "0 []"
 
 
+def test_a_call_on_the_cpu_loads_nothing_of_a_device():
+    code = """
+import sys
+import numpy as np
+import softtopk_nb as stk
+p, pullback = stk.thretopk.vjp(np.array([[3.0, 1.0, 2.0]]), [1.5], where=[True, True, True])
+pullback(p)
+stk.softmax([1.0, 2.0])
+stk.gradtopk([1.0, 2.0, 3.0], 2)
+of_a_device = ("cuda", "_cuda", "_team", "_launch", "_kinds", "_device_front")
+print([m for m in sys.modules if m.startswith(("numba.cuda", "cuda", "numba_cuda"))])
+ours = [m.split(".") for m in sys.modules if m.startswith("softtopk_nb.")]
+print([m for m in ours if m[-1] in of_a_device])
+"""
+    assert python(code) == "[]\n[]"
+
+
 def test_a_change_in_any_file_makes_the_cache_stale(tmp_path):
     """Numba's own stamp would serve the old code: the kernel's file does not change here."""
     copy = tmp_path / "softtopk_nb"
@@ -150,7 +174,7 @@ def test_show_versions():
 
     text = io.StringIO()
     softtopk_nb.show_versions(text)
-    for word in ("softtopk_nb", "numba", "numpy", "threads", "SIMD", "GPU"):
+    for word in ("softtopk_nb", "numba", "numpy", "threads", "SIMD", "GPU", "numba.cuda"):
         assert word in text.getvalue()
     shown = subprocess.run(
         [sys.executable, "-m", "softtopk_nb"], capture_output=True, text=True, check=True
