@@ -25,6 +25,15 @@ class Report(NamedTuple):
     def count(self, pattern):
         return len(re.findall(pattern, self.ptx))
 
+    def wide(self, operation):
+        """Instructions that move 16 bytes of global memory: LDG or STG."""
+        return len(re.findall(rf"\b{operation}\.E\S*\.128", self.sass))
+
+
+def doubles(ptx):
+    """Instructions on float64."""
+    return len(re.findall(r"\.f64\b", ptx))
+
 
 class _Capability:
     def __init__(self, capability):
@@ -97,6 +106,7 @@ def report(kernel, capability=(9, 0)):
     )
 
 
+@functools.cache
 def usable():
     """None, or why kernels cannot be compiled here."""
     if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":

@@ -1,0 +1,127 @@
+"""The kernels of the package: what to compile, and what is asked of it. One line each."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import ptx
+
+from softtopk_nb import _launch
+from softtopk_nb._launch import Kernel
+from softtopk_nb._team import Team
+from softtopk_nb._threshold import cuda as threshold
+from softtopk_nb._threshold.curves import CURVES, Entmax
+from softtopk_nb._threshold.rows import METHODS
+from softtopk_nb.softmax import cuda_rows as softmax
+from softtopk_nb.softmax import cuda_slopes as slopes
+
+NEWEST = ptx.CAPABILITIES[-1]
+
+
+class Entry(NamedTuple):
+    """A kernel for any type and team; how many arrays it reads and writes 16 bytes at a time."""
+
+    make: Callable[[Any, Team], Kernel]
+    reads: int = 1
+    writes: int = 1
+    often: bool = False  # what most calls run: every team, on every kind of device
+    in_float64: bool = False  # arithmetic for each entry is in float64, on purpose
+
+
+def made(factory: Callable[..., Kernel], *arguments: Any, **asked: Any) -> Entry:
+    """The kernel of a factory that takes a type, a team, and these arguments."""
+    return Entry(lambda T, team: factory(T, team, *arguments), **asked)
+
+
+def solve(name: str, writes: bool = True, keeps: bool = False, **asked: Any) -> Entry:
+    curve = CURVES.get(name) or Entmax(1.5)
+    method = METHODS["newton"]
+    return made(threshold.make_solve, curve, method, writes, keeps, writes=int(writes), **asked)
+
+
+KERNELS = {
+    "solve laplace": solve("laplace", often=True),
+    "solve laplace, keep": solve("laplace", keeps=True),
+    "solve laplace, keep only": solve("laplace", False, True),
+    "solve sigmoid": solve("sigmoid"),
+    "solve exp": solve("exp"),
+    "solve clip": solve("clip"),
+    "solve normal": solve("normal", in_float64=True),
+    "solve entmax": solve("entmax", in_float64=True),
+    "softmax": made(softmax.make_value, "softmax", False),
+    "softmax, keep": made(softmax.make_value, "softmax", True),
+    "log_softmax": made(softmax.make_value, "log_softmax", False),
+    "softmax push": made(slopes.make_push, "softmax", reads=2),
+    "softmax pull": made(slopes.make_pull, "softmax", reads=2),
+}
+
+#: Bytes of stack that ptxas may use in each thread of any kernel: a few words of the search, laid
+#: aside once in a pass even where registers are left.
+ASIDE = 32
+
+#: Where it takes more, by kernel and type: the most of any team, and why.
+STACK: dict[tuple[str, Any], int] = {}
+
+
+class Case(NamedTuple):
+    """One compilation."""
+
+    label: str
+    T: Any
+    team: Team
+    capability: tuple[int, int]
+
+    @property
+    def name(self) -> str:
+        streams = ", streams" if self.team.streams else ""
+        major, minor = self.capability
+        held = f"{self.team.lanes} x {self.team.held}{streams}"
+        return f"{np.dtype(self.T).name}, {held}, sm_{major}{minor}"
+
+
+def teams(T: Any) -> list[Team]:
+    """All that `choose` can pick."""
+    sizes = [most for most, _ in _launch._TEAMS]
+    return list(dict.fromkeys(_launch.choose(n, T) for n in (*sizes, 10**6)))
+
+
+def cases() -> Iterator[Case]:
+    """All of what runs often; else the smallest team, the one that holds most, the last."""
+    for label, entry in KERNELS.items():
+        for T in (np.float32, np.float64):
+            those = teams(T)
+            most = max(those, key=lambda team: team.held)
+            if entry.often:
+                yield from (Case(label, T, t, c) for c in ptx.CAPABILITIES for t in those)
+            else:
+                few = (those[0], most, those[-1]) if T is np.float32 else (most, those[-1])
+                yield from (Case(label, T, t, NEWEST) for t in dict.fromkeys(few))
+
+
+def compiled(case: Case) -> ptx.Report:
+    return ptx.report(KERNELS[case.label].make(case.T, case.team), case.capability)
+
+
+def doubles(label: str, team: Team) -> int:
+    """Instructions on float64 in a kernel for float32 rows."""
+    return ptx.doubles(ptx.compile_for(KERNELS[label].make(np.float32, team), NEWEST))
+
+
+class Ahead:
+    """Compiles in other processes what the tests will ask for, in the order of the tests."""
+
+    def __init__(self, wanted: list[tuple[Any, ...]]):
+        context = multiprocessing.get_context("spawn")
+        self._pool = concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context)
+        self._results = {job: self._pool.submit(*job) for job in dict.fromkeys(wanted)}
+
+    def result(self, *job: Any) -> Any:
+        return self._results[job].result()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)

@@ -1,0 +1,216 @@
+"""Every kernel compiled, for devices that need not be there: `kernels.KERNELS` has the list.
+
+Rows must lie in registers, memory must be read 16 bytes at a time, and the arithmetic done for each
+entry of a float32 row must be float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import ptx
+import pytest
+from numba import int64
+
+pytestmark = pytest.mark.ptx
+
+if ptx.usable() is None:
+    import kernels
+    from kernels import ASIDE, KERNELS, NEWEST, STACK
+
+    from softtopk_nb._cuda import cuda
+    from softtopk_nb._launch import Kernel, pointer_to
+    from softtopk_nb._team import Team, tools
+    from softtopk_nb._threshold.curves import CURVES, split
+    from softtopk_nb._threshold.solver import polish
+
+    CASES = list(kernels.cases())
+    # A row of twice the length in twice the registers: held by a block, and streaming.
+    TEAMS = (Team(64, 4), Team(64, 4, streams=True))
+    IN_FLOAT32 = [label for label, entry in KERNELS.items() if not entry.in_float64]
+else:
+    CASES, TEAMS, IN_FLOAT32, STACK = [], (), [], {}
+
+
+@pytest.fixture(scope="module")
+def ahead(request):
+    """The compilations that the chosen tests need, on all cores."""
+    jobs = []
+    for item in request.session.items:
+        given = getattr(item, "callspec", None) and item.callspec.params
+        if item.path == request.path and given:
+            if "case" in given:
+                jobs.append((kernels.compiled, given["case"]))
+            elif "known" in given:
+                jobs += [(kernels.compiled, case) for case in cases_of(given["known"])]
+            elif "label" in given:
+                jobs += growth(given["label"], given["team"])
+    compiler = kernels.Ahead(jobs)
+    yield compiler
+    compiler.close()
+
+
+def faults(report, threads, reads=0, writes=0, stack=0):
+    """What is wrong with a compiled kernel, in words."""
+    found = []
+    if report.registers > min(255, 65536 // threads):
+        found.append(f"{report.registers} registers do not leave room for {threads} threads")
+    if report.stack > max(stack, ASIDE):
+        found.append(f"{report.stack} bytes of stack, {report.spilled} of them moved by spilling")
+    if not stack and report.count(r"\.local\b"):
+        found.append("an array of a thread lies in memory")
+    for operation, expected in (("LDG", reads), ("STG", writes)):
+        if report.wide(operation) < expected:
+            found.append(f"{report.wide(operation)} wide {operation}, {expected} expected")
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=[f"{case.label}: {case.name}" for case in CASES])
+def test_rows_lie_in_registers_and_are_read_wide(case, ahead):
+    entry = KERNELS[case.label]
+    groups = case.team.held * np.dtype(case.T).itemsize // 16
+    stack = STACK.get((case.label, case.T), 0)
+    report = ahead.result(kernels.compiled, case)
+    found = faults(report, case.team.threads, entry.reads * groups, entry.writes * groups, stack)
+    assert not found, "; ".join(found)
+
+
+@pytest.mark.parametrize("known", STACK, ids=str)
+def test_no_more_stack_is_granted_than_is_used(known, ahead):
+    used = [ahead.result(kernels.compiled, case).stack for case in cases_of(known)]
+    assert max(used) == STACK[known]
+
+
+def cases_of(known):
+    return [case for case in CASES if (case.label, case.T) == known]
+
+
+def growth(label, team):
+    """Two compilations that differ in how many entries a thread holds."""
+    return [(kernels.doubles, label, team._replace(held=n * team.held)) for n in (1, 2)]
+
+
+def leaks(fewer, more, team):
+    """Whether each further entry brings an instruction on float64: loops over entries unroll."""
+    return more - fewer >= team.held
+
+
+@pytest.mark.parametrize("team", TEAMS, ids=str)
+@pytest.mark.parametrize("label", IN_FLOAT32)
+def test_no_float64_for_each_entry_of_a_float32_row(label, team, ahead):
+    fewer, more = (ahead.result(*job) for job in growth(label, team))
+    assert not leaks(fewer, more, team), f"{fewer} instructions on float64, then {more}"
+
+
+REAL = np.float32
+
+
+def split_probe(curve):
+    def kernel(x, out):
+        i = int64(cuda.grid(1))
+        u, a, b, w = split(curve, x[i])
+        out[i] = (u - a) + (b + w)
+
+    return kernel
+
+
+def polish_probe(curve):
+    def kernel(x, out):
+        i = int64(cuda.grid(1))
+        out[i] = polish(curve, x[i], x[i + 1])
+
+    return kernel
+
+
+def team_probe(lanes):
+    """Registers filled and written, sums and extremes within a warp."""
+    t = tools(REAL, Team(lanes, 8))
+    zero = REAL(0)
+
+    def kernel(x, out):
+        regs = cuda.local.array(8, REAL)
+        room = cuda.shared.array(128, REAL)
+        t.load(x, int64(0), int64(10**6), True, 0, zero, regs)
+        s = zero
+        for j in range(8):
+            s += regs[j]
+        a, b, *_ = t.totals(s, s * s, zero, zero, room)
+        lo, hi = t.extremes(s, s, room)
+        total = REAL(a) + REAL(b) + REAL(t.total(s, room))
+        for j in range(8):
+            regs[j] = (regs[j] - lo) * total + hi
+        t.store(regs, int64(0), int64(10**6), True, 0, out)
+
+    return kernel
+
+
+PROBES = {
+    **{f"split, {name}": (split_probe, name) for name in ("laplace", "sigmoid", "exp", "clip")},
+    **{f"polish, {name}": (polish_probe, name) for name in ("laplace", "sigmoid", "exp", "clip")},
+    "8 lanes": (team_probe, 8),
+    "a warp": (team_probe, 32),
+}
+
+
+def as_kernel(function, threads=128):
+    return Kernel(function, (pointer_to(REAL), pointer_to(REAL)), threads)
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_building_blocks_have_no_float64_at_all(name):
+    make, argument = PROBES[name]
+    kernel = as_kernel(make(CURVES.get(argument, argument)))
+    assert ptx.doubles(ptx.compile_for(kernel, NEWEST)) == 0
+
+
+def held_by_each(held, factor):
+    """Sum and product of a row: 0.5 is a float64, REAL(0.5) is not."""
+    t = tools(REAL, Team(32, held))
+    zero, one = REAL(0), REAL(1)
+
+    def kernel(x, out):
+        regs = cuda.local.array(held, REAL)
+        t.load(x, int64(0), int64(10**6), True, 0, zero, regs)
+        product = one
+        for j in range(held):
+            product *= REAL(one + factor * regs[j])
+        out[cuda.threadIdx.x] = product
+
+    return as_kernel(kernel)
+
+
+@pytest.mark.parametrize(("factor", "leaking"), [(0.3, True), (REAL(0.3), False)])
+def test_a_float64_in_a_loop_is_found(factor, leaking):
+    fewer, more = (
+        ptx.doubles(ptx.compile_for(held_by_each(held, factor), NEWEST)) for held in (4, 8)
+    )
+    assert leaks(fewer, more, Team(32, 4)) is leaking
+
+
+def test_an_array_in_memory_and_narrow_reads_are_found():
+    def kernel(x, out):
+        held = cuda.local.array(16, REAL)
+        for j in range(int64(x[0])):
+            held[j & 15] = x[j]
+        for j in range(int64(x[1])):
+            out[j] = held[(7 * j) & 15]
+
+    report = ptx.report(as_kernel(kernel))
+    found = faults(report, 128, reads=4)
+    assert len(found) == 3, found
+    assert not faults(report, 128, stack=report.stack)
+
+
+def test_spilled_registers_are_found():
+    def kernel(x, out):
+        i = int64(cuda.threadIdx.x)
+        held = cuda.local.array(96, REAL)
+        for j in range(96):
+            held[j] = x[i + 1024 * j]
+        cuda.syncthreads()
+        for j in range(96):
+            out[i + 1024 * j] = held[j] - held[(j + 1) % 96]
+
+    report = ptx.report(as_kernel(kernel, 1024))
+    assert report.spilled > 0
+    assert any("spilled" in fault for fault in faults(report, 1024))
+    assert not faults(ptx.report(as_kernel(kernel, 128)), 128)
