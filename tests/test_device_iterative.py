@@ -1,0 +1,197 @@
+"""itertopk and wsoftmaxtopk on a device beside the CPU: teams, edges of k, infinities, ties.
+
+Both work in float64, so that the two differ by rounding that the steps magnify (Proposition
+prop-iter-error): the tolerance of values is api.md's, that of derivatives grows with their size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numba import cuda
+
+import softtopk_nb as stk
+
+pytestmark = pytest.mark.device
+
+OPERATORS = {"itertopk": stk.itertopk, "wsoftmaxtopk": stk.wsoftmaxtopk}
+EPS = 2.0**-52
+both = pytest.mark.parametrize("name", OPERATORS)
+both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f8", "f4"])
+
+
+@pytest.fixture
+def team(monkeypatch):
+    """Let a team of another size take all rows."""
+    from softtopk_nb._team import Team
+    from softtopk_nb.iterative import cuda as room
+
+    def force(lanes):
+        monkeypatch.setattr(room, "choose", lambda n: Team(lanes, 2))
+
+    return force
+
+
+def close(got, expected, dtype, tau=1.0, factor=1.0):
+    """Compare with the CPU, to rounding."""
+    expected = np.asarray(expected, np.float64)
+    finite = expected[np.isfinite(expected)]
+    size = max(1.0, np.abs(finite).max(initial=0.0))
+    floor = 1e-13 if dtype is np.float64 else 1e-6
+    atol = factor * size * (floor + 100 * EPS / np.min(tau))
+    np.testing.assert_allclose(got, expected, rtol=0, atol=atol)
+
+
+def check(name, x, k, tau, rng):
+    """Value, tangent and pullback of a batch against the CPU's."""
+    op, dtype = OPERATORS[name], x.dtype.type
+    v, g = rng.normal(size=(2, *x.shape)).astype(dtype)
+    on_device = cuda.to_device(x)
+    there = {"temperature": cuda.to_device(np.asarray(tau, np.float64)) if np.ndim(tau) else tau}
+    k_there = cuda.to_device(np.asarray(k)) if np.ndim(k) else k
+    here = {"temperature": np.broadcast_to(tau, x.shape[:-1])}
+    p, dp = op.jvp(on_device, k_there, cuda.to_device(v), dtemperature=0.3, **there)
+    q, pullback = op.vjp(on_device, k_there, **there)
+    gradients = pullback(cuda.to_device(g))
+    expected, tangent = op.jvp(x, k, v, dtemperature=0.3, **here)
+    reference = op.vjp(x, k, **here)[1](g)
+    assert p.copy_to_host().dtype == dtype
+    close(p.copy_to_host(), expected, dtype, tau)
+    np.testing.assert_array_equal(q.copy_to_host(), p.copy_to_host())
+    close(dp.copy_to_host(), tangent, dtype, tau, 10)
+    close(gradients.x.copy_to_host(), reference.x, dtype, tau, 10)
+    gtau = gradients.temperature.copy_to_host()
+    close(
+        gtau,
+        reference.temperature if np.ndim(tau) else reference.temperature.sum(),
+        dtype,
+        tau,
+        100,
+    )
+    return p.copy_to_host(), dp.copy_to_host(), gradients.x.copy_to_host()
+
+
+@both
+@both_dtypes
+@pytest.mark.parametrize("n", [1, 2, 31, 32, 33, 100])
+def test_as_on_the_cpu(name, dtype, n, rng):
+    x = rng.normal(size=(3, n)).astype(dtype)
+    for k in sorted({1, min(n, 4)}):
+        check(name, x, k, np.array([0.5, 1.0, 2.0]), rng)
+    assert n == 1 or np.ptp(x) > 0.5
+
+
+@both
+@both_dtypes
+def test_number_of_steps_per_row(name, dtype, rng):
+    """k from the device, 0 to n; the pullback's segments are of every length."""
+    x = rng.normal(size=(6, 19)).astype(dtype)
+    check(name, x, np.array([0, 1, 2, 5, 10, 19]), np.full(6, 2.0), rng)
+
+
+@both
+@pytest.mark.parametrize("lanes", [8, 64, 128])
+def test_other_teams(name, lanes, team, rng):
+    team(lanes)
+    x = rng.normal(size=(3, 150))
+    x[1, ::3] = -np.inf
+    x[2, 7], x[2, 9] = np.inf, -np.inf
+    check(name, x, 3, 1.0, rng)
+
+
+@both
+@both_dtypes
+def test_infinities_and_nan(name, dtype, rng):
+    x = rng.normal(size=(7, 9)).astype(dtype)
+    x[0, ::2] = -np.inf
+    x[1, 3], x[1, 5] = np.inf, -np.inf
+    x[2, :4] = np.inf  # more than k
+    x[3, :3] = np.inf  # all of k
+    x[4, 2] = np.nan
+    x[5, 2:] = -np.inf  # fewer than k
+    x[6, 3:] = -np.inf  # as many as k
+    p, dp, gx = check(name, x, 3, np.full(7, 0.8), rng)
+    assert np.isnan(p).all(axis=1).tolist() == [False, False, False, False, True, True, False]
+    assert (dp[2:4] == 0).all()
+    assert (gx[0, ::2] == 0).all()
+    np.testing.assert_array_equal(p[2], np.where(np.arange(9) < 4, 0.75, 0).astype(dtype))
+
+
+@both
+def test_masked_entries_are_as_if_absent(name, rng):
+    x, where = rng.normal(size=(2, 40)), rng.random((2, 40)) < 0.5
+    where[:, :5] = True
+    p = OPERATORS[name](cuda.to_device(x), 3, where=cuda.to_device(where)).copy_to_host()
+    close(p, OPERATORS[name](x, 3, where=where), np.float64)
+    assert (p[~where] == 0).all()
+
+
+@both
+def test_ties_and_leaders(name, rng):
+    """Proposition prop-iter-leaders: settled leaders, leaders far ahead, and equal minima."""
+    x = np.array(
+        [
+            [1.0, 1.0, 0.0, -0.5, 0.5, 0.0],
+            [0.0, 0.0, 0.0, 0.0, 0.0, 0.0],
+            [50.0, 50.0, 0.0, -1.0, -1.0, 0.5],
+            [1e4, 1.0, 0.5, 1e4, 0.0, -1.0],
+            [3.0, 3.0 - 2.0**-51, 1.0, 0.0, 0.0, 0.0],
+        ]
+    )
+    for k in (3, 4):
+        p, dp, _ = check(name, x, k, 1.0, rng)
+        np.testing.assert_allclose(p.sum(axis=1), k, rtol=0, atol=1e-12)
+        assert np.abs(dp).max() > 0.01
+
+
+@both
+@both_dtypes
+def test_overflow_is_held(name, dtype, rng):
+    big = np.finfo(dtype).max
+    x = np.array([[-big, big, 0.0, 1.0], [big, big, -big, 2.0], [0.0, 1.0, 2.0, 3.0]], dtype)
+    for tau in (1e-320, 1e-30, 1e30, 1.7e308):
+        op, v = OPERATORS[name], rng.normal(size=x.shape).astype(dtype)
+        p, dp = op.jvp(cuda.to_device(x), 2, cuda.to_device(v), dtemperature=1.0, temperature=tau)
+        _, pullback = op.vjp(cuda.to_device(x), 2, temperature=tau)
+        gradients = pullback(cuda.to_device(v))
+        close(p.copy_to_host(), op(x, 2, temperature=tau), dtype)
+        for derivative in (dp, gradients.x, gradients.temperature):
+            assert not np.isnan(derivative.copy_to_host()).any()
+
+
+@both
+def test_what_the_host_cannot_see_is_nan(name):
+    x = np.tile(np.arange(4.0), (7, 1))
+    k = np.array([2, -1, 5, 2, 2, 2, 2])
+    tau = np.array([1.0, 1.0, 1.0, 0.0, -1.0, np.nan, np.inf])
+    op, on_device = OPERATORS[name], cuda.to_device(x)
+    kw = {"temperature": cuda.to_device(tau)}
+    p, dp = op.jvp(on_device, cuda.to_device(k), on_device, **kw)
+    gradients = op.vjp(on_device, cuda.to_device(k), **kw)[1](on_device)
+    for values in (p, dp, gradients.x):
+        rows = values.copy_to_host()
+        assert np.isfinite(rows[0]).all()
+        assert np.isnan(rows[1:]).all()
+    assert np.isnan(gradients.temperature.copy_to_host()[1:]).all()
+
+
+@both
+@pytest.mark.parametrize("limit", ["MOST_BLOCKS", "MEMORY"])
+def test_more_rows_than_teams(name, limit, rng, monkeypatch):
+    """A row has the same bits whichever team takes it, and whatever that team did before."""
+    from softtopk_nb.iterative import cuda as room
+
+    x, g = rng.normal(size=(2, 9, 12))
+    x[2, 3] = np.nan
+    x[4, 1:4] = np.inf
+    op = OPERATORS[name]
+
+    def results(those):
+        on_device, v = cuda.to_device(x[those]), cuda.to_device(g[those])
+        p, dp = op.jvp(on_device, 3, v)
+        return [a.copy_to_host() for a in (p, dp, op.vjp(on_device, 3)[1](v).x)]
+
+    each = [np.concatenate(parts) for parts in zip(*(results([i]) for i in range(9)), strict=True)]
+    monkeypatch.setattr(room, limit, 1)
+    for one, all_of_them in zip(each, results(slice(None)), strict=True):
+        np.testing.assert_array_equal(one, all_of_them)
