@@ -19,7 +19,23 @@ from ._device import Argument, Buffer, Rows
 from ._kinds import Kind, View, buffer_of, kind_of, nothing, view_of
 from ._layout import DIMS, copy, new_buffer, sum_to
 
-__all__ = ["Given", "batch", "call", "check_rows", "give_back", "jvp", "rows_of", "vjp"]
+__all__ = [
+    "Given",
+    "Target",
+    "as_rows",
+    "batch",
+    "call",
+    "check_rows",
+    "direction",
+    "give_back_batch",
+    "gradient_of",
+    "jvp",
+    "problem",
+    "rows_of",
+    "tangent",
+    "temperature_of",
+    "vjp",
+]
 
 
 class Given(NamedTuple):
@@ -54,7 +70,7 @@ class _Call(NamedTuple):
 # Views.
 
 
-def _as_rows(view: View, axis: int) -> View:
+def as_rows(view: View, axis: int) -> View:
     """The same entries with the axis last."""
     if axis == len(view.shape) - 1:
         return view
@@ -80,7 +96,7 @@ def _broadcast(view: View, shape: tuple[int, ...], name: str) -> View:
 
 
 def _rows_view(given: Given, buffer: Buffer, dtype: Any) -> View:
-    """Rows in memory of their own, seen with x's axes in the order of `_as_rows`."""
+    """Rows in memory of their own, seen with x's axes in the order of `as_rows`."""
     shape = (*given.batch, given.shape[given.axis])
     strides = []
     step = 1
@@ -128,13 +144,13 @@ def rows_of(
     given: Given, view: View, sign: int = 1, fill: float = 0.0, apart_from: View | None = None
 ) -> Buffer:
     """Rows of the type to compute in: the memory itself where it will do, else a copy."""
-    rows = _as_rows(view, given.axis)
+    rows = as_rows(view, given.axis)
     as_they_are = rows.contiguous and rows.dtype == given.compute and given.where is None
     if as_they_are and sign > 0 and not (apart_from and apart_from.overlaps(view)):
         return buffer_of(rows)
     made = new_buffer(given.kind, view.size, given.compute)
     target = _rows_view(given, made, given.compute)
-    mask = None if given.where is None else _as_rows(given.where, given.axis)
+    mask = None if given.where is None else as_rows(given.where, given.axis)
     copy(given.kind.stream, rows, target, sign=sign, where=mask, fill=fill)
     return made
 
@@ -273,13 +289,13 @@ def problem(given: Given, values: Buffer, k: Argument, temperature: Argument, ow
 # Results.
 
 
-class _Target:
+class Target:
     """Rows for a kernel to write, and the array that they become."""
 
     def __init__(self, given: Given, out: Any = None, sign: int = 1) -> None:
         self._given, self._sign = given, sign
         self.array = out if out is not None else given.kind.empty(given.shape, given.dtype)
-        self._view = _as_rows(view_of(self.array, "out"), given.axis)
+        self._view = as_rows(view_of(self.array, "out"), given.axis)
         direct = self._view.contiguous and given.dtype == given.compute and sign > 0
         self._apart = not direct
         if direct:
@@ -298,7 +314,7 @@ class _Target:
 def give_back(given: Given, rows: Buffer) -> Any:
     """Rows in scratch memory as an array of x's shape, type and kind."""
     array = given.kind.empty(given.shape, given.dtype)
-    target = _as_rows(view_of(array, "out"), given.axis)
+    target = as_rows(view_of(array, "out"), given.axis)
     copy(given.kind.stream, _rows_view(given, rows, given.compute), target)
     return array
 
@@ -346,7 +362,7 @@ def call(op: Any, *arguments: Any) -> Any:
     """The value."""
     c = _check(op, *arguments)
     with c.given.kind.device:
-        target = _Target(c.given, c.out)
+        target = Target(c.given, c.out)
         c.room.value(c.rows, c.plan, target.rows)
         return target.finish()
 
@@ -360,7 +376,7 @@ def jvp(op: Any, dx: Any, dk: Any, dtemperature: Any, *arguments: Any) -> tuple[
         v = tangent(c.given, dx, "dx", c.sign)
         in_k, k_owner = direction(c.given, dk, "dk")
         in_tau, tau_owner = direction(c.given, dtemperature, "dtemperature")
-        target, moved = _Target(c.given, c.out), _Target(c.given)
+        target, moved = Target(c.given, c.out), Target(c.given)
         state = c.room.linearize(c.rows, c.plan, target.rows)
         c.room.push(c.rows, c.plan, state, v, in_k, in_tau, moved.rows)
         del k_owner, tau_owner  # not before the launch
@@ -371,7 +387,7 @@ def vjp(op: Any, gradients: Any, *arguments: Any) -> tuple[Any, Callable[[Any], 
     """Value and pullback."""
     c = _check(op, *arguments)
     with c.given.kind.device:
-        target = _Target(c.given, c.out)
+        target = Target(c.given, c.out)
         state = c.room.linearize(c.rows, c.plan, target.rows)
         p = target.finish()
 
@@ -379,7 +395,7 @@ def vjp(op: Any, gradients: Any, *arguments: Any) -> tuple[Any, Callable[[Any], 
         given = c.given
         with given.kind.device:
             cotangent = tangent(given, g, "the cotangent")
-            target = _Target(given, sign=c.sign)
+            target = Target(given, sign=c.sign)
             gk, gtau = (new_buffer(given.kind, given.count, np.float64) for _ in range(2))
             c.room.pull(c.rows, c.plan, state, cotangent, target.rows, gk, gtau)
             return gradients(

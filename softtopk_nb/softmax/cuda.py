@@ -6,6 +6,8 @@ row.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .._device import Argument, Buffer, Rows
@@ -64,7 +66,7 @@ def push(rows: Rows, f: str, record: Buffer, dx: Buffer, dtau: Argument, moved: 
 
 
 def pull(
-    rows: Rows, f: str, record: Buffer, g: Buffer | Argument, gx: Buffer, gtau: Buffer
+    rows: Rows, f: str, record: Buffer, g: Any, gx: Buffer, gtau: Buffer
 ) -> None:
     """Write the gradients; for logsumexp, g is one number a row."""
     team = choose(rows.n, rows.dtype)

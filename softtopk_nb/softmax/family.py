@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,7 +14,13 @@ from .._operator import Array, Gradients
 from . import calls
 from .calls import Call
 
-__all__ = ["State", "TopOne", "mean", "solve", "total"]
+__all__ = ["State", "TopOne", "device_side", "mean", "solve", "total"]
+
+
+@functools.cache
+def device_side() -> Any:
+    """The functions of this room for arrays on a device: imported when the first of them comes."""
+    return importlib.import_module(".device", __package__)
 
 
 class State(NamedTuple):
@@ -72,6 +80,8 @@ class TopOne:
         self, x: Any, /, *, temperature: Any = 1.0, axis: int = -1, where: Any = None
     ) -> Any:
         """The value."""
+        if _arrays.on_device(x):
+            return device_side().value(self.__name__, x, temperature, axis, where)
         call = calls.check(x, temperature, axis, where)
         return self._give_back(call, self._value(call, solve(call)))
 
@@ -111,6 +121,11 @@ class TopOne:
         -----
         O(n). Absent entries, and all entries of a row with +inf, have the derivative 0.
         """
+        if _arrays.on_device(x):
+            pair: tuple[Any, Any] = device_side().jvp(
+                self.__name__, x, dx, dtemperature, temperature, axis, where
+            )
+            return pair
         call = calls.check(x, temperature, axis, where)
         direction = calls.tangent(call, dx, "dx")
         dtau = _arguments.direction(dtemperature, call.batch, "dtemperature")
@@ -145,8 +160,15 @@ class TopOne:
 
         Notes
         -----
-        O(n). Absent entries, and all entries of a row with +inf, have the derivative 0.
+        O(n). Absent entries, and all entries of a row with +inf, have the derivative 0. On a device
+        the exponentials are computed again, which is cheaper there than to keep them: do not change
+        x in place before the last call.
         """
+        if _arrays.on_device(x):
+            both: tuple[Any, Callable[[Any], Gradients]] = device_side().vjp(
+                self.__name__, x, temperature, axis, where
+            )
+            return both
         call = calls.check(x, temperature, axis, where)
         state = solve(call)
 

@@ -11,6 +11,7 @@ from .. import _arguments, _arrays
 from .._operator import Array
 from . import calls
 from .calls import Call
+from .family import device_side
 from .sampling import check_rng, check_size, give_back, scores
 from .smooth import softmax
 
@@ -73,6 +74,12 @@ def gumbel_max(
     an entry some 40 temperatures below the largest is never drawn. *Cost*: O(n) time and memory,
     and n random numbers, for each draw.
 
+    *On a device* noise comes from a counter (Philox 4x32-10), whose key is one number taken from
+    rng: the draws of a seed are not those of the CPU, and a row's depend on its place and not on
+    how many rows there are. Noise and sums are of the type that softmax is computed in; in float32
+    it lies between -2.9 and 22.9. Nothing is waited for, so that a row with a NaN or without an
+    entry above -inf gives the index -1 instead of an error.
+
     Source: "Softmax demystified"; the trick is Gumbel's (1954).
 
     Examples
@@ -83,9 +90,11 @@ def gumbel_max(
     >>> (np.bincount(draws) / 10_000).round(2)
     array([0.69, 0.2 , 0.1 ])
     """
-    call = calls.check(x, temperature, axis, where)
     shape = check_size(size)
     generator = check_rng(rng)
+    if _arrays.on_device(x):
+        return device_side().draw(x, None, size, shape, generator, temperature, axis, where)
+    call = calls.check(x, temperature, axis, where)
     return give_back(call, _perturbed(scores(call), shape, generator).argmax(axis=-1), shape)
 
 
@@ -141,7 +150,7 @@ def gumbel_softmax(
     -----
     *Holds*: the largest entry of p has the law softmax(x), at every temperature. *Does not hold*:
     the mean of p is not softmax(x), except in the limit. Scores of -inf, +inf and NaN count as in
-    `softmax`. *Cost*: O(n). Noise is drawn and added in float64.
+    `softmax`. *Cost*: O(n). Noise is drawn and added in float64; on a device, as in `gumbel_max`.
 
     For derivatives in x, draw the noise yourself: ``softmax.vjp(x + rng.gumbel(size=x.shape))``.
 
@@ -157,8 +166,10 @@ def gumbel_softmax(
     >>> stk.gumbel_softmax(x, rng=1, temperature=0.1).round(3)
     array([0.985, 0.   , 0.015])
     """
-    call = calls.check(x, temperature, axis, where)
     generator = check_rng(rng)
+    if _arrays.on_device(x):
+        return device_side().noisy_softmax(x, generator, temperature, axis, where)
+    call = calls.check(x, temperature, axis, where)
     # Shifted by the largest score, which softmax does not see: the noise is not rounded away.
     z = calls.shifted(call.x.astype(np.float64), np.ones_like(call.tau))[1]
     p = softmax(_perturbed(z, (), generator), temperature=call.tau[:, 0])
@@ -240,6 +251,10 @@ def gumbel_topk(
 
     With `relax`, infinities and NaN have the meaning that relax gives them.
 
+    *On a device* noise is that of `gumbel_max` there, k is a number on the host unless relax takes
+    another, and a draw costs O(nk): the largest entry is looked for k times. A row with a NaN has
+    the index -1 everywhere; in one with fewer than k entries above -inf the missing ones are -1.
+
     Source: "Softmax demystified"; Kool, van Hoof and Welling (2019).
 
     Examples
@@ -255,17 +270,24 @@ def gumbel_topk(
     >>> p.round(3)
     array([0., 0., 1., 1.])
     """
-    call = calls.check(x, temperature, axis, where)
     shape = check_size(size)
     generator = check_rng(rng)
     if relax is not None:
         if not callable(relax):
             raise TypeError(f"relax is {_arguments.show(relax)}; expected an operator or None")
+        if _arrays.on_device(x):
+            return device_side().relaxed(
+                x, k, size, shape, generator, relax, temperature, axis, where
+            )
+        call = calls.check(x, temperature, axis, where)
         return _relaxed(call, k, size, shape, generator, relax)
     given = _arguments.real_array(k, "k")
     if given.ndim != 0 or given.dtype.kind not in "iu":
         raise TypeError(f"k is {_arguments.show(k)}; expected an integer")
     k = int(given)
+    if _arrays.on_device(x):
+        return device_side().draw(x, k, size, shape, generator, temperature, axis, where)
+    call = calls.check(x, temperature, axis, where)
     z = scores(call)
     _check_k(np.asarray(k), call)
     fewest = np.min(np.sum(z > -np.inf, axis=1), initial=call.x.shape[1])

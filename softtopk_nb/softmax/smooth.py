@@ -10,7 +10,7 @@ from .. import _arguments, _arrays
 from .._operator import Array
 from . import calls
 from .calls import Call
-from .family import State, TopOne, mean, total
+from .family import State, TopOne, device_side, mean, total
 
 __all__ = ["energy_score", "log_softmax", "logsumexp", "softmax"]
 
@@ -320,4 +320,6 @@ def energy_score(x: Any, /, *, temperature: Any = 1.0, axis: int = -1, where: An
     >>> stk.energy_score(x).round(4)
     array([-9.0012, -2.0012])
     """
+    if _arrays.on_device(x):
+        return device_side().value("logsumexp", x, temperature, axis, where, -1)
     return -logsumexp(x, temperature=temperature, axis=axis, where=where)
