@@ -20,7 +20,16 @@ from numba.extending import intrinsic
 
 from ._compile import overload_scalar
 
-__all__ = ["DEVICE_FORMS", "exp_neg", "from_ordinal", "limits", "quotient", "to_ordinal"]
+__all__ = [
+    "DEVICE_FORMS",
+    "circular",
+    "exp_neg",
+    "fma",
+    "from_ordinal",
+    "limits",
+    "quotient",
+    "to_ordinal",
+]
 
 #: What `_cuda` compiles instead, by name: from the types of the arguments to an implementation.
 DEVICE_FORMS: dict[str, Any] = {}
@@ -32,12 +41,21 @@ def _fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         t = args[0].type
-        function = builder.module.declare_intrinsic(
-            "llvm.fmuladd", [t], ir.FunctionType(t, [t, t, t])
-        )
+        name = "llvm.fma" if current_target() == "cuda" else "llvm.fmuladd"
+        function = builder.module.declare_intrinsic(name, [t], ir.FunctionType(t, [t, t, t]))
         return builder.call(function, args)
 
     return a(a, a, a), codegen
+
+
+def fma(a: float, b: float, c: float) -> float:
+    """a*b + c, fused where the machine fuses."""
+    return a * b + c
+
+
+@overload_scalar(fma)
+def _compiled_fma(a, b, c):
+    return lambda a, b, c: _fma(a, b, c)
 
 
 @intrinsic
@@ -141,6 +159,18 @@ def _quotient(a, b):
     if current_target() == "cuda":
         return DEVICE_FORMS["quotient"](a, b)
     return lambda a, b: a / b
+
+
+def circular(t: float) -> tuple[float, float]:
+    """(cos t, sin t) of a float64, for t of moderate size."""
+    return math.cos(t), math.sin(t)
+
+
+@overload_scalar(circular)
+def _circular(t):
+    if current_target() == "cuda":
+        return DEVICE_FORMS["circular"](t)
+    return lambda t: (math.cos(t), math.sin(t))
 
 
 def to_ordinal(a: Any) -> Any:

@@ -8,8 +8,8 @@ modelled as exponentials.
 ``split(curve, t)``     p = f(t) in pieces: (u, a, b, w) with p = u - a + b, w = f'(t).
                         u is 1 on the upper side and 0 on the lower, a = 1 - f(t) there and
                         b = f(t) here, so that neither tail is computed by cancellation.
-                        In the type of t where a loop over it vectorises. Elsewhere in float64,
-                        since sums that run one after the other need it.
+                        In the type of t where a loop over it vectorises. A user's curve in
+                        float64, since sums that run one after the other need it.
 ``excess(curve, t)``    F(t) - max(t, 0), F the antiderivative of f that vanishes at -inf.
 ``quantile(curve, u)``  the t with f(t) = u, for the bracket.
 """
@@ -23,6 +23,7 @@ import numpy as np
 
 from .._compile import in_memory, overload_scalar, scalar
 from .._scalars import exp_neg, quotient
+from .._special import normal_tail, power_of_fraction
 
 __all__ = [
     "CURVES",
@@ -141,21 +142,24 @@ def _split_clip(curve, t):
 
 @scalar
 def _split_normal(curve, t):
-    tail = 0.5 * math.erfc(abs(np.float64(t)) * math.sqrt(0.5))
-    w = exp_neg(-0.5 * np.float64(t) * t) / math.sqrt(2 * math.pi)
-    return (1.0, tail, 0.0, w) if t >= 0 else (0.0, 0.0, tail, w)
+    T = type(t)
+    zero = T(0)
+    upper = t >= zero
+    tail, w = normal_tail(abs(t))
+    return T(1) if upper else zero, tail if upper else zero, zero if upper else tail, w
 
 
 @scalar
 def _split_entmax(curve, t):
-    s = (curve.alpha - 1.0) * t
-    if s >= 1.0:
-        return 1.0, 0.0, 0.0, 0.0
-    if not s > 0.0:
-        return 0.0, 0.0, 0.0, 0.0
-    p = math.pow(s, 1.0 / (curve.alpha - 1.0))
+    T = type(t)
+    zero, one = T(0), T(1)
+    s = T(curve.alpha - 1.0) * t
+    inside = (s > zero) & (s < one)
+    fraction = s if inside else one
+    p = power_of_fraction(fraction, T(1.0 / (curve.alpha - 1.0)))
     # f' = f/s: an infinite slope at the edge of the support when alpha > 2.
-    return 0.0, 0.0, p, p / s
+    w = quotient(p, fraction)
+    return one if s >= one else zero, zero, p if inside else zero, w if inside else zero
 
 
 @scalar

@@ -1,0 +1,174 @@
+"""The normal tail and powers of fractions, as arithmetic that vectorises.
+
+Each is a Python function, which says what it is, and a compiled form that has no branches and calls
+no library. The coefficients are Chebyshev expansions cut off where they fall below rounding, written
+as powers; the tests hold them to 50 digits over the whole range.
+"""
+
+from __future__ import annotations
+
+import math
+import numpy as np
+from numba import types
+
+from ._compile import overload_scalar, scalar
+from ._scalars import exp_neg, fma, from_ordinal, quotient, to_ordinal
+
+__all__ = ["log_fraction", "normal_tail", "power_of_fraction"]
+
+# (t + a) times the Mills ratio of the normal law, in powers of y = (t - a)/(t + a), which goes
+# from -1 to 1 as t goes from 0 to infinity.
+_MILLS_32 = (
+    4.0,
+    (
+        1.893219055e00,
+        -1.523770314e00,
+        9.704099614e-01,
+        -4.675531274e-01,
+        1.513885563e-01,
+        -1.883037159e-02,
+        -8.713460733e-03,
+        3.919832456e-03,
+        3.241714095e-04,
+        -3.943441879e-04,
+    ),
+)
+_MILLS_64 = (
+    5.0,
+    (
+        1.92808104715315776e00,
+        -1.66786659518895997e00,
+        1.24154706157386641e00,
+        -7.85911075546545268e-01,
+        4.13644715732683799e-01,
+        -1.73254734087150419e-01,
+        5.21255024122787985e-02,
+        -7.50328282067875933e-03,
+        -1.99996197498436600e-03,
+        1.36585916094243611e-03,
+        -1.48833052323398018e-04,
+        -1.24735658187210820e-04,
+        4.18145858663246275e-05,
+        9.97478008554273324e-06,
+        -6.94503313849162823e-06,
+        -8.36067598018140710e-07,
+        1.09366335235939422e-06,
+        9.66842835721632533e-08,
+        -1.76412396897719040e-07,
+        -1.73981242776791958e-08,
+        2.81720119754430321e-08,
+        3.18686684386651325e-09,
+        -3.84418406496492017e-09,
+        -3.33685048792316809e-10,
+        3.12560544716041254e-10,
+    ),
+)
+
+
+def normal_tail(t: float) -> tuple[float, float]:
+    """(Phi(-t), Phi'(t)) for t >= 0, to 4 units in the last place while they are normal numbers."""
+    T = type(t)
+    density = math.exp(-0.5 * t * t) / math.sqrt(2 * math.pi)
+    return T(0.5 * math.erfc(t * math.sqrt(0.5))), T(density)
+
+
+@scalar
+def _horner_4(c, first, q, y):
+    """Four steps of Horner's rule, from coefficient `first` down; no loop, for the vectoriser."""
+    q = fma(fma(q, y, c[first]), y, c[first - 1])
+    return fma(fma(q, y, c[first - 2]), y, c[first - 3])
+
+
+@overload_scalar(normal_tail)
+def _normal_tail(t):
+    T, (shift, c) = (np.float32, _MILLS_32) if t is types.float32 else (np.float64, _MILLS_64)
+    a, half = T(shift), T(0.5)
+    most = T(20.0 if T is np.float32 else 60.0)  # beyond, both are 0: and infinity is not a number
+    scale = T(1 / math.sqrt(2 * math.pi))
+    c = tuple(T(v) for v in c)
+
+    @scalar
+    def mills(y):
+        q = fma(c[9], y, c[8])
+        return _horner_4(c, 3, _horner_4(c, 7, q, y), y)
+
+    @scalar
+    def mills_64(y):
+        q = _horner_4(c, 15, _horner_4(c, 19, _horner_4(c, 23, c[24], y), y), y)
+        return _horner_4(c, 3, _horner_4(c, 7, _horner_4(c, 11, q, y), y), y)
+
+    if T is np.float64:
+        mills = mills_64
+
+    def impl(t):
+        u = t if t < most else most
+        square = u * u
+        rest = fma(u, u, -square)  # which the exponential would magnify
+        density = scale * exp_neg(-half * square)
+        density = fma(-half * rest, density, density)
+        wide = u + a
+        y = quotient(u - a, wide)
+        return density * quotient(mills(y), wide), density
+
+    return impl
+
+
+def log_fraction(s: float) -> float:
+    """The logarithm of a normal number s, 0 < s <= 1, to 3 units in the last place."""
+    return type(s)(math.log(s))
+
+
+@overload_scalar(log_fraction)
+def _log_fraction(s):
+    # s = 2^e m with m in [sqrt(1/2), sqrt(2)), and log m = 2 artanh(u), u = (m - 1)/(m + 1).
+    T, integer, mantissa, terms, digits = (
+        (np.float32, np.int32, 23, 5, 12)
+        if s is types.float32
+        else (np.float64, np.int64, 52, 9, 40)
+    )
+    root = np.array(math.sqrt(0.5), T).view(integer)[()]
+    shift = integer(mantissa)
+    high = T(round(math.log(2) * 2.0**digits) / 2.0**digits)
+    low = T(math.log(2) - float(high))
+    one, two = T(1), T(2)
+    c = tuple(T(2 / (2 * j + 3)) for j in range(terms))
+
+    @scalar
+    def series(z):
+        return _horner_4(c, 3, c[4], z)
+
+    @scalar
+    def series_64(z):
+        return _horner_4(c, 3, _horner_4(c, 7, c[8], z), z)
+
+    if T is np.float64:
+        series = series_64
+
+    def impl(s):
+        bits = to_ordinal(s)
+        exponent = integer((bits - root) >> shift)
+        m = from_ordinal(integer(bits - integer(exponent << shift)))
+        e = T(np.int32(exponent))
+        u = quotient(m - one, m + one)
+        z = u * u
+        return fma(e, high, fma(e, low, fma(u * z, series(z), two * u)))
+
+    return impl
+
+
+def power_of_fraction(s: float, q: float) -> float:
+    """s^q for 0 <= s <= 1 and q > 0; relative error (3 + |q log s|) units; 0 for subnormal s."""
+    return type(s)(math.pow(s, q))
+
+
+@overload_scalar(power_of_fraction)
+def _power_of_fraction(s, q):
+    T = np.float32 if s is types.float32 else np.float64
+    tiny, zero = T(np.finfo(T).tiny), T(0)
+
+    def impl(s, q):
+        safe = s if s > tiny else tiny
+        p = exp_neg(q * log_fraction(safe))
+        return p if s > tiny else zero
+
+    return impl

@@ -1,0 +1,95 @@
+"""The normal tail, logarithms and powers: their error over the whole range, against 50 digits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numba import njit
+from reference import mp
+
+from softtopk_nb._special import log_fraction, normal_tail, power_of_fraction
+
+dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+@njit
+def tails(t, tail, density):
+    for i in range(t.shape[0]):
+        tail[i], density[i] = normal_tail(t[i])
+
+
+@njit
+def logs(s, out):
+    for i in range(s.shape[0]):
+        out[i] = log_fraction(s[i])
+
+
+@njit
+def powers(s, q, out):
+    for i in range(s.shape[0]):
+        out[i] = power_of_fraction(s[i], q)
+
+
+def units(got, exact, dtype):
+    """Largest relative error in units of eps."""
+    eps = float(np.finfo(dtype).eps)
+    return max(
+        float(abs(mp.mpf(float(g)) / e - 1)) / eps for g, e in zip(got, exact, strict=True) if e
+    )
+
+
+@dtypes
+def test_normal_tail(dtype):
+    most = 13.0 if dtype == np.float32 else 37.0
+    t = np.concatenate([np.linspace(0, most, 2001), 10.0 ** np.linspace(-8, 0, 100)]).astype(dtype)
+    tail, density = np.empty_like(t), np.empty_like(t)
+    tails(t, tail, density)
+    exact = [mp.mpf(float(v)) for v in t]
+    assert units(tail, [mp.erfc(v / mp.sqrt(2)) / 2 for v in exact], dtype) <= 4
+    assert units(density, [mp.exp(-v * v / 2) / mp.sqrt(2 * mp.pi) for v in exact], dtype) <= 3
+    far = np.array([20, 60, 1e30, np.inf], dtype)
+    tails(far, tail[:4], density[:4])
+    assert (tail[1:4] == 0).all()
+    assert (density[1:4] == 0).all()
+
+
+@dtypes
+def test_log_fraction(dtype, rng):
+    lowest = -37 if dtype == np.float32 else -307
+    s = np.concatenate(
+        [rng.random(2000), 10.0 ** np.linspace(lowest, 0, 500), 1 - 10.0 ** np.linspace(-6, -1, 50)]
+    ).astype(dtype)
+    s = np.append(s, np.array([0.5, np.sqrt(0.5), np.nextafter(dtype(1), dtype(0))], dtype))
+    s = s[s < 1]
+    out = np.empty_like(s)
+    logs(s, out)
+    assert units(out, [mp.log(mp.mpf(float(v))) for v in s], dtype) <= 3
+    logs(np.ones(1, dtype), out[:1])
+    assert out[0] == 0
+
+
+@dtypes
+@pytest.mark.parametrize("q", [0.01, 0.5, 1.0, 2.0, 20.0])
+def test_power_of_fraction(dtype, q, rng):
+    s = np.concatenate([rng.random(1000), 10.0 ** np.linspace(-30, 0, 300)]).astype(dtype)
+    out = np.empty_like(s)
+    powers(s, dtype(q), out)
+    exact = [mp.mpf(float(v)) ** mp.mpf(float(dtype(q))) for v in s]
+    info = np.finfo(dtype)
+    checked = 0
+    for got, e in zip(out, exact, strict=True):
+        if e > 4 * float(info.tiny):
+            bound = (3 + abs(float(mp.log(e)))) * float(info.eps)
+            assert abs(mp.mpf(float(got)) / e - 1) <= bound
+            checked += 1
+    assert checked > 500
+    edges = np.array([0, info.tiny / 2, 1], dtype)
+    powers(edges, dtype(q), out[:3])
+    np.testing.assert_array_equal(out[:3], np.array([0, 0, 1], dtype))
+    assert power_of_fraction(dtype(0.25), dtype(2)) == 0.0625  # the definition, in Python
+
+
+def test_definitions_in_python():
+    assert log_fraction(np.float64(0.5)) == pytest.approx(np.log(0.5))
+    tail, density = normal_tail(np.float64(1.0))
+    assert (tail, density) == pytest.approx((0.15865525393145707, 0.24197072451914337))
