@@ -8,6 +8,7 @@ as powers; the tests hold them to 50 digits over the whole range.
 from __future__ import annotations
 
 import math
+
 import numpy as np
 from numba import types
 
