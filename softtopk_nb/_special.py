@@ -1,8 +1,8 @@
 """The normal tail and powers of fractions, as arithmetic that vectorises.
 
-Each is a Python function, which says what it is, and a compiled form that has no branches and calls
-no library. The coefficients are Chebyshev expansions cut off where they fall below rounding, written
-as powers; the tests hold them to 50 digits over the whole range.
+Each is a Python function, which says what it is, and a compiled form without branches that calls no
+library. The coefficients are Chebyshev expansions, cut off where they fall below rounding and
+written as powers; the tests hold them to 50 digits over the whole range.
 """
 
 from __future__ import annotations
