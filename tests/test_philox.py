@@ -105,3 +105,23 @@ def test_law_of_the_noise():
                 assert abs(np.corrcoef(values[:, a], values[:, b])[0, 1]) < 4 / np.sqrt(50_000)
         assert abs(np.corrcoef(values[1:, 0], values[:-1, 0])[0, 1]) < 4 / np.sqrt(50_000)
         assert stats.chisquare(np.bincount((u**2 * 50).astype(int), minlength=50)).pvalue < 1e-4
+
+
+@pytest.mark.ptx
+@pytest.mark.parametrize("n", [20, 1024, 16384, 70_001])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_compiled_kernels_keep_noise_in_registers(dtype, n):
+    import ptx
+
+    from softtopk_nb.softmax.cuda_noise import make_draw, make_perturb, team_for
+
+    team = team_for(n, dtype)
+    groups = team.held * np.dtype(dtype).itemsize // 16
+    for kernel in (make_draw(dtype, team), make_perturb(dtype, team, False)):
+        report = ptx.report(kernel)
+        assert report.registers * team.threads <= 65536
+        assert report.stack == report.spilled == 0
+        assert not report.count(r"\.local\b")
+        assert report.wide("LDG") >= groups
+    if dtype is np.float32 and team.lanes <= 32:
+        assert report.count(r"\.f64\b") == 0

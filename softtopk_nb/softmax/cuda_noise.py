@@ -18,7 +18,7 @@ from .._team import ROOM, Team, argument, made_once, tools
 from .cuda_rows import passes
 from .philox import gumbel, philox, uniform32, uniform64
 
-__all__ = ["draw", "perturb"]
+__all__ = ["draw", "make_draw", "make_perturb", "perturb", "team_for"]
 
 MOST_HELD = 16
 
@@ -158,15 +158,15 @@ def make_draw(T: Any, team: Team) -> Kernel:
     return Kernel(kernel, (*arguments, pointer_to(np.int64)), team.threads)
 
 
-def _team(rows: Rows) -> Team:
+def team_for(n: int, T: Any) -> Team:
     """More threads where each would hold more entries than the compiler unrolls with noise."""
-    team = choose(rows.n, rows.dtype)
+    team = choose(n, T)
     return Team(2 * team.lanes, team.held // 2) if team.held > MOST_HELD else team
 
 
 def perturb(rows: Rows, seed: int, draws: int, stays: bool, out: Buffer) -> None:
     """Write rows of scores with noise, `draws` for each row."""
-    team = _team(rows)
+    team = team_for(rows.n, rows.dtype)
     units = rows.rows * draws
     make_perturb(rows.dtype, team, stays)(
         team.blocks(units),
@@ -183,7 +183,7 @@ def perturb(rows: Rows, seed: int, draws: int, stays: bool, out: Buffer) -> None
 
 def draw(rows: Rows, seed: int, draws: int, k: int, out: Buffer) -> None:
     """Write k indices for each draw from each row, as int64."""
-    team = _team(rows)
+    team = team_for(rows.n, rows.dtype)
     units = rows.rows * draws
     make_draw(rows.dtype, team)(
         team.blocks(units),
