@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -17,10 +18,19 @@ from softtopk_nb._team import Team
 from softtopk_nb._threshold import cuda as threshold
 from softtopk_nb._threshold.curves import CURVES, Entmax
 from softtopk_nb._threshold.rows import METHODS
+from softtopk_nb.iterative import IterTopK, WSoftmaxTopK
+from softtopk_nb.iterative import cuda as iterative
+from softtopk_nb.iterative import cuda_rows as iterated
 from softtopk_nb.softmax import cuda_rows as softmax
 from softtopk_nb.softmax import cuda_slopes as slopes
 
 NEWEST = ptx.CAPABILITIES[-1]
+
+
+def teams_of(chosen: Callable[[int, Any], Team]) -> Callable[[Any], list[Team]]:
+    """All the teams that a function of n and T can choose."""
+    sizes = [most // half for most, _ in _launch._TEAMS for half in (1, 2)]
+    return lambda T: list(dict.fromkeys(chosen(n, T) for n in (*sizes, 10**6)))
 
 
 class Entry(NamedTuple):
@@ -31,6 +41,7 @@ class Entry(NamedTuple):
     writes: int = 1
     often: bool = False  # what most calls run: every team, on every kind of device
     in_float64: bool = False  # arithmetic for each entry is in float64, on purpose
+    teams: Callable[[Any], list[Team]] = teams_of(_launch.choose)
 
 
 def made(factory: Callable[..., Kernel], *arguments: Any, **asked: Any) -> Entry:
@@ -43,6 +54,14 @@ def solve(name: str, writes: bool = True, keeps: bool = False, **asked: Any) -> 
     method = METHODS["newton"]
     return made(threshold.make_solve, curve, method, writes, keeps, writes=int(writes), **asked)
 
+
+# Iterations keep their vectors in memory, in float64, and read a row once.
+ITERATED: Any = {
+    "reads": 0,
+    "writes": 0,
+    "in_float64": True,
+    "teams": teams_of(lambda n, T: iterative.choose(n)),
+}
 
 KERNELS = {
     "solve laplace": solve("laplace", often=True),
@@ -58,6 +77,12 @@ KERNELS = {
     "log_softmax": made(softmax.make_value, "log_softmax", False),
     "softmax push": made(slopes.make_push, "softmax", reads=2),
     "softmax pull": made(slopes.make_pull, "softmax", reads=2),
+    "logsumexp push": made(slopes.make_push_sum, reads=2, writes=0),
+    "logsumexp pull": made(slopes.make_pull_sum),
+    "itertopk": made(iterated.make_solve, IterTopK._kind, **ITERATED),
+    "itertopk push": made(iterated.make_push, IterTopK._kind, **ITERATED),
+    "wsoftmaxtopk": made(iterated.make_solve, WSoftmaxTopK._kind, **ITERATED),
+    "wsoftmaxtopk pull": made(iterated.make_pull, WSoftmaxTopK._kind, **ITERATED),
 }
 
 #: Bytes of stack that ptxas may use in each thread of any kernel: a few words of the search, laid
@@ -84,17 +109,11 @@ class Case(NamedTuple):
         return f"{np.dtype(self.T).name}, {held}, sm_{major}{minor}"
 
 
-def teams(T: Any) -> list[Team]:
-    """All that `choose` can pick."""
-    sizes = [most for most, _ in _launch._TEAMS]
-    return list(dict.fromkeys(_launch.choose(n, T) for n in (*sizes, 10**6)))
-
-
 def cases() -> Iterator[Case]:
     """All of what runs often; else the smallest team, the one that holds most, the last."""
     for label, entry in KERNELS.items():
         for T in (np.float32, np.float64):
-            those = teams(T)
+            those = entry.teams(T)
             most = max(those, key=lambda team: team.held)
             if entry.often:
                 yield from (Case(label, T, t, c) for c in ptx.CAPABILITIES for t in those)
@@ -125,3 +144,22 @@ class Ahead:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+
+
+def main() -> None:
+    """Print what the kernels use whose names contain a word."""
+    word = sys.argv[1] if len(sys.argv) > 1 else ""
+    chosen = [case for case in cases() if word in case.label]
+    ahead = Ahead([(compiled, case) for case in chosen])
+    for case in chosen:
+        report = ahead.result(compiled, case)
+        print(
+            f"{case.label:<26} {case.name:<36} {report.registers:3} registers, "
+            f"{report.stack:4} bytes of stack, {report.spilled:4} moved by spilling",
+            flush=True,
+        )
+    ahead.close()
+
+
+if __name__ == "__main__":
+    main()
