@@ -50,10 +50,13 @@ else:
     from numba.cuda.extending import intrinsic
 
     def _lane(context: Any, builder: Any, pointer: Any, args: Any) -> Any:
-        """(pointer to a vector, number of entries) at args = (pointer, offset, ...)."""
+        """(pointer to a vector, number of entries) at args = (pointer or array, offset, ...)."""
         entry = context.get_data_type(pointer.dtype)
         count = WIDE * 8 // pointer.dtype.bitwidth
-        place = builder.gep(args[0], [args[1]])
+        start = args[0]
+        if not isinstance(pointer, types.CPointer):
+            start = context.make_array(pointer)(context, builder, value=start).data
+        place = builder.gep(start, [args[1]])
         return builder.bitcast(place, ir.VectorType(entry, count).as_pointer()), count
 
     @intrinsic
@@ -124,4 +127,9 @@ else:
             return lambda a, b: libdevice.fast_fdividef(a, b)
         return lambda a, b: a / b
 
-    DEVICE_FORMS.update(exp_neg=_exp_neg, quotient=_quotient)
+    def _circular(t: Any) -> Any:
+        # sin and cos keep room in memory for arguments of any size.
+        per_pi = 1 / math.pi
+        return lambda t: (libdevice.cospi(t * per_pi), libdevice.sinpi(t * per_pi))
+
+    DEVICE_FORMS.update(circular=_circular, exp_neg=_exp_neg, quotient=_quotient)

@@ -40,7 +40,9 @@ from .iterative.entry import Plain, Weighted
 from .thretopk.rows import pull, push
 
 __all__ = [
+    "SHARED",
     "clip",
+    "device",
     "entmax",
     "exp",
     "gradtopk",
@@ -62,6 +64,9 @@ sigmoid = CURVES["sigmoid"]
 laplace = CURVES["laplace"]
 clip = CURVES["clip"]
 normal = CURVES["normal"]
+
+#: float64 entries of shared memory that a team needs inside a kernel (`device`).
+SHARED = 160
 
 _NEWTON = METHODS["newton"]
 _TILT = Newton(0.01)
@@ -287,3 +292,59 @@ def wsoftmaxtopk(x, k, temperature, out):
     out : 1-D array like x
     """
     _iterate(x, k, temperature, _WEIGHTED, out)
+
+
+def device(name, dtype, *, curve=laplace, lanes=32):
+    """Make a device function for one's own ``@cuda.jit`` kernels.
+
+    Parameters
+    ----------
+    name : {'thretopk', 'hardtopk', 'itertopk', 'wsoftmaxtopk'}
+        The operator.
+    dtype : float32 or float64
+        Type of the rows.
+    curve : curve value
+        The curve of thretopk.
+    lanes : int, optional
+        How many threads work on a row together: a power of 2 up to 1024.
+
+    Returns
+    -------
+    function : device function
+        By `name`,
+
+        - ``lam = thretopk(x, k, temperature, out, shared)``
+        - ``hardtopk(x, k, out, shared)``
+        - ``itertopk(x, k, temperature, out, shared, work)``, and wsoftmaxtopk likewise
+
+        x, out : 1-D device arrays of `dtype`, rows of any length, not overlapping.
+        k, temperature : numbers; an invalid one makes the row NaN.
+        shared : 1-D shared array of `SHARED` float64, of this team alone.
+        work : 1-D array of at least 3 n float64, of this team alone.
+
+    Raises
+    ------
+    ImportError
+        numba.cuda cannot be imported.
+    TypeError, ValueError
+        An unknown name, another dtype, lanes that are not a power of 2.
+
+    Notes
+    -----
+    The kernel runs on blocks of one dimension. If a team is a warp or part of one, its threads
+    follow each other from a multiple of `lanes` on, and a block may hold several teams; a team of
+    more than 32 threads is a whole block. All threads of the team call the function, with the
+    same arguments. When it returns, all of them see `out`, and `shared` is free again. What a
+    thread has written to x, the others must see before the call (``cuda.syncwarp`` or
+    ``cuda.syncthreads``).
+
+    Rules for non-finite entries and accuracy are those of the operators. Rows are read again in
+    each pass, so that x is best kept in shared memory if the row is short.
+
+    Examples
+    --------
+    ``examples/inside_cuda.py`` is a kernel that calls such a function.
+    """
+    from . import nopython_cuda
+
+    return nopython_cuda.make(name, dtype, curve, lanes)
