@@ -96,7 +96,8 @@ def in_registers(T: Any, team: Team) -> tuple[Any, Any]:
     def entry(regs, i):
         place, v = i % held, regs[0]
         for j in range(1, held):
-            v = regs[j] if j == place else v
+            w = regs[j]  # read in any case: memory would have to hold what is read at a choice
+            v = w if j == place else v
         first = cuda.threadIdx.x & 31 & ~(lanes - 1)
         return cuda.shfl_sync(t.mask(), v, first + i // held)
 

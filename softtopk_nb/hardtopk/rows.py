@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._compile import kernel, row, summing
+from .._compile import kernel, row, scalar, summing
 from .._rows import survey
 from .._scalars import from_ordinal, to_ordinal
 
-__all__ = ["count", "hard_row", "solve"]
+__all__ = ["count", "hard_row", "middle_of", "solve"]
 
 BLOCK = 1 << 16  # entries counted in the row's own type, which is exact and vectorises
 
@@ -28,6 +28,12 @@ def count(x, value, strictly):
     return total
 
 
+@scalar
+def middle_of(lo, hi):
+    """The middle of two ordinals, rounded up; their sum can overflow."""
+    return type(lo)((lo >> 1) + (hi >> 1) + ((lo | hi) & 1))
+
+
 @row
 def hard_row(x, k, out):
     """Ones at the k largest entries, ties to the lowest index; NaN where that is not defined.
@@ -44,7 +50,7 @@ def hard_row(x, k, out):
     # Invariant: at least k entries lie at or above `lo`, fewer than k above `hi`.
     exact = False
     while lo < hi and not exact:
-        middle = type(lo)((lo >> 1) + (hi >> 1) + ((lo | hi) & 1))
+        middle = middle_of(lo, hi)
         found = count(x, from_ordinal(middle), False)
         exact = found == k
         if found >= k:
