@@ -13,12 +13,15 @@ import numpy as np
 from numba import float64, int32, int64
 
 from .._cuda import cuda, device
+from .._device import Buffer, Rows
 from .._launch import Kernel, pointer_to
 from .._rows import ALL, MIXED, SHARED, UNDEFINED, verdict
 from .._scalars import limits
-from .._team import Team, made_once, tools
+from .._sort import descending
+from .._team import ROOM, Team, argument, made_once, tools
+from .cuda_scan import make_scan
 from .curves import UserCurve, split
-from .rows import CODE, SOLUTION, TAKEN, WEIGHT
+from .rows import CODE, SOLUTION, TAKEN, WEIGHT, Scan
 from .solver import (
     MAX,
     MIN,
@@ -34,12 +37,24 @@ from .solver import (
     quantile_of_law,
 )
 
-__all__ = ["LEFT", "ROOM", "Passes", "argument", "make_solve", "on_device", "passes"]
+__all__ = [
+    "FOUND",
+    "KIND",
+    "LEFT",
+    "RECORD",
+    "Passes",
+    "in_order",
+    "keep",
+    "make_solve",
+    "on_device",
+    "passes",
+]
 
-ROOM = 4 * 32  # float64 that a team shares to add up
-LEFT = STATE  # in a row's record, behind the solver's state: what of k the finite entries get
-RECORD = STATE + 2
-FOUND = STATE + 1
+# A row's record: the solver's state; then what of k the finite entries get, how many those are and
+# how many entries are +inf, which kind of row it is (`_rows`), whether the search has ended, and
+# the sum of f' in its last pass.
+LEFT, FINITE_COUNT, ABOVE, KIND, FOUND, SLOPE = range(STATE, STATE + 6)
+RECORD = STATE + 6
 
 
 @made_once
@@ -62,26 +77,35 @@ def on_device(curve: Any, T: Any) -> Any:
     return curve._replace(cdf=bounded_cdf, pdf=bounded_pdf, integral=integral)
 
 
-@device
-def argument(values, value, per_row, row):
-    """k or the temperature of a row: one of many in memory, or the same for all."""
-    return values[row] if per_row else value
-
-
 class Passes(NamedTuple):
-    """What a team does with a row."""
+    """What a team does with a row, or some of it with a part of one."""
 
+    #: count(x, start, n, wide, regs, room) -> number of NaN, of +inf, of -inf, and finite extremes
+    count: Any
+    #: judge(n, bad, above, absent, lo, hi, k, tau, record) -> code; the lead writes it to record
+    judge: Any
     #: survey(x, start, n, wide, k, tau, regs, record, room) -> code; finite, above, left in record
     survey: Any
-    #: search(x, start, n, wide, code, inv, regs, record, room): moves record to the threshold
+    #: middle(record) -> the middle of the range of the row
+    middle: Any
+    #: moments(x, start, n, wide, pivot, inv, regs, room) -> sums of z and z^2, z = (x - pivot)/tau
+    moments: Any
+    #: guess(record, s, ss) -> (c, d) to start from, by the moments about the middle
+    guess: Any
+    #: opening(record, c, d, inv): brackets the threshold; for one thread
+    opening: Any
+    #: tally(x, start, n, wide, c, inv, d, regs, room) -> the sums of `curves.split`
+    tally: Any
+    #: steer(record, m, a, b, w, inv): moves record, or says that it is found; for one thread
+    steer: Any
+    #: seek(x, start, n, wide, inv, regs, record, room): takes a search from its opening to its end
+    seek: Any
+    #: search(x, ordered, start, n, wide, inv, regs, record, room): moves record to the threshold
     search: Any
-    #: fill(x, start, n, wide, code, k, inv, regs, record, out): writes p
+    #: fill(x, start, n, wide, inv, regs, record, out): writes p
     fill: Any
     #: constant(x, start, n, wide, code, k, regs, record, out): writes p where nothing is solved
     constant: Any
-
-
-ABOVE, FINITE_COUNT = C, D  # what `survey` leaves, before the search writes its own there
 
 
 @made_once
@@ -93,7 +117,7 @@ def passes(T: Any, team: Team, curve: Any, method: Any) -> Passes:
     most = T(limits(T(1))[2])
 
     @device
-    def survey(x, start, n, wide, k, tau, regs, record, room):
+    def count(x, start, n, wide, regs, room):
         lo, hi, above, absent, bad = most, -most, zero, zero, zero
         for piece in range(t.pieces(n)):
             t.load(x, start, n, wide, piece, -infinity, regs)
@@ -108,20 +132,34 @@ def passes(T: Any, team: Team, curve: Any, method: Any) -> Passes:
         bad, above, absent, _ = t.totals(bad, above, absent, zero, room)
         lo, hi = t.extremes(lo, hi, room)
         padded = t.pieces(n) * (team.lanes * held) - n
-        finite = int64(n + padded - above - absent)
+        return bad, above, absent - padded, lo, hi
+
+    @device
+    def judge(n, bad, above, absent, lo, hi, k, tau, record):
+        finite = int64(n - above - absent)
         if not (bad == 0.0 and k >= 0.0 and k <= n and tau > 0.0 and tau < np.inf):
             code = UNDEFINED
         else:
             code = verdict(n, finite, k - above)
         if t.rank() == 0:
             record[MIN], record[MAX] = lo, hi
-            record[ABOVE], record[FINITE_COUNT], record[LEFT] = above, finite, k - above
+            record[LEFT], record[FINITE_COUNT], record[ABOVE] = k - above, finite, above
+            record[KIND], record[FOUND], record[SLOPE] = code, 1.0 if code > MIXED else 0.0, 0.0
+        return code
+
+    @device
+    def survey(x, start, n, wide, k, tau, regs, record, room):
+        bad, above, absent, lo, hi = count(x, start, n, wide, regs, room)
+        code = judge(n, bad, above, absent, lo, hi, k, tau, record)
         t.meet()
         return code
 
     @device
+    def middle(record):
+        return T(0.5 * record[MIN] + 0.5 * record[MAX])
+
+    @device
     def moments(x, start, n, wide, pivot, inv, regs, room):
-        """Sums of z and z^2 over the finite entries, z = (x - pivot)/tau."""
         s, ss = zero, zero
         for piece in range(t.pieces(n)):
             if team.streams:
@@ -160,30 +198,48 @@ def passes(T: Any, team: Team, curve: Any, method: Any) -> Passes:
         return t.totals(m, a, b, w, room)
 
     @device
-    def search(x, start, n, wide, inv, regs, record, room):
-        lead = t.rank() == 0
-        above, finite, left = record[ABOVE], record[FINITE_COUNT], record[LEFT]
-        pivot = T(0.5 * record[MIN] + 0.5 * record[MAX])
-        s, ss = moments(x, start, n, wide, pivot, inv, regs, room)
-        t.meet()
-        if lead:
-            mean = s / finite
-            d = quantile_of_law(mean, ss / finite - mean * mean, finite, left)
-            begin(record, curve, left, finite, float64(pivot), d, inv, method.modelled)
+    def guess(record, s, ss):
+        finite, mean = record[FINITE_COUNT], s / record[FINITE_COUNT]
+        variance = ss / finite - mean * mean
+        return float64(middle(record)), quantile_of_law(mean, variance, finite, record[LEFT])
+
+    @device
+    def first_guess(x, ordered, start, n, wide, above, finite, left, inv, regs, record, room):
+        s, ss = moments(x, start, n, wide, middle(record), inv, regs, room)
+        return guess(record, s, ss)
+
+    first = make_scan(curve, tally) if isinstance(method, Scan) else first_guess
+
+    @device
+    def opening(record, c, d, inv):
+        begin(record, curve, record[LEFT], record[FINITE_COUNT], c, d, inv, method.modelled)
+
+    @device
+    def steer(record, m, a, b, w, inv):
+        sums = m - record[ABOVE], a, b, w
+        found = advance(record, sums, record[LEFT], curve, inv, method.modelled, method.enough)
+        record[FOUND], record[SLOPE] = 1.0 if found else 0.0, w
+
+    @device
+    def seek(x, start, n, wide, inv, regs, record, room):
         while True:
+            m, a, b, w = tally(x, start, n, wide, T(record[C]), inv, T(record[D]), regs, room)
             t.meet()
-            m, a, b, w = tally(
-                x, start, n, wide, T(record[C]), inv, T(record[D]), regs, room
-            )
-            t.meet()
-            if lead:
-                sums = m - above, a, b, w
-                found = advance(record, sums, left, curve, inv, method.modelled, method.enough)
-                record[FOUND] = 1.0 if found else 0.0
+            if t.rank() == 0:
+                steer(record, m, a, b, w, inv)
             t.meet()
             if record[FOUND] == 1.0:
                 break
-        return w
+
+    @device
+    def search(x, ordered, start, n, wide, inv, regs, record, room):
+        above, finite, left = record[ABOVE], record[FINITE_COUNT], record[LEFT]
+        c, d = first(x, ordered, start, n, wide, above, finite, left, inv, regs, record, room)
+        t.meet()
+        if t.rank() == 0:
+            opening(record, c, d, inv)
+        t.meet()
+        seek(x, start, n, wide, inv, regs, record, room)
 
     @device
     def fill(x, start, n, wide, inv, regs, record, out):
@@ -212,16 +268,41 @@ def passes(T: Any, team: Team, curve: Any, method: Any) -> Passes:
                 regs[j] = finite if abs(v) < infinity else top if v > zero else bottom
             t.store(regs, start, n, wide, piece, out)
 
-    return Passes(survey, search, fill, constant)
+    whole = survey, middle, moments, guess, opening, tally, steer, seek, search
+    return Passes(count, judge, *whole, fill, constant)
+
+
+@device
+def keep(record, solution, base):
+    """Write the solution of a row from its record."""
+    code = record[KIND]
+    solution[base + CODE], solution[base + WEIGHT] = code, record[SLOPE]
+    if code > MIXED:
+        end = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
+        solution[base + C], solution[base + D], solution[base + REST] = end, 0.0, 0.0
+        solution[base + TAKEN] = 0.0
+    else:
+        solution[base + C], solution[base + D] = record[C], record[D]
+        solution[base + REST], solution[base + TAKEN] = record[REST], record[PASSES]
+
+
+def in_order(rows: Rows, method: Any) -> Buffer:
+    """What `make_solve` takes for `ordered`."""
+    return descending(rows) if isinstance(method, Scan) else rows.nothing
 
 
 @made_once
 def make_solve(T: Any, team: Team, curve: Any, method: Any, writes: bool, keeps: bool) -> Kernel:
-    """Solve every row: p to `out` if it `writes`, the thresholds to `solution` if it `keeps`."""
+    """Solve every row: p to `out` if it `writes`, the thresholds to `solution` if it `keeps`.
+
+    `ordered` are the rows once more, sorted, where the method asks for that (`in_order`).
+    """
     t, do = tools(T, team), passes(T, team, curve, method)
     rows_of_block, held = team.rows, team.held
 
-    def solve(x, rows, n, wide, ks, k_all, k_per_row, taus, tau_all, tau_per_row, out, solution):
+    def solve(
+        x, ordered, rows, n, wide, ks, k_all, k_per_row, taus, tau_all, tau_per_row, out, solution
+    ):
         regs = cuda.local.array(held, T)
         records = cuda.shared.array((rows_of_block, RECORD), float64)
         room = cuda.shared.array(ROOM, float64)
@@ -232,27 +313,18 @@ def make_solve(T: Any, team: Team, curve: Any, method: Any, writes: bool, keeps:
         k = argument(ks, k_all, k_per_row, row)
         tau = argument(taus, tau_all, tau_per_row, row)
         code = do.survey(x, start, n, wide, k, tau, regs, record, room)
-        weight = 0.0
         if code > MIXED:
             if writes:
                 do.constant(x, start, n, wide, code, k, regs, record, out)
         else:
             inv = inverse_temperature_of(tau, T(1))
-            weight = do.search(x, start, n, wide, inv, regs, record, room)
+            do.search(x, ordered, start, n, wide, inv, regs, record, room)
             if writes:
                 do.fill(x, start, n, wide, inv, regs, record, out)
         if keeps and t.rank() == 0:
-            base = row * SOLUTION
-            solution[base + CODE], solution[base + WEIGHT] = code, weight
-            if code > MIXED:
-                end = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
-                solution[base + C], solution[base + D], solution[base + REST] = end, 0.0, 0.0
-                solution[base + TAKEN] = 0.0
-            else:
-                solution[base + C], solution[base + D] = record[C], record[D]
-                solution[base + REST], solution[base + TAKEN] = record[REST], record[PASSES]
+            keep(record, solution, row * SOLUTION)
 
     numbers, real = pointer_to(np.float64), pointer_to(T)
     per_row = (numbers, float64, int32)
-    arguments = (real, int64, int64, int32, *per_row, *per_row, real, numbers)
+    arguments = (real, real, int64, int64, int32, *per_row, *per_row, real, numbers)
     return Kernel(solve, arguments, team.threads)

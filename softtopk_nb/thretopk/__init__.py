@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _arrays, _operator, _schedule, _threshold
-from .._threshold.curves import CURVES, Entmax, UserCurve, kernel_for
+from .._threshold.curves import CURVES, Entmax, kernel_for
 from .._threshold.rows import METHODS
 from .._threshold.scan import SCANNED
 from . import long as _long
 from . import rows as _rows
-from .curve import Curve
+from .curve import Curve, check_integral
 
 __all__ = ["Curve", "thretopk"]
 
@@ -139,10 +139,7 @@ class ThreTopK(_operator.Differentiable):
             )
         call = self._check(x, k, temperature, axis, largest, where, None, options)
         curve = call.plan.curve
-        if isinstance(curve, UserCurve) and curve.integral is None:
-            raise ValueError(
-                f"curve {call.plan.name!r} has no antiderivative; give Curve an integral=..."
-            )
+        check_integral(curve, call.plan.name)
         rows = call.rows
         solution = self._solve(rows, call.plan, np.empty((len(rows.x), 0), rows.x.dtype))
         phi = np.empty(len(rows.x))

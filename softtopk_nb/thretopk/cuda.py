@@ -6,38 +6,142 @@ from typing import Any
 
 import numpy as np
 
-from .._device import Buffer, Rows
+from .._device import Argument, Buffer, Rows
 from .._launch import choose
-from .._threshold.cuda import make_solve
+from .._team import Team
+from .._threshold.cuda import in_order, make_solve
+from .._threshold.cuda_long import is_long
+from .._threshold.cuda_long import solve as solve_long
 from .._threshold.rows import SOLUTION
+from . import cuda_long
+from .cuda_rows import THREADS, make_potential, make_pull, make_push, make_threshold
+from .curve import check_integral
 
-__all__ = ["linearize", "value"]
+__all__ = ["linearize", "potential", "pull", "push", "threshold", "value"]
 
 
-def _solve(rows: Rows, plan: Any, out: Buffer, solution: Buffer, writes: bool, keeps: bool) -> None:
-    team = choose(rows.n, rows.dtype)
+def _solve(rows: Rows, plan: Any, out: Buffer | None, solution: Buffer | None) -> None:
+    """Write p to `out` and the solutions to `solution`, if wanted."""
+    if is_long(rows, plan.method):
+        solve_long(rows, plan.curve, plan.method, out, solution)
+        return
+    team, writes, keeps = choose(rows.n, rows.dtype), out is not None, solution is not None
     kernel = make_solve(rows.dtype, team, plan.curve, plan.method, writes, keeps)
+    ordered = in_order(rows, plan.method)
     kernel(
+        team.blocks(rows.rows),
+        rows.stream,
+        rows.x.pointer,
+        ordered.pointer,
+        rows.rows,
+        rows.n,
+        rows.wide(*([out] if out else [])),
+        *rows.k,
+        *rows.temperature,
+        (out or rows.nothing).pointer,
+        (solution or rows.nothing).pointer,
+    )
+
+
+def _solution(rows: Rows, plan: Any, out: Buffer | None) -> Buffer:
+    solution = rows.empty(rows.rows * SOLUTION, np.float64)
+    _solve(rows, plan, out, solution)
+    return solution
+
+
+def value(rows: Rows, plan: Any, out: Buffer) -> None:
+    """Write p."""
+    _solve(rows, plan, out, None)
+
+
+def linearize(rows: Rows, plan: Any, out: Buffer) -> Buffer:
+    """Write p; returns the solutions, which the derivatives need."""
+    return _solution(rows, plan, out)
+
+
+def push(
+    rows: Rows, plan: Any, state: Buffer, dx: Buffer, dk: Argument, dtau: Argument, dp: Buffer
+) -> None:
+    """Write dp along (dx, dk, dtau)."""
+    if is_long(rows, plan.method):
+        cuda_long.push(rows, plan.curve, state, dx, dk, dtau, dp)
+        return
+    team = choose(rows.n, rows.dtype)
+    make_push(rows.dtype, team, plan.curve)(
         team.blocks(rows.rows),
         rows.stream,
         rows.x.pointer,
         rows.rows,
         rows.n,
-        rows.wide(out),
-        *rows.k,
+        rows.wide(dx, dp),
         *rows.temperature,
-        out.pointer,
-        solution.pointer,
+        state.pointer,
+        dx.pointer,
+        *dk,
+        *dtau,
+        dp.pointer,
     )
 
 
-def value(rows: Rows, plan: Any, out: Buffer) -> None:
-    """Write p."""
-    _solve(rows, plan, out, rows.nothing, True, False)
+def pull(
+    rows: Rows, plan: Any, state: Buffer, g: Buffer, gx: Buffer, gk: Buffer, gtau: Buffer
+) -> None:
+    """Write the gradients of <g, p>."""
+    if is_long(rows, plan.method):
+        cuda_long.pull(rows, plan.curve, state, g, gx, gk, gtau)
+        return
+    team = choose(rows.n, rows.dtype)
+    make_pull(rows.dtype, team, plan.curve)(
+        team.blocks(rows.rows),
+        rows.stream,
+        rows.x.pointer,
+        rows.rows,
+        rows.n,
+        rows.wide(g, gx),
+        *rows.temperature,
+        state.pointer,
+        g.pointer,
+        gx.pointer,
+        gk.pointer,
+        gtau.pointer,
+    )
 
 
-def linearize(rows: Rows, plan: Any, out: Buffer) -> Buffer:
-    """Write p; returns the solutions, which the derivatives need."""
-    solution = rows.empty(rows.rows * SOLUTION, np.float64)
-    _solve(rows, plan, out, solution, True, True)
-    return solution
+def _for_one_pass(team: Team) -> Team:
+    """A team that reads a row once need not hold it."""
+    return team._replace(held=16, streams=True) if team.held > 16 else team
+
+
+def potential(rows: Rows, plan: Any, out: Buffer) -> None:
+    """Write phi, one number for each row."""
+    check_integral(plan.curve, plan.name)
+    solution = _solution(rows, plan, None)
+    if is_long(rows, plan.method):
+        cuda_long.potential(rows, plan.curve, solution, out)
+        return
+    team = _for_one_pass(choose(rows.n, rows.dtype))
+    make_potential(rows.dtype, team, plan.curve)(
+        team.blocks(rows.rows),
+        rows.stream,
+        rows.x.pointer,
+        rows.rows,
+        rows.n,
+        rows.wide(),
+        *rows.k,
+        *rows.temperature,
+        solution.pointer,
+        out.pointer,
+    )
+
+
+def threshold(rows: Rows, plan: Any, out: Buffer) -> None:
+    """Write lambda, one number for each row."""
+    solution = _solution(rows, plan, None)
+    make_threshold()(
+        -(-rows.rows // THREADS),
+        rows.stream,
+        rows.rows,
+        *rows.temperature,
+        solution.pointer,
+        out.pointer,
+    )

@@ -12,7 +12,7 @@ from numba.core.dispatcher import Dispatcher
 
 from .._threshold.curves import UserCurve
 
-__all__ = ["Curve"]
+__all__ = ["Curve", "check_integral"]
 
 # Where a curve is looked at before it is accepted.
 _PROBES = (-30.0, -3.0, -1.0, -0.5, 0.0, 0.25, 1.0, 2.0, 10.0, 30.0)
@@ -81,6 +81,12 @@ class Curve:
 
     def __repr__(self) -> str:
         return f"Curve({self.name!r})"
+
+
+def check_integral(curve: Any, name: str) -> None:
+    """Raise unless the curve can have a potential."""
+    if isinstance(curve, UserCurve) and curve.integral is None:
+        raise ValueError(f"curve {name!r} has no antiderivative; give Curve an integral=...")
 
 
 def _compiled(function: Any) -> Any:

@@ -14,7 +14,56 @@ from .._threshold.curves import excess, split
 from .._threshold.rows import CODE
 from .._threshold.solver import BLOCK, REST, C, D, inverse_temperature
 
-__all__ = ["moments", "potential", "pull", "push", "smoothed_sum", "spread"]
+__all__ = [
+    "centre",
+    "moments",
+    "potential",
+    "pull",
+    "push",
+    "smoothed",
+    "smoothed_sum",
+    "spread",
+    "tangent",
+    "weights",
+]
+
+
+@scalar
+def weights(curve, t):
+    """(w, w t) with w = f'(t)."""
+    T = type(t)
+    _, _, _, w = split(curve, t)
+    # A saturated entry may lie infinitely many temperatures away: 0 * inf is not 0.
+    return w, w * t if w > T(0) else T(0)
+
+
+@scalar
+def tangent(curve, t, v, inv, mean, dtau):
+    """(w/tau) (v - t dtau - mean): Theorem thm-jacobian, Theorem thm-derivatives-k-tau."""
+    T = type(t)
+    _, _, _, w = split(curve, t)
+    move = v - mean
+    if dtau != T(0) and w > T(0):
+        move -= t * dtau
+    return w * inv * move
+
+
+@scalar
+def centre(w0, moved):
+    """How far the threshold moves where the entries move the sum of p by `moved`/tau."""
+    # All weights zero: every entry is saturated, and nothing moves.
+    return moved / w0 if w0 > 0.0 else 0.0
+
+
+@scalar
+def smoothed(curve, value, tau, c, d):
+    """(tau F(t) - tau max(t, 0), the entry itself if t >= 0 else 0, whether t >= 0).
+
+    Above 0, tau F(t) + lambda is x and a tail: sums of t would only have to be taken back.
+    """
+    t = (value - c) / tau - d
+    upper = t >= 0.0
+    return tau * excess(curve, t), value if upper else 0.0, upper
 
 
 @summing
@@ -27,10 +76,7 @@ def moments(x, v, c, inv, d, curve):
         vs = v[start : start + BLOCK]
         s0 = sv = st = svt = T(0)
         for i in range(xs.shape[0]):
-            t = (xs[i] - c) * inv - d
-            _, _, _, w = split(curve, t)
-            # A saturated entry may lie infinitely many temperatures away: 0 * inf is not 0.
-            wti = w * t if w > T(0) else T(0)
+            w, wti = weights(curve, (xs[i] - c) * inv - d)
             s0 += w
             sv += w * vs[i]
             st += wti
@@ -44,16 +90,11 @@ def moments(x, v, c, inv, d, curve):
 
 @summing
 def spread(x, v, c, inv, d, curve, mean, dtau, out):
-    """Write (w/tau) (v - t dtau - mean): Theorem thm-jacobian, Theorem thm-derivatives-k-tau."""
+    """Write the tangent of each entry."""
     T = x.dtype.type
     mean, dtau = T(mean), T(dtau)
     for i in range(x.shape[0]):
-        t = (x[i] - c) * inv - d
-        _, _, _, w = split(curve, t)
-        move = v[i] - mean
-        if dtau != T(0) and w > T(0):
-            move -= t * dtau
-        out[i] = w * inv * move
+        out[i] = tangent(curve, (x[i] - c) * inv - d, v[i], inv, mean, dtau)
 
 
 @kernel
@@ -71,8 +112,7 @@ def push(lo, hi, x, tau, curve, solution, v, dk, dtau, out):
         c, d = T(answer[C]), T(answer[D])
         xs, vs = present_part(entries, v[i], code)
         w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve)
-        # All weights zero: every entry is saturated, and nothing moves.
-        mean = (wv - dtau[i] * wt - dk[i] / inv) / w0 if w0 > 0.0 else 0.0
+        mean = centre(w0, wv - dtau[i] * wt - dk[i] / inv)
         target = vs if code == MIXED else dp
         spread(xs, vs, c, inv, d, curve, mean, dtau[i], target)
         if code == MIXED:
@@ -98,7 +138,7 @@ def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau):
         c, d = T(answer[C]), T(answer[D])
         xs, gs = present_part(entries, g[i], code)
         w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve)
-        mean = wg / w0 if w0 > 0.0 else 0.0
+        mean = centre(w0, wg)
         gk[i], gtau[i] = mean, -inv * (wgt - mean * wt)
         target = gs if code == MIXED else gradient
         spread(xs, gs, c, inv, d, curve, mean, 0.0, target)
@@ -108,18 +148,14 @@ def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau):
 
 @scalar
 def smoothed_sum(x, tau, curve, c, d):
-    """Sum of tau F(t) over the finite entries, plus lambda where t >= 0; and how often that is.
-
-    Above 0, tau F(t) + lambda is x and a tail: sums of t would only have to be taken back.
-    """
+    """Sum of tau F(t) over the finite entries, plus lambda where t >= 0; and how often that is."""
     total, above = 0.0, 0
     for i in range(x.shape[0]):
         if np.isfinite(x[i]):
-            t = (np.float64(x[i]) - c) / tau - d
-            total += tau * excess(curve, t)
-            if t >= 0.0:
-                total += x[i]
-                above += 1
+            tail, whole, upper = smoothed(curve, np.float64(x[i]), tau, c, d)
+            total += tail
+            total += whole
+            above += upper
     return total, above
 
 

@@ -1,0 +1,326 @@
+"""The threshold of long rows on a device: each row in parts, each part with a block of its own.
+
+Every pass over the rows is one launch, and nothing waits for another block: each block writes the
+sums over its part, and in the next launch every block of the row adds all of them, in their order,
+and takes the same step from them. The first writes down where that led. What a block reads is never
+what another one writes in the same launch: records and sums lie in memory twice, and take turns.
+
+How many launches there are does not depend on the data. Once a threshold is found, those that are
+left return at once; should it not be found, a last one goes on with a block for each row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import float64, int32, int64
+
+from .._cuda import cuda, device
+from .._device import Buffer, Rows
+from .._launch import Kernel, choose, pointer_to
+from .._rows import MIXED
+from .._team import ROOM, Team, argument, made_once, tools
+from .cuda import FOUND, KIND, RECORD, keep, passes
+from .rows import SOLUTION, Scan
+from .solver import C, D, inverse_temperature_of
+
+__all__ = ["LONG", "SUMS", "Parts", "Place", "is_long", "make_place", "parts_of", "solve"]
+
+LONG = 1 << 18  # entries: shorter rows have one block
+PIECES = 2  # times that a block fills its registers, at least
+MOST = 1024  # parts of a row: more of them take longer to add up than they save
+
+SUMS = 5  # numbers that a block leaves for the next launch
+ROUNDS = 12  # passes that a search guided by a model gets before one block is left with the row
+MORE_ROUNDS = 40  # what bisection gets
+
+
+def is_long(rows: Rows, method: Any) -> bool:
+    """Whether the rows go in parts: from their length, never from how many there are."""
+    return rows.n >= LONG and not isinstance(method, Scan)
+
+
+class Parts(NamedTuple):
+    """How a row is cut, by its length and type."""
+
+    team: Team
+    count: int
+    length: int
+
+
+def parts_of(rows: Rows) -> Parts:
+    """How the rows are cut."""
+    team = choose(rows.n, rows.dtype)
+    piece = team.lanes * team.held
+    pieces = -(-rows.n // piece)
+    each = max(PIECES, -(-pieces // MOST))
+    return Parts(team, -(-pieces // each), each * piece)
+
+
+class Place(NamedTuple):
+    """Which part of which row a block has, and what it takes over from the launch before."""
+
+    #: part(n, parts, length) -> (row, part, where it starts in x, entries)
+    part: Any
+    #: leave(sums, row, parts, part, a, b, c, d, e): writes the sums over a part
+    leave: Any
+    #: gather(sums, row, parts, room) -> a, b, c and d, added over all parts
+    gather: Any
+    #: extremes(sums, row, parts, room) -> the smallest d and the largest e
+    extremes: Any
+    #: fetch(records, row, record), hand_on(record, row, records): between memory and the block
+    fetch: Any
+    hand_on: Any
+
+
+@made_once
+def make_place(T: Any, team: Team) -> Place:
+    """What the blocks of a launch have in common."""
+    t = tools(T, team)
+    lanes = team.lanes
+
+    @device
+    def part(n, parts, length):
+        row, j = int64(cuda.blockIdx.x) // parts, int64(cuda.blockIdx.x) % parts
+        return row, j, row * n + j * length, min(length, n - j * length)
+
+    @device
+    def leave(sums, row, parts, part, a, b, c, d, e):
+        if t.rank() == 0:
+            at = (row * parts + part) * SUMS
+            sums[at], sums[at + 1], sums[at + 2], sums[at + 3], sums[at + 4] = a, b, c, d, e
+
+    @device
+    def gather(sums, row, parts, room):
+        a, b, c, d = 0.0, 0.0, 0.0, 0.0
+        for j in range(t.rank(), parts, lanes):
+            at = (row * parts + j) * SUMS
+            a += sums[at]
+            b += sums[at + 1]
+            c += sums[at + 2]
+            d += sums[at + 3]
+        return t.totals(a, b, c, d, room)
+
+    @device
+    def extremes(sums, row, parts, room):
+        lo, hi = T(np.inf), T(-np.inf)
+        for j in range(t.rank(), parts, lanes):
+            at = (row * parts + j) * SUMS
+            lo, hi = min(lo, T(sums[at + 3])), max(hi, T(sums[at + 4]))
+        return t.extremes(lo, hi, room)
+
+    @device
+    def fetch(records, row, record):
+        if t.rank() < RECORD:
+            record[t.rank()] = records[row * RECORD + t.rank()]
+        t.meet()
+
+    @device
+    def hand_on(record, row, records):
+        t.meet()
+        if t.rank() < RECORD:
+            records[row * RECORD + t.rank()] = record[t.rank()]
+
+    return Place(part, leave, gather, extremes, fetch, hand_on)
+
+
+class _Launches(NamedTuple):
+    """The kernels of a search, of the same arguments.
+
+    These are x, n, wide, parts, length, k and temperature, then the records and sums that the
+    launch before left and those that this one leaves.
+    """
+
+    survey: Kernel  # counts entries
+    measure: Kernel  # moments about the middle
+    open: Kernel  # first pass
+    turn: Kernel  # another pass
+
+
+@made_once
+def _make_launches(T: Any, team: Team, curve: Any, method: Any) -> _Launches:
+    t, do, place = tools(T, team), passes(T, team, curve, method), make_place(T, team)
+    held, one = team.held, T(1)
+
+    def survey(
+        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
+        records, sums, new_records, new_sums,
+    ):  # fmt: skip
+        regs = cuda.local.array(held, T)
+        room = cuda.shared.array(ROOM, float64)
+        row, part, start, size = place.part(n, parts, length)
+        bad, above, absent, lo, hi = do.count(x, start, size, wide, regs, room)
+        place.leave(new_sums, row, parts, part, bad, above, absent, lo, hi)
+
+    def measure(
+        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
+        records, sums, new_records, new_sums,
+    ):  # fmt: skip
+        regs = cuda.local.array(held, T)
+        room = cuda.shared.array(ROOM, float64)
+        record = cuda.shared.array(RECORD, float64)
+        row, part, start, size = place.part(n, parts, length)
+        k = argument(ks, k_all, k_per_row, row)
+        tau = argument(taus, tau_all, tau_per_row, row)
+        bad, above, absent, _ = place.gather(sums, row, parts, room)
+        lo, hi = place.extremes(sums, row, parts, room)
+        code = do.judge(n, bad, above, absent, lo, hi, k, tau, record)
+        t.meet()
+        if code <= MIXED:
+            inv = inverse_temperature_of(tau, one)
+            s, ss = do.moments(x, start, size, wide, do.middle(record), inv, regs, room)
+            place.leave(new_sums, row, parts, part, s, ss, 0.0, 0.0, 0.0)
+        if part == 0:
+            place.hand_on(record, row, new_records)
+
+    def open_search(
+        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
+        records, sums, new_records, new_sums,
+    ):  # fmt: skip
+        regs = cuda.local.array(held, T)
+        room = cuda.shared.array(ROOM, float64)
+        record = cuda.shared.array(RECORD, float64)
+        row, part, start, size = place.part(n, parts, length)
+        place.fetch(records, row, record)
+        if record[KIND] <= MIXED:
+            inv = inverse_temperature_of(argument(taus, tau_all, tau_per_row, row), one)
+            s, ss, _, _ = place.gather(sums, row, parts, room)
+            if t.rank() == 0:
+                c, d = do.guess(record, s, ss)
+                do.opening(record, c, d, inv)
+            t.meet()
+            c, d = T(record[C]), T(record[D])
+            m, a, b, w = do.tally(x, start, size, wide, c, inv, d, regs, room)
+            place.leave(new_sums, row, parts, part, m, a, b, w, 0.0)
+        if part == 0:
+            place.hand_on(record, row, new_records)
+
+    def turn(
+        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
+        records, sums, new_records, new_sums,
+    ):  # fmt: skip
+        regs = cuda.local.array(held, T)
+        room = cuda.shared.array(ROOM, float64)
+        record = cuda.shared.array(RECORD, float64)
+        row, part, start, size = place.part(n, parts, length)
+        place.fetch(records, row, record)
+        searching = record[FOUND] == 0.0
+        if searching:
+            inv = inverse_temperature_of(argument(taus, tau_all, tau_per_row, row), one)
+            m, a, b, w = place.gather(sums, row, parts, room)
+            if t.rank() == 0:
+                do.steer(record, m, a, b, w, inv)
+            t.meet()
+            if record[FOUND] == 0.0:
+                c, d = T(record[C]), T(record[D])
+                m, a, b, w = do.tally(x, start, size, wide, c, inv, d, regs, room)
+                place.leave(new_sums, row, parts, part, m, a, b, w, 0.0)
+        if part == 0:
+            place.hand_on(record, row, new_records)
+
+    numbers, real = pointer_to(np.float64), pointer_to(T)
+    per_row = (numbers, float64, int32)
+    shape = (int64, int32, int64, int64)
+    arguments = (real, *shape, *per_row, *per_row, numbers, numbers, numbers, numbers)
+    made = (Kernel(f, arguments, team.threads) for f in (survey, measure, open_search, turn))
+    return _Launches(*made)
+
+
+@made_once
+def _make_finish(T: Any, team: Team, curve: Any, method: Any, keeps: bool) -> Kernel:
+    """A block for each row: goes on to the end where it has to; the solution, if it `keeps`."""
+    t, do, place = tools(T, team), passes(T, team, curve, method), make_place(T, team)
+    held, one = team.held, T(1)
+
+    def finish(
+        x, n, wide, parts, taus, tau_all, tau_per_row, records, sums, new_records, solution
+    ):  # fmt: skip
+        regs = cuda.local.array(held, T)
+        room = cuda.shared.array(ROOM, float64)
+        record = cuda.shared.array(RECORD, float64)
+        row = int64(cuda.blockIdx.x)
+        place.fetch(records, row, record)
+        searching = record[FOUND] == 0.0
+        if searching:
+            inv = inverse_temperature_of(argument(taus, tau_all, tau_per_row, row), one)
+            m, a, b, w = place.gather(sums, row, parts, room)
+            if t.rank() == 0:
+                do.steer(record, m, a, b, w, inv)
+            t.meet()
+            if record[FOUND] == 0.0:
+                do.seek(x, row * n, n, wide, inv, regs, record, room)
+        place.hand_on(record, row, new_records)
+        if keeps and t.rank() == 0:
+            keep(record, solution, row * SOLUTION)
+
+    numbers, real = pointer_to(np.float64), pointer_to(T)
+    arguments = (real, int64, int32, int64, numbers, float64, int32, *(numbers,) * 4)
+    return Kernel(finish, arguments, team.threads)
+
+
+@made_once
+def _make_fill(T: Any, team: Team, curve: Any, method: Any) -> Kernel:
+    """Write p, part by part."""
+    do, place = passes(T, team, curve, method), make_place(T, team)
+    held, one = team.held, T(1)
+
+    def fill(
+        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row, records, out
+    ):  # fmt: skip
+        regs = cuda.local.array(held, T)
+        record = cuda.shared.array(RECORD, float64)
+        row, _, start, size = place.part(n, parts, length)
+        place.fetch(records, row, record)
+        if record[KIND] <= MIXED:
+            inv = inverse_temperature_of(argument(taus, tau_all, tau_per_row, row), one)
+            do.fill(x, start, size, wide, inv, regs, record, out)
+        else:
+            k = argument(ks, k_all, k_per_row, row)
+            do.constant(x, start, size, wide, record[KIND], k, regs, record, out)
+
+    numbers, real = pointer_to(np.float64), pointer_to(T)
+    per_row = (numbers, float64, int32)
+    arguments = (real, int64, int32, int64, int64, *per_row, *per_row, numbers, real)
+    return Kernel(fill, arguments, team.threads)
+
+
+def rounds_of(n: int, method: Any) -> int:
+    """How many passes are launched; the longer the row, the less one block should do alone."""
+    return (ROUNDS if method.modelled else MORE_ROUNDS) + (n // LONG).bit_length()
+
+
+def solve(rows: Rows, curve: Any, method: Any, out: Buffer | None, solution: Buffer | None) -> None:
+    """As the kernel of `cuda.make_solve`: p to `out` and thresholds to `solution`, if wanted."""
+    team, count, length = parts_of(rows)
+    made = _make_launches(rows.dtype, team, curve, method)
+    wide = rows.wide() if out is None else rows.wide(out)
+    row = rows.x.pointer, rows.n, wide, count
+    numbers = *rows.k, *rows.temperature
+    records, new_records = (rows.empty(rows.rows * RECORD, np.float64) for _ in range(2))
+    sums, new_sums = (rows.empty(rows.rows * count * SUMS, np.float64) for _ in range(2))
+    turns = [made.turn] * rounds_of(rows.n, method)
+    for kernel in (made.survey, made.measure, made.open, *turns):
+        memory = (buffer.pointer for buffer in (records, sums, new_records, new_sums))
+        kernel(rows.rows * count, rows.stream, *row, length, *numbers, *memory)
+        records, sums, new_records, new_sums = new_records, new_sums, records, sums
+    _make_finish(rows.dtype, team, curve, method, solution is not None)(
+        rows.rows,
+        rows.stream,
+        *row,
+        *rows.temperature,
+        records.pointer,
+        sums.pointer,
+        new_records.pointer,
+        (solution or rows.nothing).pointer,
+    )
+    if out is not None:
+        _make_fill(rows.dtype, team, curve, method)(
+            rows.rows * count,
+            rows.stream,
+            *row,
+            length,
+            *numbers,
+            new_records.pointer,
+            out.pointer,
+        )
