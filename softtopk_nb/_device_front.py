@@ -16,7 +16,7 @@ import numpy as np
 
 from . import _arguments, _arrays
 from ._device import Argument, Buffer, Rows
-from ._kinds import Kind, View, buffer_of, kind_of, nothing, view_of
+from ._kinds import Kind, View, buffer_of, dense, kind_of, nothing, view_of
 from ._layout import DIMS, copy, new_buffer, sum_to
 
 __all__ = [
@@ -98,14 +98,7 @@ def _broadcast(view: View, shape: tuple[int, ...], name: str) -> View:
 def _rows_view(given: Given, buffer: Buffer, dtype: Any) -> View:
     """Rows in memory of their own, seen with x's axes in the order of `as_rows`."""
     shape = (*given.batch, given.shape[given.axis])
-    strides = []
-    step = 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= n
-    return View(
-        buffer.address, shape, tuple(reversed(strides)), np.dtype(dtype), True, buffer.owner
-    )
+    return View(buffer.address, shape, dense(shape), np.dtype(dtype), True, buffer.owner)
 
 
 def _elsewhere(value: Any, name: str) -> TypeError:
@@ -181,19 +174,10 @@ def _per_row(
         made = new_buffer(given.kind, stretched.size, np.float64)
         whole = View(made.address, (stretched.size,), (1,), np.dtype(np.float64), True, made.owner)
         flat = stretched if given.batch else stretched._replace(shape=(1,), strides=(0,))
-        target = whole._replace(shape=flat.shape, strides=_dense(flat.shape))
+        target = whole._replace(shape=flat.shape, strides=dense(flat.shape))
         copy(given.kind.stream, flat, target)
         return Argument(made.pointer, 0.0, 1), view.shape, made.owner
     return Argument(buffer_of(stretched).pointer, 0.0, 1), view.shape, view.owner
-
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    steps = []
-    step = 1
-    for n in reversed(shape):
-        steps.append(step)
-        step *= n
-    return tuple(reversed(steps))
 
 
 def _real_dtype(value: Any, name: str, kinds: str, expected: str) -> None:
@@ -311,20 +295,12 @@ class Target:
         return self.array
 
 
-def give_back(given: Given, rows: Buffer) -> Any:
-    """Rows in scratch memory as an array of x's shape, type and kind."""
-    array = given.kind.empty(given.shape, given.dtype)
-    target = as_rows(view_of(array, "out"), given.axis)
-    copy(given.kind.stream, _rows_view(given, rows, given.compute), target)
-    return array
-
-
 def give_back_batch(given: Given, values: Buffer, sign: int = 1) -> Any:
     """One number for each row, float64 in scratch memory, as an array of the batch shape."""
     array = given.kind.empty(given.batch, given.dtype)
     target = view_of(array, "out")
     source = View(
-        values.address, target.shape, _dense(target.shape), np.dtype(np.float64), True, values.owner
+        values.address, target.shape, dense(target.shape), np.dtype(np.float64), True, values.owner
     )
     copy(given.kind.stream, source, target, sign=sign)
     return array

@@ -20,7 +20,7 @@ import numpy as np
 from ._cuda import SIMULATED, cuda
 from ._device import Buffer
 
-__all__ = ["Kind", "View", "buffer_of", "kind_of", "nothing", "view_of"]
+__all__ = ["Kind", "View", "buffer_of", "dense", "kind_of", "nothing", "view_of"]
 
 
 class View(NamedTuple):
@@ -147,7 +147,7 @@ def view_of(x: Any, name: str) -> View:
     address, read_only = interface["data"]
     strides = interface.get("strides")
     if strides is None:
-        strides = _contiguous_strides(shape)
+        strides = dense(shape)
     elif any(s % dtype.itemsize for s in strides):
         raise TypeError(f"{name} has strides {strides}; expected multiples of {dtype.itemsize}")
     else:
@@ -159,13 +159,14 @@ def _from_dlpack(x: Any) -> View:
     from cuda.core.utils import StridedMemoryView
 
     seen = StridedMemoryView.from_dlpack(x, stream_ptr=-1)  # on its stream: nothing to wait for
-    strides = seen.strides if seen.strides is not None else _contiguous_strides(seen.shape)
+    strides = seen.strides if seen.strides is not None else dense(seen.shape)
     return View(
         seen.ptr, tuple(seen.shape), tuple(strides), np.dtype(seen.dtype), not seen.readonly, seen
     )
 
 
-def _contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of entries that lie one after the other."""
     strides = []
     step = 1
     for n in reversed(shape):
