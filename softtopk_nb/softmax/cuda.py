@@ -65,9 +65,7 @@ def push(rows: Rows, f: str, record: Buffer, dx: Buffer, dtau: Argument, moved: 
     )
 
 
-def pull(
-    rows: Rows, f: str, record: Buffer, g: Any, gx: Buffer, gtau: Buffer
-) -> None:
+def pull(rows: Rows, f: str, record: Buffer, g: Any, gx: Buffer, gtau: Buffer) -> None:
     """Write the gradients; for logsumexp, g is one number a row."""
     team = choose(rows.n, rows.dtype)
     sums = f == "logsumexp"
