@@ -235,6 +235,20 @@ def _quantile_entmax(curve, u):
 
 
 @scalar
+def _quantile_normal(curve, u):
+    # Newton on log Phi, which is concave: from the left it climbs to the root and never passes
+    # it. Phi(t) <= e^(-t^2/2)/2 says where to begin.
+    share = u if u < 0.5 else 1.0 - u
+    t = -math.sqrt(-2.0 * math.log(2.0 * share))
+    for _ in range(6):
+        tail, density = normal_tail(-t)
+        if not (tail > 0.0 and density > 0.0):
+            break
+        t = min(0.0, t + math.log(share / tail) * tail / density)
+    return t if u < 0.5 else -t
+
+
+@scalar
 def _cdf(curve, t):
     u, a, b, _ = split(curve, t)
     return u - a + b
@@ -269,7 +283,7 @@ _TRAITS: dict[type, _Traits] = {
     Sigmoid: _Traits(_split_sigmoid, _excess_sigmoid, _quantile_sigmoid),
     Laplace: _Traits(_split_laplace, _excess_laplace, _quantile_laplace),
     Clip: _Traits(_split_clip, _excess_clip, _quantile_clip),
-    Normal: _Traits(_split_normal, _excess_normal, _quantile_search),
+    Normal: _Traits(_split_normal, _excess_normal, _quantile_normal),
     Entmax: _Traits(_split_entmax, _excess_entmax, _quantile_entmax),
     UserCurve: _Traits(_split_user, _excess_user, _quantile_search),
 }
