@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from .._compile import scalar, summing
-from .._scalars import exp_neg, limits, quotient
+from .._scalars import circular, exp_neg, limits, quotient
 
 __all__ = [
     "CORE",
@@ -160,7 +160,7 @@ def gather(x, c, inv, d, cut, work, sums, core):
 def node(j, size):
     """|u|^2 and sin theta of the j-th of `size` nodes, from theta = 0 on."""
     half = math.pi * j / size
-    return 4.0 * math.sin(half) ** 2, math.sin(2.0 * half)
+    return 4.0 * circular(half)[1] ** 2, circular(2.0 * half)[1]
 
 
 @scalar
@@ -212,7 +212,8 @@ def node_weight(j, size, square, sine, order, turns, sums):
         angle += power_i * (below - above) / (m + 1)
         power_r, power_i = power_i * ui - power_r * ur, -(power_r * ui + power_i * ur)
     scale = math.exp(log_modulus) * (1.0 if j == 0 else 2.0)
-    return scale * math.cos(angle), scale * math.sin(angle)
+    cosine, sine = circular(angle)
+    return scale * cosine, scale * sine
 
 
 @scalar

@@ -1,0 +1,102 @@
+"""GradTopK on a device: what the operator asks of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .._device import Argument, Buffer, Rows
+from .cuda_nodes import choose_whole
+from .cuda_tangent import make_push
+from .cuda_value import make_solve
+from .rows import SOLUTION
+
+__all__ = ["linearize", "potential", "pull", "push", "value"]
+
+
+MOVERS = 256  # threads of a block: more do not leave each the registers that a tangent takes
+
+
+def enough(n: int) -> float:
+    """As `GradTopK._tilt`, by powers of 2: a kernel serves rows of many lengths."""
+    return min(0.02, 2.0 ** (-0.25 * n.bit_length()))
+
+
+def _solve(rows: Rows, out: Buffer, solution: Buffer, phi: Buffer) -> None:
+    team = choose_whole(rows.n, rows.dtype)
+    writes, keeps = phi is rows.nothing, solution is not rows.nothing
+    kernel = make_solve(rows.dtype, team, enough(rows.n), writes, keeps)
+    kernel(
+        team.blocks(rows.rows),
+        rows.stream,
+        rows.x.pointer,
+        rows.rows,
+        rows.n,
+        rows.wide(out),
+        *rows.k,
+        *rows.temperature,
+        out.pointer,
+        solution.pointer,
+        phi.pointer,
+    )
+
+
+def _check(method: str) -> None:
+    if method not in ("auto", "contour"):
+        raise ValueError(
+            f"method {method!r} runs on the CPU only; expected 'auto' or 'contour' on a device"
+        )
+
+
+def value(rows: Rows, plan: Any, out: Buffer) -> None:
+    """Write p."""
+    _check(plan)
+    _solve(rows, out, rows.nothing, rows.nothing)
+
+
+def linearize(rows: Rows, plan: Any, out: Buffer) -> Buffer:
+    """Write p; returns the solutions, which the derivatives need."""
+    _check(plan)
+    solution = rows.empty(rows.rows * SOLUTION, np.float64)
+    _solve(rows, out, solution, rows.nothing)
+    return solution
+
+
+def potential(rows: Rows, plan: Any, out: Buffer) -> None:
+    """Write phi, one number for each row, whatever the method."""
+    _solve(rows, rows.nothing, rows.nothing, out)
+
+
+def _push(
+    rows: Rows, solution: Buffer, v: Buffer, dtau: Argument, out: Buffer, gtau: Buffer
+) -> None:
+    team = choose_whole(rows.n, rows.dtype, MOVERS)
+    make_push(rows.dtype, team, gtau is not rows.nothing)(
+        team.blocks(rows.rows),
+        rows.stream,
+        rows.x.pointer,
+        rows.rows,
+        rows.n,
+        rows.wide(v, out),
+        *rows.temperature,
+        solution.pointer,
+        v.pointer,
+        *dtau,
+        out.pointer,
+        gtau.pointer,
+    )
+
+
+def push(
+    rows: Rows, plan: Any, state: Buffer, dx: Buffer, dk: Argument, dtau: Argument, dp: Buffer
+) -> None:
+    """Write dp along (dx, dtau); k does not move."""
+    _push(rows, state, dx, dtau, dp, rows.nothing)
+
+
+def pull(
+    rows: Rows, plan: Any, state: Buffer, g: Buffer, gx: Buffer, gk: Buffer, gtau: Buffer
+) -> None:
+    """Write the gradients of <g, p>: the Jacobian is symmetric. gk has no meaning here."""
+    _push(rows, state, g, Argument(rows.nothing.pointer, 0.0, 0), gx, gtau)
