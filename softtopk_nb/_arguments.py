@@ -104,7 +104,7 @@ def direction(value: Any, batch: tuple[int, ...], name: str) -> Array:
     """A direction in k or in the temperature, one number for each row; None is 0."""
     given = real_array(0.0 if value is None else value, name).astype(np.float64)
     check_broadcast(given, batch, name)
-    return np.ascontiguousarray(np.broadcast_to(given, batch).reshape(-1))
+    return np.array(np.broadcast_to(given, batch), order="C").reshape(-1)
 
 
 def rows_of(

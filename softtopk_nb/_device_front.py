@@ -51,7 +51,7 @@ class Given(NamedTuple):
     where: View | None
 
     @property
-    def count(self) -> int:
+    def rows(self) -> int:
         """Number of rows."""
         return int(np.prod(self.batch, dtype=np.int64))
 
@@ -260,7 +260,7 @@ def problem(given: Given, values: Buffer, k: Argument, temperature: Argument, ow
         values,
         k,
         temperature,
-        given.count,
+        given.rows,
         given.shape[given.axis],
         given.compute,
         given.kind.stream,
@@ -372,7 +372,7 @@ def vjp(op: Any, gradients: Any, *arguments: Any) -> tuple[Any, Callable[[Any], 
         with given.kind.device:
             cotangent = tangent(given, g, "the cotangent")
             target = Target(given, sign=c.sign)
-            gk, gtau = (new_buffer(given.kind, given.count, np.float64) for _ in range(2))
+            gk, gtau = (new_buffer(given.kind, given.rows, np.float64) for _ in range(2))
             c.room.pull(c.rows, c.plan, state, cotangent, target.rows, gk, gtau)
             return gradients(
                 target.finish(),
@@ -387,6 +387,6 @@ def batch(op: Any, name: str, *arguments: Any) -> Any:
     """One number for each row: the room's function of this name."""
     c = _check(op, *arguments)
     with c.given.kind.device:
-        values = new_buffer(c.given.kind, c.given.count, np.float64)
+        values = new_buffer(c.given.kind, c.given.rows, np.float64)
         getattr(c.room, name)(c.rows, c.plan, values)
         return give_back_batch(c.given, values, c.sign)

@@ -85,7 +85,7 @@ def _memory(address: int, entries: int, dtype: np.dtype[Any]) -> Any:
         return address
     if entries == 0:
         return np.empty(0, dtype)
-    block = (ctypes.c_char * (entries * dtype.itemsize)).from_address(address)
+    block: Any = (ctypes.c_char * (entries * dtype.itemsize)).from_address(address)
     return np.frombuffer(block, dtype)
 
 

@@ -33,8 +33,10 @@ def _real_type(T: Any) -> Any:
     return {np.dtype(name): getattr(types, name) for name in _NAMES}[np.dtype(T)]
 
 
-_NAMES = ("float32", "float64", "int8", "int16", "int32", "int64")
-_NAMES += ("uint8", "uint16", "uint32", "uint64")
+_NAMES = (
+    *("float32", "float64", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+)
 
 # (entries of 4 bytes, team): the first that holds a row takes it. More than 16 entries in each
 # thread do not leave the search room in the registers; the longest rows pay for one read of memory

@@ -88,9 +88,10 @@ def copy(
     """Write source, broadcast to target's shape already, to target; `fill` where masked out."""
     mask = where if where is not None else source
     axes = _joined(target.shape, source.strides, target.strides, mask.strides)
-    S = np.uint8 if source.dtype == np.bool_ else source.dtype.type
+    S: Any = np.uint8 if source.dtype == np.bool_ else source.dtype.type
+    D: Any = target.dtype.type
     sizes, reads, writes, sees = ([axis[j] for axis in axes] for j in range(4))
-    make_copy(S, target.dtype.type)(
+    make_copy(S, D)(
         -(-target.size // _THREADS),
         stream,
         target.size,
@@ -151,7 +152,8 @@ def sum_to(
     kept = [(n, s) for n, size, s in reversed(walked) if size == n]
     summed = [(n, s) for n, size, s in reversed(walked) if size != n]
     count = int(np.prod([n for n, _ in summed], dtype=np.int64))
-    make_sum(out.dtype.type)(
+    D: Any = out.dtype.type
+    make_sum(D)(
         out.size,
         stream,
         per_row.pointer,

@@ -160,8 +160,9 @@ class Operator:
         if mask is not None:
             # An absent entry is one at -inf: every room treats it as if it were not there.
             rows = np.where(_arrays.to_rows(mask, axis, bool), rows, compute(-np.inf))
-        k_rows = np.ascontiguousarray(np.broadcast_to(k_given, batch).reshape(-1))
-        tau_rows = np.ascontiguousarray(np.broadcast_to(tau_given, batch).reshape(-1))
+        # Copies: a kernel would be compiled anew for arrays that are read-only, as broadcast ones are.
+        k_rows = np.array(np.broadcast_to(k_given, batch), order="C").reshape(-1)
+        tau_rows = np.array(np.broadcast_to(tau_given, batch), order="C").reshape(-1)
         return _Call(
             Rows(rows, k_rows, tau_rows),
             x,

@@ -178,8 +178,8 @@ def to_ordinal(a: Any) -> Any:
 
     Infinities enclose the finite numbers, NaNs lie outside them.
     """
-    integer = np.int32 if isinstance(a, np.float32) else np.int64
-    bits = np.asarray(a).view(integer)[()]
+    integer: Any = np.int32 if isinstance(a, np.float32) else np.int64
+    bits: Any = np.asarray(a).view(integer)[()]
     return bits if bits >= 0 else bits ^ np.iinfo(integer).max
 
 

@@ -48,7 +48,7 @@ class _Target:
     def __init__(self, given: Given, f: str, sign: int = 1) -> None:
         self._given, self._sign, self._sums = given, sign, f == "logsumexp"
         if self._sums:
-            self.rows = new_buffer(given.kind, given.count, np.float64)
+            self.rows = new_buffer(given.kind, given.rows, np.float64)
         else:
             self._target = front.Target(given)
             self.rows = self._target.rows
@@ -102,7 +102,7 @@ def vjp(
         with given.kind.device:
             cotangent, owner = _cotangent(given, f, g)
             gx = front.Target(given)
-            gtau = new_buffer(given.kind, given.count, np.float64)
+            gtau = new_buffer(given.kind, given.rows, np.float64)
             cuda.pull(c.rows, f, record, cotangent, gx.rows, gtau)
             del owner
             in_tau = front.gradient_of(given, gtau, c.temperature)
