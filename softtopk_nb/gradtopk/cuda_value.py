@@ -120,8 +120,7 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
     @device
     def tilt(x, start, n, wide, k, tau, regs, memory):
         record = memory.record
-        whole = abs(k) <= n and float64(int64(k)) == k
-        code = do.survey(x, start, n, wide, k if whole else np.nan, tau, regs, record, memory.room)
+        code = do.survey(x, start, n, wide, k, tau, regs, record, memory.room)
         finite, above, left = int64(record[FINITE_COUNT]), record[INFINITE], record[LEFT]
         c, d, cut = zero, zero, 0.0
         if code <= MIXED:
