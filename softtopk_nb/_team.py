@@ -78,7 +78,7 @@ class Tools(NamedTuple):
     #: total(v, room), totals(a, b, c, d, room): sums over the team, in float64, known to all
     total: Any
     totals: Any
-    #: extremes(lo, hi, room): the smallest lo and the largest hi
+    #: extremes(lo, hi, room): the smallest lo and the largest hi, a 0 of either sign in each thread
     extremes: Any
 
 

@@ -1,0 +1,23 @@
+"""What a room is given for an array on a device, without the front door."""
+
+import numpy as np
+from numba import cuda
+
+from softtopk_nb._device import Argument, Rows
+from softtopk_nb._kinds import buffer_of, kind_of, nothing, view_of
+
+
+def rows_of(x, k=0.0, tau=1.0):
+    """(`_device.Rows` of x, the list of arrays that a room allocates)."""
+    there = cuda.to_device(x)
+    allocated = []
+
+    def empty(entries, dtype):
+        allocated.append(cuda.device_array(entries, dtype))
+        return buffer_of(view_of(allocated[-1], "scratch memory"))
+
+    T, absent = x.dtype.type, nothing(np.float64).pointer
+    numbers = Argument(absent, float(k), 0), Argument(absent, float(tau), 0)
+    values = buffer_of(view_of(there, "x"))
+    stream = kind_of(there).stream
+    return Rows(values, *numbers, *x.shape, T, stream, empty, nothing(T), there), allocated
