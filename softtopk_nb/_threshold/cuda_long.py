@@ -45,7 +45,7 @@ class Parts(NamedTuple):
     """How a row is cut, by its length and type."""
 
     team: Team
-    count: int
+    parts: int
     length: int
 
 
