@@ -65,7 +65,7 @@ def test_no_room_imports_another(room):
         for name in imports(path):
             top = name.split(".")[0]
             assert top == room or top not in ROOMS, f"{path.name} imports {name}"
-            assert top not in ("nopython", "nopython_cuda", "__main__"), f"{path.name} imports {name}"
+            assert top not in ("nopython", "nopython_cuda", "__main__"), f"{path.name}: {name}"
 
 
 @pytest.mark.parametrize("module", FRONT)
