@@ -18,6 +18,8 @@ from softtopk_nb._team import Team
 from softtopk_nb._threshold import cuda as threshold
 from softtopk_nb._threshold.curves import CURVES, Entmax
 from softtopk_nb._threshold.rows import METHODS
+from softtopk_nb.gradtopk import cuda as gradtopk
+from softtopk_nb.gradtopk import cuda_nodes, cuda_tangent, cuda_value
 from softtopk_nb.iterative import IterTopK, WSoftmaxTopK
 from softtopk_nb.iterative import cuda as iterative
 from softtopk_nb.iterative import cuda_rows as iterated
@@ -63,6 +65,12 @@ ITERATED: Any = {
     "teams": teams_of(lambda n, T: iterative.choose(n)),
 }
 
+WHOLE_WARPS: Any = {"teams": teams_of(cuda_nodes.choose_whole)}
+MOVING: Any = {
+    "reads": 2,
+    "teams": teams_of(lambda n, T: cuda_nodes.choose_whole(n, T, gradtopk.MOVERS)),
+}
+
 KERNELS = {
     "solve laplace": solve("laplace", often=True),
     "solve laplace, keep": solve("laplace", keeps=True),
@@ -72,6 +80,11 @@ KERNELS = {
     "solve clip": solve("clip"),
     "solve normal": solve("normal", in_float64=True),
     "solve entmax": solve("entmax", in_float64=True),
+    "gradtopk": made(cuda_value.make_solve, 0.02, True, False, **WHOLE_WARPS),
+    "gradtopk, keep": made(cuda_value.make_solve, 0.02, True, True, **WHOLE_WARPS),
+    "gradtopk potential": made(cuda_value.make_solve, 0.02, False, False, writes=0, **WHOLE_WARPS),
+    "gradtopk push": made(cuda_tangent.make_push, False, **MOVING),
+    "gradtopk pull": made(cuda_tangent.make_push, True, **MOVING),
     "softmax": made(softmax.make_value, "softmax", False),
     "softmax, keep": made(softmax.make_value, "softmax", True),
     "log_softmax": made(softmax.make_value, "log_softmax", False),
