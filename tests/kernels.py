@@ -20,11 +20,13 @@ from softtopk_nb._threshold.curves import CURVES, Entmax
 from softtopk_nb._threshold.rows import METHODS
 from softtopk_nb.gradtopk import cuda as gradtopk
 from softtopk_nb.gradtopk import cuda_nodes, cuda_tangent, cuda_value
+from softtopk_nb.hardtopk import cuda as hardtopk
 from softtopk_nb.iterative import IterTopK, WSoftmaxTopK
 from softtopk_nb.iterative import cuda as iterative
 from softtopk_nb.iterative import cuda_rows as iterated
 from softtopk_nb.softmax import cuda_rows as softmax
 from softtopk_nb.softmax import cuda_slopes as slopes
+from softtopk_nb.thretopk import cuda_rows as thretopk
 
 NEWEST = ptx.CAPABILITIES[-1]
 
@@ -78,13 +80,16 @@ KERNELS = {
     "solve sigmoid": solve("sigmoid"),
     "solve exp": solve("exp"),
     "solve clip": solve("clip"),
-    "solve normal": solve("normal", in_float64=True),
-    "solve entmax": solve("entmax", in_float64=True),
+    "solve normal": solve("normal"),
+    "solve entmax": solve("entmax"),
+    "thretopk push": made(thretopk.make_push, CURVES["laplace"], reads=2),
+    "thretopk pull": made(thretopk.make_pull, CURVES["laplace"], reads=2),
     "gradtopk": made(cuda_value.make_solve, 0.02, True, False, **WHOLE_WARPS),
     "gradtopk, keep": made(cuda_value.make_solve, 0.02, True, True, **WHOLE_WARPS),
     "gradtopk potential": made(cuda_value.make_solve, 0.02, False, False, writes=0, **WHOLE_WARPS),
     "gradtopk push": made(cuda_tangent.make_push, False, **MOVING),
     "gradtopk pull": made(cuda_tangent.make_push, True, **MOVING),
+    "hardtopk": made(hardtopk.make_hard, False),
     "softmax": made(softmax.make_value, "softmax", False),
     "softmax, keep": made(softmax.make_value, "softmax", True),
     "log_softmax": made(softmax.make_value, "log_softmax", False),
@@ -103,7 +108,14 @@ KERNELS = {
 ASIDE = 32
 
 #: Where it takes more, by kernel and type: the most of any team, and why.
-STACK: dict[tuple[str, Any], int] = {}
+STACK: dict[tuple[str, Any], int] = {
+    # Two rows of 32 words each, held by a block that leaves 128 registers to a thread.
+    ("thretopk push", np.float32): 216,
+    ("thretopk push", np.float64): 472,
+    ("softmax pull", np.float64): 312,
+    # The steering of a step, in float64, where two blocks share a multiprocessor.
+    ("wsoftmaxtopk", np.float32): 40,
+}
 
 
 class Case(NamedTuple):
