@@ -29,6 +29,7 @@ FRONT = (
     "_rows",
     "_versions",
     "_cuda",
+    "_cuda_parts",
     "_device",
     "_device_front",
     "_kinds",

@@ -102,7 +102,7 @@ def use_team(monkeypatch):
 
     def use(lanes, held, streams):
         team = importlib.import_module("softtopk_nb._team").Team(lanes, held, streams)
-        for module in ("softtopk_nb.thretopk.cuda", "softtopk_nb._threshold.cuda_long"):
+        for module in ("softtopk_nb.thretopk.cuda", "softtopk_nb._cuda_parts"):
             monkeypatch.setattr(importlib.import_module(module), "choose", lambda n, T: team)
 
     return use
@@ -114,10 +114,11 @@ def in_parts(monkeypatch, use_team):
 
     def use(most=1024, rounds=3):
         use_team(64, 4, True)
+        parts = importlib.import_module("softtopk_nb._cuda_parts")
+        monkeypatch.setattr(parts, "LONG", 1)
+        monkeypatch.setattr(parts, "PIECES", 1)
+        monkeypatch.setattr(parts, "MOST", most)
         long = importlib.import_module("softtopk_nb._threshold.cuda_long")
-        monkeypatch.setattr(long, "LONG", 1)
-        monkeypatch.setattr(long, "PIECES", 1)
-        monkeypatch.setattr(long, "MOST", most)
         monkeypatch.setattr(long, "rounds_of", lambda n, method: rounds)
 
     return use

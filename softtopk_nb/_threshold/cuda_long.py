@@ -1,9 +1,8 @@
-"""The threshold of long rows on a device: each row in parts, each part with a block of its own.
+"""The threshold of long rows on a device: each row in parts, as `_cuda_parts` says.
 
-Every pass over the rows is one launch, and nothing waits for another block: each block writes the
-sums over its part, and in the next launch every block of the row adds all of them, in their order,
-and takes the same step from them. The first writes down where that led. What a block reads is never
-what another one writes in the same launch: records and sums lie in memory twice, and take turns.
+Every pass over the rows is one launch. In the next one every block of a row adds up what the pass
+has left and takes the same step from it; the first writes down where that led. Records and sums lie
+in memory twice, and take turns.
 
 How many launches there are does not depend on the data. Once a threshold is found, those that are
 left return at once; should it not be found, a last one goes on with a block for each row.
@@ -16,113 +15,26 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda, device
+from .. import _cuda_parts
+from .._cuda import cuda
+from .._cuda_parts import LONG, SUMS, make_place, parts_of
 from .._device import Buffer, Rows
-from .._launch import Kernel, choose, pointer_to
+from .._launch import Kernel, pointer_to
 from .._rows import MIXED
 from .._team import ROOM, Team, argument, made_once, tools
 from .cuda import FOUND, KIND, RECORD, keep, passes
 from .rows import SOLUTION, Scan
 from .solver import C, D, inverse_temperature_of
 
-__all__ = ["LONG", "SUMS", "Parts", "Place", "is_long", "make_place", "parts_of", "solve"]
+__all__ = ["is_long", "solve"]
 
-LONG = 1 << 18  # entries: shorter rows have one block
-PIECES = 2  # times that a block fills its registers, at least
-MOST = 1024  # parts of a row: more of them take longer to add up than they save
-
-SUMS = 5  # numbers that a block leaves for the next launch
 ROUNDS = 12  # passes that a search guided by a model gets before one block is left with the row
 MORE_ROUNDS = 40  # what bisection gets
 
 
 def is_long(rows: Rows, method: Any) -> bool:
-    """Whether the rows go in parts: from their length, never from how many there are."""
-    return rows.n >= LONG and not isinstance(method, Scan)
-
-
-class Parts(NamedTuple):
-    """How a row is cut, by its length and type."""
-
-    team: Team
-    parts: int
-    length: int
-
-
-def parts_of(rows: Rows) -> Parts:
-    """How the rows are cut."""
-    team = choose(rows.n, rows.dtype)
-    piece = team.lanes * team.held
-    pieces = -(-rows.n // piece)
-    each = max(PIECES, -(-pieces // MOST))
-    return Parts(team, -(-pieces // each), each * piece)
-
-
-class Place(NamedTuple):
-    """Which part of which row a block has, and what it takes over from the launch before."""
-
-    #: part(n, parts, length) -> (row, part, where it starts in x, entries)
-    part: Any
-    #: leave(sums, row, parts, part, a, b, c, d, e): writes the sums over a part
-    leave: Any
-    #: gather(sums, row, parts, room) -> a, b, c and d, added over all parts
-    gather: Any
-    #: extremes(sums, row, parts, room) -> the smallest d and the largest e
-    extremes: Any
-    #: fetch(records, row, record), hand_on(record, row, records): between memory and the block
-    fetch: Any
-    hand_on: Any
-
-
-@made_once
-def make_place(T: Any, team: Team) -> Place:
-    """What the blocks of a launch have in common."""
-    t = tools(T, team)
-    lanes = team.lanes
-
-    @device
-    def part(n, parts, length):
-        row, j = int64(cuda.blockIdx.x) // parts, int64(cuda.blockIdx.x) % parts
-        return row, j, row * n + j * length, min(length, n - j * length)
-
-    @device
-    def leave(sums, row, parts, part, a, b, c, d, e):
-        if t.rank() == 0:
-            at = (row * parts + part) * SUMS
-            sums[at], sums[at + 1], sums[at + 2], sums[at + 3], sums[at + 4] = a, b, c, d, e
-
-    @device
-    def gather(sums, row, parts, room):
-        a, b, c, d = 0.0, 0.0, 0.0, 0.0
-        for j in range(t.rank(), parts, lanes):
-            at = (row * parts + j) * SUMS
-            a += sums[at]
-            b += sums[at + 1]
-            c += sums[at + 2]
-            d += sums[at + 3]
-        return t.totals(a, b, c, d, room)
-
-    @device
-    def extremes(sums, row, parts, room):
-        lo, hi = T(np.inf), T(-np.inf)
-        for j in range(t.rank(), parts, lanes):
-            at = (row * parts + j) * SUMS
-            lo, hi = min(lo, T(sums[at + 3])), max(hi, T(sums[at + 4]))
-        return t.extremes(lo, hi, room)
-
-    @device
-    def fetch(records, row, record):
-        if t.rank() < RECORD:
-            record[t.rank()] = records[row * RECORD + t.rank()]
-        t.meet()
-
-    @device
-    def hand_on(record, row, records):
-        t.meet()
-        if t.rank() < RECORD:
-            records[row * RECORD + t.rank()] = record[t.rank()]
-
-    return Place(part, leave, gather, extremes, fetch, hand_on)
+    """Whether the rows go in parts: not where they are sorted first."""
+    return _cuda_parts.is_long(rows) and not isinstance(method, Scan)
 
 
 class _Launches(NamedTuple):
