@@ -31,6 +31,7 @@ extensions = [
     "sphinx_design",
     "sphinx_proof",
     "sphinxcontrib.bibtex",
+    "dashboard_data",
 ]
 exclude_patterns = ["_build"]
 nitpicky = True
@@ -67,6 +68,7 @@ html_title = "softtopk_nb"
 html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
+html_context = {"default_mode": "auto"}  # without it the theme writes an error to the console
 html_sidebars = {"*": []}  # pages without pages below them: the room goes to the mathematics
 html_theme_options = {
     "logo": {"text": "softtopk_nb"},

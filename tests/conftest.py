@@ -1,8 +1,10 @@
-"""Shared fixtures, and what a test marked `device` or `ptx` needs."""
+"""Shared fixtures, and what a test marked `device`, `ptx` or `browser` needs."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 import zlib
 
 import numpy as np
@@ -38,7 +40,7 @@ def _device_missing() -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what cannot run here, and say why; an error instead where STK_REQUIRE names it."""
     required = os.environ.get("STK_REQUIRE", "").split(",")
-    for marker, missing in (("device", _device_missing), ("ptx", _compiler_missing)):
+    for marker, missing in NEEDS.items():
         marked = [item for item in items if item.get_closest_marker(marker)]
         reason = missing() if marked else None
         if reason and marker in required:
@@ -52,3 +54,18 @@ def _compiler_missing() -> str | None:
     import ptx
 
     return ptx.usable()
+
+
+def _browser_missing() -> str | None:
+    modules = ("selenium", "sphinx", "myst_parser", "pydata_sphinx_theme")
+    absent = [name for name in modules if importlib.util.find_spec(name) is None]
+    if absent:
+        return f"not installed: {', '.join(absent)} (extras docs and browser)"
+    return (
+        None
+        if shutil.which("chromium") and shutil.which("chromedriver")
+        else ("no chromium and chromedriver on PATH")
+    )
+
+
+NEEDS = {"device": _device_missing, "ptx": _compiler_missing, "browser": _browser_missing}

@@ -1,0 +1,308 @@
+/* The dashboard: filters, tables and what its charts show. The data come from dashboard_data.js. */
+"use strict";
+
+document.addEventListener("DOMContentLoaded", () => {
+  const root = document.getElementById("stk-dashboard");
+  const { files, ours } = window.softtopkResults;
+  const charts = window.softtopkCharts;
+  // No top-k, and so no rivals of one: softmaxes and the floor.
+  const NO_TOPK = new Set(["torch.softmax", "scipy softmax", "softmax", "np.copyto"]);
+  // What an operator does where no method is asked for; other methods start switched off.
+  const USUAL = new Set([null, undefined, "auto", "newton", "contour"]);
+  const AXES = {
+    entry: ["time per entry", "time per entry (ns)", (r) => (1e9 * r.seconds) / (r.rows * r.n)],
+    call: ["time per call", "time per call (ms)", (r) => 1e3 * r.seconds],
+    ratio: ["ratio", "time relative to torch.softmax", (r) => r.ratio],
+  };
+
+  function html(tag, attributes = {}, ...children) {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.append(...children);
+    return node;
+  }
+
+  const unique = (values) => [...new Set(values)];
+  const isOurs = (result) => ours.includes(result.operator);
+  const label = (r) => [r.operator, r.curve, r.method].filter(Boolean).join(" ");
+  const shape = (r) => `${size(r)}, k = ${charts.whole(r.k)}`;
+  const size = (r) => `${charts.whole(r.rows)} × ${charts.whole(r.n)}`;
+  const bySize = (a, b) => a.n - b.n || a.rows - b.rows || a.k - b.k;
+  const digits = (value) => Number(value.toPrecision(value < 1 ? 2 : 3)).toLocaleString("en");
+
+  function time(seconds) {
+    const [scale, unit] = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [0, "ns"]].find(([s]) => seconds >= s);
+    return `${digits(seconds / (scale || 1e-9))} ${unit}`;
+  }
+
+  const machineName = (file) => file.machine.gpu || file.machine.cpu;
+  const unitName = (r) => (r.what === "value" ? "torch.softmax" : "its backward pass");
+
+  function exactly(r, file) {
+    return [
+      `${label(r)}, ${r.what}`,
+      `${r.rows} × ${r.n}, k = ${r.k}, ${r.dtype}, ${r.data} rows`,
+      `ratio ${r.ratio.toPrecision(4)}, quartiles ${r.low.toPrecision(4)} to ${r.high.toPrecision(4)}`,
+      `${time(r.seconds)}; ${unitName(r)} takes ${time(r.unit_seconds)}; ${r.rounds} rounds`,
+      `${machineName(file)}, threads: ${file.threads}, ${file.date}`,
+    ].join("\n");
+  }
+
+  /** The k that most results of these rows × n have: the others are a sweep over k. */
+  function usualShapes(results) {
+    const counts = new Map();
+    for (const r of results) counts.set(shape(r), (counts.get(shape(r)) || 0) + 1);
+    const best = new Map();
+    for (const r of results) {
+      const held = best.get(size(r));
+      if (!held || counts.get(shape(r)) > counts.get(held)) best.set(size(r), shape(r));
+    }
+    return new Set(best.values());
+  }
+
+  // Every series keeps its colour and its symbol, whatever the filters leave.
+  const looks = new Map();
+  const seen = { true: 0, false: 0 };
+  for (const r of files.flatMap((file) => file.results)) {
+    if (looks.has(label(r))) continue;
+    const place = seen[isOurs(r)]++;
+    const style = isOurs(r) ? `stk-ours stk-colour-${place % 7}` : `stk-peer stk-dash-${place % 4}`;
+    looks.set(label(r), { label: label(r), place, style, shown: USUAL.has(r.method) });
+  }
+
+  const state = { axis: "entry", operator: "all", shape: "all" };
+
+  /** Results of the chosen device, types, data and operator, of one file. */
+  function chosen(file) {
+    const fits = (r) => ["dtype", "what", "data"].every((name) => r[name] === state[name]);
+    const named = (r) => !isOurs(r) || state.operator === "all" || r.operator === state.operator;
+    return file.results.filter((r) => fits(r) && named(r)).sort(bySize);
+  }
+
+  const current = () => files.find((file) => file.name === state.file);
+
+  const first = (values, wanted) => (values.includes(wanted) ? wanted : values[0]);
+
+  /** Choices that the files hold; what is no longer among them goes back to its default. */
+  function choices() {
+    const devices = unique(files.map((file) => file.machine.device)).sort();
+    state.device = first(devices, state.device);
+    const here = files.filter((file) => file.machine.device === state.device);
+    const names = here.map((file) => file.name).reverse();
+    state.file = first(names, state.file);
+    const results = current().results;
+    const of = (field) => unique(results.map((r) => r[field]));
+    state.dtype = first(of("dtype"), state.dtype || "float32");
+    state.what = first(of("what"), state.what || "value");
+    state.data = first(of("data"), state.data || "normal");
+    const operators = unique(results.filter(isOurs).map((r) => r.operator));
+    state.operator = first(["all", ...operators], state.operator);
+    const shapes = unique(chosen(current()).map(shape));
+    state.shape = first(["all", ...shapes], state.shape);
+    const plain = (values) => values.map((value) => [value, value]);
+    const described = (name) => {
+      const file = files.find((f) => f.name === name);
+      return [name, `${file.date}, ${machineName(file)}, threads: ${file.threads}`];
+    };
+    return {
+      device: ["Device", plain(devices)],
+      file: ["Results", names.map(described)],
+      operator: ["Operator", [["all", "all"], ...plain(operators)]],
+      what: ["What", plain(of("what"))],
+      dtype: ["Type", plain(of("dtype"))],
+      data: ["Rows drawn from", plain(of("data"))],
+      shape: ["Shape", [["all", "all shapes"], ...plain(shapes)]],
+      axis: ["Charts of n and k show", Object.entries(AXES).map(([name, axis]) => [name, axis[0]])],
+    };
+  }
+
+  function drawFilters() {
+    const focused = document.activeElement && document.activeElement.id;
+    const fields = Object.entries(choices()).map(([name, [text, options]]) => {
+      const select = html("select", { id: `stk-${name}` });
+      for (const [value, shown] of options) select.append(html("option", { value }, shown));
+      select.value = state[name];
+      select.addEventListener("change", () => {
+        state[name] = select.value;
+        draw();
+      });
+      return html("label", { for: select.id }, text, select);
+    });
+    document.getElementById("stk-filters").replaceChildren(...fields);
+    const again = focused && document.getElementById(focused);
+    if (again) again.focus();
+  }
+
+  function drawMachine() {
+    const file = current();
+    const { cpu, cores, simd, gpu } = file.machine;
+    const parts = [gpu, cpu, cores && `${cores} cores`, simd, `threads: ${file.threads}`];
+    const versions = Object.entries(file.versions).map(([name, version]) => `${name} ${version}`);
+    const text = `${parts.filter(Boolean).join(", ")}. ${versions.join(", ")}. Measured ${file.date}.`;
+    document.getElementById("stk-machine").textContent = text;
+  }
+
+  /** Peers of the same shape that took less time, fastest first. */
+  function faster(result, results) {
+    if (!isOurs(result) || NO_TOPK.has(result.operator)) return [];
+    const rival = (r) => !isOurs(r) && !NO_TOPK.has(r.operator) && shape(r) === shape(result);
+    const ahead = results.filter((r) => rival(r) && r.ratio < result.ratio);
+    return ahead.sort((a, b) => a.ratio - b.ratio);
+  }
+
+  /** A loss is told in words as well as by colour; one that the spread may explain is a draw. */
+  function loss(result, peer) {
+    const level = peer.high >= result.low;
+    const words = html("span", { class: "visually-hidden" }, level ? "level with" : "slower than");
+    const text = ` ${label(peer)} ${digits(peer.ratio)}`;
+    return html("span", { class: level ? "stk-draw" : "stk-loss" }, level ? "△ " : "▲ ", words, text);
+  }
+
+  function tableOf(head, body) {
+    const cells = (row, tag) => row.map((cell, i) => {
+      const scope = tag === "th" ? { scope: "col" } : { scope: "row" };
+      return html(i && tag === "td" ? "td" : "th", i && tag === "td" ? {} : scope, ...[cell].flat());
+    });
+    const rows = body.map(({ row, kind }) => html("tr", { class: kind }, ...cells(row, "td")));
+    return html(
+      "table",
+      { class: "table stk-table" },
+      html("thead", {}, html("tr", {}, ...cells(head, "th"))),
+      html("tbody", {}, ...rows),
+    );
+  }
+
+  const kind = (r) => (isOurs(r) ? "stk-row-ours" : "stk-row-peer");
+
+  /** One row for each operator, one column for each shape. */
+  function overview(results) {
+    const usual = usualShapes(results);
+    const shown = results.filter((r) => usual.has(shape(r)));
+    const columns = unique(shown.map(shape));
+    const names = unique(shown.map(label));
+    const body = names.map((name) => {
+      const mine = shown.filter((r) => label(r) === name);
+      const cells = columns.map((column) => {
+        const result = mine.find((r) => shape(r) === column);
+        if (!result) return "";
+        const [peer] = faster(result, shown);
+        return peer ? [digits(result.ratio), loss(result, peer)] : digits(result.ratio);
+      });
+      return { row: [name, ...cells], kind: kind(mine[0]) };
+    });
+    return tableOf(["ratio to softmax", ...columns], body);
+  }
+
+  /** One shape, with everything that was measured of it. */
+  function details(results) {
+    const head = ["", "ratio", "quartiles", "time", "softmax takes", "rounds", "faster peers"];
+    const body = results.map((r) => ({
+      row: [
+        label(r), digits(r.ratio), `${digits(r.low)} to ${digits(r.high)}`, time(r.seconds),
+        time(r.unit_seconds), r.rounds, faster(r, results).map((peer) => loss(r, peer)),
+      ],
+      kind: kind(r),
+    }));
+    return tableOf(head, body);
+  }
+
+  function drawTable() {
+    const holder = document.getElementById("stk-table");
+    const results = chosen(current()).sort((a, b) => isOurs(b) - isOurs(a));
+    if (!results.length) return holder.replaceChildren(nothing());
+    const one = results.filter((r) => shape(r) === state.shape);
+    holder.replaceChildren(one.length ? details(one) : overview(results));
+  }
+
+  const nothing = () => html("p", { class: "stk-none" }, "Nothing was measured for this choice.");
+
+  function drawLegend() {
+    const names = unique(chosen(current()).map(label));
+    const buttons = names.map((name) => {
+      const look = looks.get(name);
+      const button = html("button", { type: "button", "aria-pressed": look.shown }, charts.swatch(look), name);
+      button.addEventListener("click", () => {
+        look.shown = !look.shown;
+        button.setAttribute("aria-pressed", look.shown);
+        drawCharts();
+      });
+      return button;
+    });
+    document.getElementById("stk-legend").replaceChildren(...buttons);
+  }
+
+  /** Points of each series that is switched on. */
+  function series(results, point) {
+    const on = results.filter((r) => looks.get(label(r)).shown);
+    return unique(on.map(label)).map((name) => ({
+      ...looks.get(name),
+      points: on.filter((r) => label(r) === name).map(point),
+    }));
+  }
+
+  function figure(name, title, drawn) {
+    document.getElementById(`stk-title-${name}`).textContent = title;
+    const holder = document.getElementById(`stk-chart-${name}`);
+    if (drawn) charts.place(holder, drawn());
+    else holder.replaceChildren(nothing());
+  }
+
+  function drawCharts() {
+    const file = current();
+    const results = chosen(file);
+    const [axisName, axisTitle, height] = AXES[state.axis];
+    const spread = (r) => (state.axis === "ratio" ? { low: r.low, high: r.high } : {});
+    const point = (x) => (r) => ({ x: r[x], y: height(r), ...spread(r), text: exactly(r, file) });
+    const about = `${state.what}, ${state.dtype}, ${state.data} rows; ${machineName(file)}, ${file.date}`;
+
+    const usual = usualShapes(results);
+    const alongN = series(results.filter((r) => usual.has(shape(r))), point("n"));
+    const names = (x) => ({ x, y: axisTitle });
+    const title = `${axisName} against n: ${about}`;
+    figure("n", title, alongN.length && (() => charts.lines(title, names("n, entries of a row"), alongN)));
+
+    // Without a choice, the rows × n with the most k, and of shapes the one with the most results.
+    const most = (keys) => unique(keys).sort((a, b) => count(keys, b) - count(keys, a))[0];
+    const count = (keys, key) => keys.filter((k) => k === key).length;
+    const picked = results.filter((r) => shape(r) === state.shape);
+    const sizes = unique(results.map(shape)).map((s) => size(results.find((r) => shape(r) === s)));
+    const swept = picked.length ? size(picked[0]) : most(sizes);
+    const alongK = series(results.filter((r) => size(r) === swept), point("k"));
+    const ks = unique(alongK.flatMap((s) => s.points.map((p) => p.x)));
+    const note = ks.length === 1 ? " (only one k was measured here)" : "";
+    const titleK = `${axisName} against k: ${swept}${note}, ${about}`;
+    figure("k", titleK, alongK.length && (() => charts.lines(titleK, names("k, entries to select"), alongK)));
+
+    const at = picked.length ? state.shape : most(results.map(shape));
+    const rows = results
+      .filter((r) => shape(r) === at && looks.get(label(r)).shown)
+      .sort((a, b) => a.ratio - b.ratio)
+      .map((r) => ({ ...looks.get(label(r)), value: r.ratio, low: r.low, high: r.high, text: exactly(r, file) }));
+    const relative = "time relative to torch.softmax; whiskers are quartiles";
+    const titlePeers = `against peers: ${at}, ${about}`;
+    figure("peers", titlePeers, rows.length && (() => charts.bars(titlePeers, { x: relative }, rows)));
+
+    const alike = files.filter((f) => machineName(f) === machineName(file) && f.threads === file.threads);
+    const cases = alike.flatMap((f, x) => chosen(f).filter((r) => shape(r) === at)
+      .map((r) => ({ ...r, x, text: exactly(r, f) })));
+    const past = series(cases, (r) => ({ x: r.x, y: r.ratio, low: r.low, high: r.high, text: r.text }));
+    const titlePast = `history: ${at}, ${state.what}, ${state.dtype}, ${state.data} rows; ${machineName(file)}`;
+    const dates = alike.map((f) => f.date);
+    const axesPast = { x: "date of the results", y: AXES.ratio[1] };
+    figure("history", titlePast, past.length && (() => charts.lines(titlePast, axesPast, past, dates)));
+  }
+
+  function draw() {
+    drawFilters();
+    drawMachine();
+    drawTable();
+    drawLegend();
+    drawCharts();
+  }
+
+  document.getElementById("stk-empty").hidden = files.length > 0;
+  root.hidden = files.length === 0;
+  if (files.length === 0) return;
+  charts.listen(root, document.getElementById("stk-tip"));
+  draw();
+});
