@@ -25,7 +25,7 @@ class Memory(NamedTuple):
     """What a team shares."""
 
     room: Any
-    partial: Any  # the flows of each warp of the block
+    partial: Any  # the flows of each of its warps
     flows: Any
     table: Any
     polynomials: Any
@@ -120,19 +120,19 @@ def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
                 for m in range(AT_NODES):
                     whole[m] += part[m]
                     part[m] = zero
-        warp = cuda.threadIdx.x // 32
+        warp = t.rank() // 32
         partial[warp, lane() // 2] = float64(total_of(whole) if flushes else total_of(part))
         partial[warp, AT_NODES + lane()] = a
         partial[warp, AT_NODES + NODES + lane()] = b
 
     @device
     def steer(memory):
-        flows, table, first = memory.flows, memory.table, t.slot() * warps
+        flows, table = memory.flows, memory.table
         odd, even, sums = 0.0, 0.0, 0.0
         for w in range(warps):
-            sums += memory.partial[first + w, lane() // 2]
-            odd += memory.partial[first + w, AT_NODES + lane()]
-            even += memory.partial[first + w, AT_NODES + NODES + lane()]
+            sums += memory.partial[w, lane() // 2]
+            odd += memory.partial[w, AT_NODES + lane()]
+            even += memory.partial[w, AT_NODES + NODES + lane()]
         flows[lane() // 2] = sums
         cuda.syncwarp(FULL)
         g, sine = table[SQUARE, lane()], table[SINE, lane()]
@@ -204,7 +204,7 @@ def make_push(T: Any, team: Team, pulls: bool) -> Kernel:
     dp = J (v - t dtau) and J is symmetric.
     """
     t, do = tools(T, team), tangents(T, team, pulls)
-    rows_of_block, held, warps = team.rows, team.held, team.threads // 32
+    rows_of_block, held, warps = team.rows, team.held, team.lanes // 32
     nan, zero = T(np.nan), T(0)
 
     def push(
@@ -214,7 +214,7 @@ def make_push(T: Any, team: Team, pulls: bool) -> Kernel:
         regs = cuda.local.array(held, T)
         moves = cuda.local.array(held, T)
         room = cuda.shared.array(ROOM, float64)
-        partial = cuda.shared.array((warps, FLOWS), float64)
+        partial = cuda.shared.array((rows_of_block, warps, FLOWS), float64)
         flows = cuda.shared.array((rows_of_block, AT_NODES), float64)
         tables = cuda.shared.array((rows_of_block, LANES, NODES), float64)
         coefficients = cuda.shared.array((rows_of_block, NODES), float64)
@@ -230,7 +230,7 @@ def make_push(T: Any, team: Team, pulls: bool) -> Kernel:
                 gtau[row] = nothing
             do.constant(start, n, wide, nothing, moves, out)
             return
-        memory = Memory(room, partial, flows[slot], tables[slot], coefficients[slot])
+        memory = Memory(room, partial[slot], flows[slot], tables[slot], coefficients[slot])
         inv = inverse_temperature_of(argument(taus, tau_all, tau_per_row, row), T(1))
         drift = T(argument(dtaus, dtau_all, dtau_per_row, row))
         c, d, limit = T(solution[base + C]), T(solution[base + D]), T(solution[base + CUT])
@@ -238,7 +238,7 @@ def make_push(T: Any, team: Team, pulls: bool) -> Kernel:
             open_table(solution, base, memory.table)
         t.meet()
         g = memory.table[SQUARE, lane()]
-        do.weigh(x, v, start, n, wide, c, inv, d, drift, limit, g, regs, moves, partial)
+        do.weigh(x, v, start, n, wide, c, inv, d, drift, limit, g, regs, moves, memory.partial)
         t.meet()
         if t.rank() < NODES:
             do.steer(memory)
