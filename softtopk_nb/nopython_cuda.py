@@ -15,7 +15,7 @@ from ._threshold.cuda import RECORD, passes
 from ._threshold.rows import METHODS
 from ._threshold.solver import REST, C, D, inverse_temperature_of
 from .hardtopk.cuda import row_value as hard_row
-from .hardtopk.cuda import wanted
+from .hardtopk.cuda_rows import wanted
 from .iterative.cuda_rows import row_value
 from .iterative.entry import Plain, Weighted
 

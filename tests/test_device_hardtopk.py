@@ -15,6 +15,7 @@ pytestmark = pytest.mark.device
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f4", "f8"])
 room = importlib.import_module("softtopk_nb.hardtopk.cuda")
+parts = importlib.import_module("softtopk_nb._cuda_parts")
 sorting = importlib.import_module("softtopk_nb._sort")
 Team = sorting.Team
 
@@ -63,6 +64,62 @@ def test_any_team_gives_it(team, dtype, rng, monkeypatch):
         x = rows(rng, n, dtype)
         got = stk.hardtopk(cuda.to_device(x), n // 3).copy_to_host()
         np.testing.assert_array_equal(got, by_sorting(x, n // 3), err_msg=str(n))
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Cut every row into parts of 16 bytes for each of 64 threads, or into at most `most`."""
+
+    def use(dtype, most=1024):
+        for name, value in {"LONG": 1, "PIECES": 1, "MOST": most}.items():
+            monkeypatch.setattr(parts, name, value)
+        team = Team(64, 16 // np.dtype(dtype).itemsize, streams=True)
+        monkeypatch.setattr(parts, "choose", lambda n, T: team)
+
+    return use
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(np.float32, 9), (np.float64, 9), (np.float64, 2)])
+def test_rows_in_parts(dtype, most, rng, in_parts):
+    """Of the parts that hold ties, some are ones throughout, one has to choose, some are zeros."""
+    in_parts(dtype, most)
+    n = 300
+    x, k = rows(rng, n, dtype)[[1, 2, 5]], np.array([n // 3, n // 4, 2 * n // 3])
+    got = stk.hardtopk(cuda.to_device(x), cuda.to_device(k)).copy_to_host()
+    assert got.dtype == dtype
+    for i in range(3):
+        np.testing.assert_array_equal(got[i], by_sorting(x[i : i + 1], k[i])[0], err_msg=str(i))
+
+
+def test_what_is_not_finite_or_not_allowed_in_parts(rng, in_parts):
+    in_parts(np.float32)
+    n = 300
+    x = rng.normal(size=(8, n)).astype(np.float32)
+    x[0, ::2] = np.inf
+    x[1:3, ::2] = -np.inf
+    x[3] = -np.inf
+    x[4:, n - 1] = np.nan, 0, 0, 0
+    k = np.array([n // 3, n // 2, n // 2 + 1, 0, 3, n + 1, 2, 0])
+    tau = np.array([1.0] * 6 + [np.nan, 1.0])
+    got = stk.hardtopk(
+        cuda.to_device(x), cuda.to_device(k), temperature=cuda.to_device(tau)
+    ).copy_to_host()
+    for i in (0, 1, 3, 7):
+        np.testing.assert_array_equal(got[i], stk.hardtopk(x[i], k[i]), err_msg=str(i))
+    assert np.isnan(got[[2, 4, 5, 6]]).all()
+
+
+@both_dtypes
+def test_any_float_can_be_found_in_parts(dtype, in_parts):
+    """The bracket starts with all finite numbers, and closes on one of them or on an infinity."""
+    in_parts(dtype)
+    limits = np.finfo(dtype)
+    x = np.array([limits.max, limits.tiny, limits.smallest_subnormal, 0.0, 1.0], dtype)
+    x = np.tile(np.concatenate((x, -x, [np.inf])).astype(dtype), (4, 2))
+    k = np.array([1, 3, 11, 22])
+    got = stk.hardtopk(cuda.to_device(x), cuda.to_device(k)).copy_to_host()
+    for i in range(4):
+        np.testing.assert_array_equal(got[i], by_sorting(x[i : i + 1], k[i])[0], err_msg=str(i))
 
 
 @both_dtypes
