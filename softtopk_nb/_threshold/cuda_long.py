@@ -22,11 +22,11 @@ from .._device import Buffer, Rows
 from .._launch import Kernel, pointer_to
 from .._rows import MIXED
 from .._team import ROOM, Team, argument, made_once, tools
-from .cuda import FOUND, KIND, RECORD, keep, passes
+from .cuda import FOUND, KIND, LEFT, RECORD, keep, passes
 from .rows import SOLUTION, Scan
 from .solver import C, D, inverse_temperature_of
 
-__all__ = ["is_long", "solve"]
+__all__ = ["is_long", "search", "solve"]
 
 ROUNDS = 12  # passes that a search guided by a model gets before one block is left with the row
 MORE_ROUNDS = 40  # what bisection gets
@@ -51,7 +51,8 @@ class _Launches(NamedTuple):
 
 
 @made_once
-def _make_launches(T: Any, team: Team, curve: Any, method: Any) -> _Launches:
+def _make_launches(T: Any, team: Team, curve: Any, method: Any, less: float = 0.0) -> _Launches:
+    """The search for k - `less`."""
     t, do, place = tools(T, team), passes(T, team, curve, method), make_place(T, team)
     held, one = team.held, T(1)
 
@@ -78,6 +79,8 @@ def _make_launches(T: Any, team: Team, curve: Any, method: Any) -> _Launches:
         bad, above, absent, _ = place.gather(sums, row, parts, room)
         lo, hi = place.extremes(sums, row, parts, room)
         code = do.judge(n, bad, above, absent, lo, hi, k, tau, record)
+        if t.rank() == 0:
+            record[LEFT] -= less
         t.meet()
         if code <= MIXED:
             inv = inverse_temperature_of(tau, one)
@@ -202,18 +205,22 @@ def rounds_of(n: int, method: Any) -> int:
     return (ROUNDS if method.modelled else MORE_ROUNDS) + (n // LONG).bit_length()
 
 
-def solve(rows: Rows, curve: Any, method: Any, out: Buffer | None, solution: Buffer | None) -> None:
-    """As the kernel of `cuda.make_solve`: p to `out` and thresholds to `solution`, if wanted."""
+def search(
+    rows: Rows, curve: Any, method: Any, solution: Buffer | None = None, less: float = 0.0
+) -> Buffer:
+    """The record of each row, solved for k - `less`; thresholds to `solution`, if wanted.
+
+    Which kind of row it is follows from k itself.
+    """
     team, count, length = parts_of(rows)
-    made = _make_launches(rows.dtype, team, curve, method)
-    wide = rows.wide() if out is None else rows.wide(out)
-    row = rows.x.pointer, rows.n, wide, count
-    numbers = *rows.k, *rows.temperature
+    made = _make_launches(rows.dtype, team, curve, method, less)
+    row = rows.x.pointer, rows.n, rows.wide(), count
     records, new_records = (rows.empty(rows.rows * RECORD, np.float64) for _ in range(2))
     sums, new_sums = (rows.empty(rows.rows * count * SUMS, np.float64) for _ in range(2))
     turns = [made.turn] * rounds_of(rows.n, method)
     for kernel in (made.survey, made.measure, made.open, *turns):
         memory = (buffer.pointer for buffer in (records, sums, new_records, new_sums))
+        numbers = *rows.k, *rows.temperature
         kernel(rows.rows * count, rows.stream, *row, length, *numbers, *memory)
         records, sums, new_records, new_sums = new_records, new_sums, records, sums
     _make_finish(rows.dtype, team, curve, method, solution is not None)(
@@ -226,13 +233,24 @@ def solve(rows: Rows, curve: Any, method: Any, out: Buffer | None, solution: Buf
         new_records.pointer,
         (solution or rows.nothing).pointer,
     )
+    return new_records
+
+
+def solve(rows: Rows, curve: Any, method: Any, out: Buffer | None, solution: Buffer | None) -> None:
+    """As the kernel of `cuda.make_solve`: p to `out` and thresholds to `solution`, if wanted."""
+    records = search(rows, curve, method, solution)
     if out is not None:
+        team, count, length = parts_of(rows)
         _make_fill(rows.dtype, team, curve, method)(
             rows.rows * count,
             rows.stream,
-            *row,
+            rows.x.pointer,
+            rows.n,
+            rows.wide(out),
+            count,
             length,
-            *numbers,
-            new_records.pointer,
+            *rows.k,
+            *rows.temperature,
+            records.pointer,
             out.pointer,
         )
