@@ -160,7 +160,7 @@ class Operator:
         if mask is not None:
             # An absent entry is one at -inf: every room treats it as if it were not there.
             rows = np.where(_arrays.to_rows(mask, axis, bool), rows, compute(-np.inf))
-        # Copies: a kernel would be compiled anew for arrays that are read-only, as broadcast ones are.
+        # Copies: for a read-only array, as a broadcast one is, a kernel would be compiled anew.
         k_rows = np.array(np.broadcast_to(k_given, batch), order="C").reshape(-1)
         tau_rows = np.array(np.broadcast_to(tau_given, batch), order="C").reshape(-1)
         return _Call(

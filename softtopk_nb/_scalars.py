@@ -87,6 +87,23 @@ def _power_of_two(typingctx: Any, a: Any) -> Any:
     return a(a), codegen
 
 
+@intrinsic
+def borrowed(typingctx: Any, x: Any) -> Any:
+    """The same array without a share in its memory, for as long as the caller holds it.
+
+    A row of an array counts as a share in its memory, and counting is an atomic operation on one
+    address: threads that each take rows of one array would wait for each other.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, value=args[0])
+        array.meminfo = ir.Constant(array.meminfo.type, None)
+        array.parent = ir.Constant(array.parent.type, None)
+        return array._getvalue()
+
+    return x(x), codegen
+
+
 def exp_neg(t: float) -> float:
     """e**t for t <= 0, relative error at most 2 units in the last place; 0 below the normal range.
 

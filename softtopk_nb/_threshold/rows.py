@@ -17,7 +17,7 @@ from .._rows import (
     present_part,
     survey,
 )
-from .._scalars import from_ordinal
+from .._scalars import borrowed, from_ordinal
 from .scan import scan
 from .solver import (
     MAX,
@@ -109,6 +109,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
     """
     T = x.dtype.type
     state = np.empty(STATE)
+    x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         entries, p, answer = x[i], out[i], solution[i]
         code, n, above, left, lowest, highest = classify(entries, k[i], *survey(entries))

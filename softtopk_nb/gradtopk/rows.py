@@ -12,6 +12,7 @@ import numpy as np
 
 from .._compile import kernel, scalar
 from .._rows import ALL, MIXED, UNDEFINED, classify, expand, fill_constant, present_part, survey
+from .._scalars import borrowed
 from .._threshold.rows import WEIGHT
 from .._threshold.solver import C, D, inverse_temperature
 from .contour import (
@@ -92,6 +93,7 @@ def solve(lo, hi, x, k, tau, tilt, out, solution):
     room = first, np.empty(BLOCK), over, under, at
     nodes, table = np.empty((FIELDS, NODES)), np.empty((4, NODES))
     coefficient = np.empty((3, DEGREE), x.dtype)
+    x, tilt, out, solution = borrowed(x), borrowed(tilt), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         entries, p = x[i], out[i]
         code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
@@ -155,6 +157,7 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
     work, flows = (first, second, np.empty(BLOCK, x.dtype)), np.empty(FLOWS)
     nodes, flow_re, flow_im = np.empty((FIELDS, NODES)), np.empty(NODES), np.empty(NODES)
     pieces, table = np.empty((PIECES, DEGREE), x.dtype), np.empty((LANES, NODES))
+    x, v, out, solution = borrowed(x), borrowed(v), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         entries, answer, dp = x[i], solution[i], out[i]
         code = int(answer[CODE])

@@ -6,7 +6,7 @@ import numpy as np
 
 from .._compile import kernel, row, scalar, summing
 from .._rows import survey
-from .._scalars import from_ordinal, to_ordinal
+from .._scalars import borrowed, from_ordinal, to_ordinal
 
 __all__ = ["count", "hard_row", "middle_of", "solve"]
 
@@ -72,5 +72,6 @@ def hard_row(x, k, out):
 @kernel
 def solve(lo, hi, x, k, out):
     """Rows lo .. hi."""
+    x, out = borrowed(x), borrowed(out)
     for i in range(lo, hi):
         hard_row(x[i], k[i], out[i])

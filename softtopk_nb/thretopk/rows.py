@@ -10,6 +10,7 @@ import numpy as np
 
 from .._compile import kernel, scalar, summing
 from .._rows import ALL, MIXED, UNDEFINED, expand, present_part
+from .._scalars import borrowed
 from .._threshold.curves import excess, split
 from .._threshold.rows import CODE
 from .._threshold.solver import BLOCK, REST, C, D, inverse_temperature
@@ -101,6 +102,7 @@ def spread(x, v, c, inv, d, curve, mean, dtau, out):
 def push(lo, hi, x, tau, curve, solution, v, dk, dtau, out):
     """Rows lo .. hi: dp along (v, dk, dtau)."""
     T = x.dtype.type
+    x, v, out, solution = borrowed(x), borrowed(v), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         entries, answer, dp = x[i], solution[i], out[i]
         code = int(answer[CODE])
@@ -126,6 +128,7 @@ def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau):
     The Jacobian in x is symmetric, so this is `push` along g, with two sums more.
     """
     T = x.dtype.type
+    x, g, gx, solution = borrowed(x), borrowed(g), borrowed(gx), borrowed(solution)
     for i in range(lo, hi):
         entries, answer, gradient = x[i], solution[i], gx[i]
         code = int(answer[CODE])
