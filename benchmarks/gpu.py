@@ -4,30 +4,28 @@
 
 Needs a CUDA device, one of the extras `cuda12` and `cuda13`, and a PyTorch built for CUDA; CuPy's
 sort is timed as well where CuPy is installed. Every figure is a ratio of medians, an operator and
-its unit timed in turn, in brackets the quartiles of the ratio from round to round. Inputs rotate
-among arrays that together do not fit in the L2 cache. Writes `benchmarks/results/<gpu>.json`.
+its unit timed in turn. Inputs rotate among arrays that together do not fit in the L2 cache. Writes
+`benchmarks/results/<gpu>-<date>.json`, in the schema of `README.md`, and prints what was measured
+beside the targets.
 Without a device it says so, writes nothing, and ends with code 1.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import io
-import json
-import re
 import sys
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gpu_contenders as field
 import numpy as np
+import record
+import targets
 import torch
+from cases import Case
+from clock import figures, quartiles
 
 import softtopk_nb as stk
-
-RESULTS = Path(__file__).parent / "results"
 
 
 def missing() -> str | None:
@@ -41,11 +39,6 @@ def missing() -> str | None:
     return None
 
 
-def quartiles(values: np.ndarray) -> list[float]:
-    """Median, lower and upper quartile."""
-    return [float(q) for q in np.quantile(values, [0.5, 0.25, 0.75])]
-
-
 def check(xs: list[torch.Tensor], k: int) -> None:
     """A wrong answer is not timed: a few rows against the CPU."""
     x = xs[0][:2]
@@ -57,38 +50,31 @@ def check(xs: list[torch.Tensor], k: int) -> None:
             sys.exit(f"thretopk with curve={curve!r} is wrong on this device: nothing measured")
 
 
-def measure_shape(clock: Any, rows: int, n: int, k: int, copies: int, bandwidth: float) -> Any:
-    """One entry of the record."""
+def result(case: Case, taken: dict[str, np.ndarray], copy: float) -> dict[str, Any]:
+    """An entry of the record, from milliseconds and the seconds that a copy takes."""
+    found = figures(1e-3 * taken["case"], 1e-3 * taken["unit"])
+    return {**case._asdict(), "device": "cuda", **found, "of_copy": copy / found["seconds"]}
+
+
+def measure_shape(
+    clock: Any, rows: int, n: int, k: int, copies: int, bandwidth: float
+) -> Iterator[dict[str, Any]]:
+    """The results at one shape."""
     generator = torch.Generator(device="cuda").manual_seed(0)
     xs = [torch.randn(rows, n, device="cuda", generator=generator) for _ in range(copies)]
     check(xs, k)
-    units = field.units(xs)
-    moved = 2 * xs[0].nbytes
-    lines = []
-    for make in field.contenders(xs, k):
+    units = {what: field.unit(what, xs) for what in ("value", "pullback")}
+    units["jvp"] = units["pullback"]
+    for case in field.cases(rows, n, k):
         try:
-            contender = make()
-            unit = units[contender.unit]
-            taken = clock.measure({"unit": unit, contender.name: contender.call})
+            calls = {"unit": units[case.what], "case": field.rotating(case, xs)}
+            taken = clock.measure(calls)
         except torch.cuda.OutOfMemoryError:
             continue
         finally:
+            calls = {}
             torch.cuda.empty_cache()
-        milliseconds = taken[contender.name]
-        lines.append(
-            {
-                "name": contender.name,
-                "unit": contender.unit,
-                "milliseconds": quartiles(milliseconds),
-                "ratio": [
-                    float(np.median(milliseconds) / np.median(taken["unit"])),
-                    *quartiles(milliseconds / taken["unit"])[1:],
-                ],
-                "of_copy": moved / (1e-3 * float(np.median(milliseconds))) / bandwidth,
-            }
-        )
-    softmax = quartiles(clock.measure({"softmax": units["softmax"]})["softmax"])
-    return {"rows": rows, "n": n, "k": k, "bytes": moved // 2, "softmax": softmax, "lines": lines}
+        yield result(case, taken, 2 * xs[0].nbytes / bandwidth)
 
 
 def overhead(clock: Any) -> dict[str, list[float]]:
@@ -113,58 +99,31 @@ def overhead(clock: Any) -> dict[str, list[float]]:
     return {**taken, **{name: quartiles(values) for name, values in waiting.items()}}
 
 
-def verdicts(line: dict[str, Any], shape: dict[str, Any]) -> list[str]:
-    """The targets of a line, each met or not."""
-    most = field.target(line["name"], shape["n"])
-    if most is None:
-        return []
-    met = {True: "met", False: "NOT MET"}
-    found = [f"at most {most:g}: {met[line['ratio'][0] <= most]}"]
-    if line["name"] in field.PROMISED and shape["bytes"] >= 2**30:
-        enough = line["of_copy"] >= field.MOST_OF_COPY
-        found.append(f"{field.MOST_OF_COPY:.0%} of copy: {met[enough]}")
-    return found
-
-
-def table(record: dict[str, Any]) -> str:
-    """The record as it is printed."""
-    text = [*record["versions"], f"torch {record['torch']}, {record['date']}, float32, N(0, 1)"]
-    copy = record["copy_bandwidth"]
-    text.append(f"copy from device to device: {copy[0] / 1e9:.0f} GB/s")
-    for shape in record["shapes"]:
-        text += ["", f"{shape['rows']} x {shape['n']}, k = {shape['k']}: "]
-        text[-1] += f"torch.softmax takes {shape['softmax'][0]:.4f} ms"
-        for line in shape["lines"]:
-            ratio, low, high = line["ratio"]
-            shown = f"  {line['name']:<22} {ratio:8.2f}  [{low:.2f}, {high:.2f}]"
-            text.append("  ".join([f"{shown:<52} {line['of_copy']:5.0%}", *verdicts(line, shape)]))
+def table(made: dict[str, Any]) -> str:
+    """All that was measured, then the targets."""
+    copy = made["copy_bandwidth"][0] / 1e9
+    text = [f"{made['machine']['gpu']}, copy from device to device: {copy:.0f} GB/s"]
+    for line in made["results"]:
+        ratio = f"{line['ratio']:8.2f}  [{line['low']:.2f}, {line['high']:.2f}]"
+        text.append(f"  {targets.name(line):<72} {ratio:<28} {line['of_copy']:5.0%}")
     text += ["", "microseconds of the host for one call"]
-    for name, (median, low, high) in record["overhead"].items():
+    for name, (median, low, high) in made["overhead"].items():
         text.append(f"  {name:<34} {median:8.1f}  [{low:.1f}, {high:.1f}]")
-    return "\n".join(text)
+    return "\n".join([*text, "", targets.table(made)])
 
 
 def measure(rounds: int) -> dict[str, Any]:
     from gpu_clock import Clock, copies
 
     clock = Clock(rounds)
-    versions = io.StringIO()
-    stk.show_versions(versions)
-    bandwidth = quartiles(clock.copy_bandwidth())
-    return {
-        "gpu": torch.cuda.get_device_name(),
-        "date": datetime.date.today().isoformat(),
-        "versions": versions.getvalue().splitlines(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "rounds": rounds,
-        "copy_bandwidth": bandwidth,
-        "overhead": overhead(clock),
-        "shapes": [
-            measure_shape(clock, rows, n, k, copies(4 * rows * n), bandwidth[0])
-            for rows, n, k in field.SHAPES
-        ],
-    }
+    made = record.head("cuda", torch.cuda.get_device_name())
+    made["versions"]["cuda"] = torch.version.cuda
+    made["copy_bandwidth"] = quartiles(clock.copy_bandwidth())
+    made["overhead"] = overhead(clock)
+    for rows, n, k in field.SHAPES:
+        count, bandwidth = copies(4 * rows * n), made["copy_bandwidth"][0]
+        made["results"] += measure_shape(clock, rows, n, k, count, bandwidth)
+    return made
 
 
 def main() -> None:
@@ -174,12 +133,10 @@ def main() -> None:
     reason = missing()
     if reason is not None:
         sys.exit(f"nothing measured: {reason}")
-    record = measure(options.rounds)
-    print(table(record))
-    name = re.sub(r"[^a-z0-9]+", "-", record["gpu"].lower()).strip("-")
-    RESULTS.mkdir(exist_ok=True)
-    target = RESULTS / f"{name}.json"
-    target.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    made = measure(options.rounds)
+    print(table(made))
+    target = record.RESULTS / record.file_name(made)
+    record.write(made, target)
     print(f"\nwritten to {target}")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["soft_topk", "threshold"]
+__all__ = ["soft_topk", "spread", "threshold"]
 
 
 def threshold(z: torch.Tensor, k: float) -> torch.Tensor:
@@ -38,6 +38,11 @@ def threshold(z: torch.Tensor, k: float) -> torch.Tensor:
     return center + shift
 
 
+def spread(w: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    """The pullback of g, the slopes of the curve being w: what moves the sum is taken off."""
+    return w * (g - (w * g).sum(-1, keepdim=True) / w.sum(-1, keepdim=True))
+
+
 class _SoftTopK(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, k: float, temperature: float) -> torch.Tensor:
@@ -51,8 +56,7 @@ class _SoftTopK(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         (w,) = ctx.saved_tensors
-        mean = (w * g).sum(-1, keepdim=True) / w.sum(-1, keepdim=True)
-        return w * (g - mean) / ctx.temperature, None, None
+        return spread(w, g) / ctx.temperature, None, None
 
 
 def soft_topk(x: torch.Tensor, k: float, temperature: float = 1.0) -> torch.Tensor:

@@ -29,11 +29,13 @@ def field(monkeypatch):
 @pytest.mark.parametrize("k", [0.25, 1, 7.5, 20, 39, 39.75])
 def test_lapsum_is_thretopk_with_laplace(field, rng, T, tolerance, k):
     """id-lapsum."""
+    import lapsum
+
     for scale in (0.01, 1.0, 40.0):
         x = (scale * rng.normal(size=(20, 40)) + 5).astype(T)
         x[0] = 1.0
         leaf = torch.from_numpy(x).requires_grad_()
-        p = field.lapsum.soft_topk(leaf, k, 0.5)
+        p = lapsum.soft_topk(leaf, k, 0.5)
         expected, pullback = stk.thretopk.vjp(x, k, temperature=0.5)
         np.testing.assert_allclose(p.detach().numpy(), expected, atol=tolerance * (1 + scale))
         g = rng.normal(size=x.shape).astype(T)
@@ -46,36 +48,35 @@ def test_lapsum_is_thretopk_with_laplace(field, rng, T, tolerance, k):
 
 def test_every_contender_can_be_called(field, rng):
     xs = [torch.from_numpy(rng.normal(size=(3, 50)).astype(np.float32)) for _ in range(2)]
-    units = field.units(xs)
-    names = []
-    for make in field.contenders(xs, 4):
-        contender = make()
-        names.append(contender.name)
+    found = [case for case in field.cases(3, 50, 4) if case.operator != "cupy.sort"]
+    for case in found:
+        call, unit = field.rotating(case, xs), field.unit(case.what, xs)
         for i in range(3):
-            contender.call(i)
-            units[contender.unit](i)
+            call(i)
+            unit(i)
+    names = [case.name for case in found]
     assert len(set(names)) == len(names)
-    assert {"LapSum (PyTorch)", "laplace", "gradtopk pullback", "wsoftmaxtopk jvp"} <= set(names)
+    operators = {(case.operator, case.what) for case in found}
+    assert {
+        ("LapSum (sort)", "value"),
+        ("gradtopk", "pullback"),
+        ("wsoftmaxtopk", "jvp"),
+    } <= operators
 
 
-def test_targets_are_told_met_or_not(field):
+def test_figures_of_a_device_are_a_record(field):
     import gpu
+    import record
 
-    shape = {"rows": 1, "n": 4096, "k": 1, "bytes": 2**30, "softmax": [1.0, 1.0, 1.0]}
-    line = {"name": "laplace", "unit": "softmax", "ratio": [1.2, 1.1, 1.3], "of_copy": 0.5}
-    assert gpu.verdicts(line, shape) == ["at most 1.3: met", "70% of copy: NOT MET"]
-    assert gpu.verdicts({**line, "name": "normal"}, shape) == []
-    assert gpu.verdicts(line, {**shape, "n": 10**6}) == []
-    record = {
-        "versions": ["softtopk_nb 0"],
-        "torch": "0",
-        "date": "never",
-        "copy_bandwidth": [1e9, 1e9, 1e9],
-        "overhead": {"empty kernel": [1.0, 1.0, 1.0]},
-        "shapes": [{**shape, "lines": [line]}],
-    }
-    text = gpu.table(record)
-    for word in ("laplace", "1.20", "NOT MET", "empty kernel", "1 GB/s", "50%"):
+    made = record.head("cuda", "made up")
+    for case in field.cases(65536, 4096, 64):
+        taken = {"case": np.array([1.0, 2.0, 2.0]), "unit": np.array([1.0, 1.0, 1.0])}
+        made["results"].append(gpu.result(case, taken, copy=0.001))
+    record.check(made)
+    made["copy_bandwidth"] = [1e9, 1e9, 1e9]
+    made["overhead"] = {"empty kernel": [1.0, 1.0, 1.0]}
+    text = gpu.table(made)
+    for word in ("laplace", "2.00", "NOT MET", "empty kernel", "1 GB/s", "50%"):
         assert word in text
 
 

@@ -1,0 +1,91 @@
+"""Time as a ratio: an operator and its unit take turns, and each round has a ratio of its own.
+
+Whatever the machine does meets both alike. Nothing here knows what is timed, or on which device.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["SHORT", "Turns", "figures", "quartiles", "seconds"]
+
+ROUNDS = 7, 101  # at least, at most
+SHORT = 5e-4  # seconds: a shorter call is repeated until it takes as long
+
+Call = Callable[[], Any]
+
+
+def seconds(call: Call) -> float:
+    """What one call takes."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def quartiles(values: np.ndarray) -> list[float]:
+    """Median, lower and upper quartile."""
+    return [float(q) for q in np.quantile(values, [0.5, 0.25, 0.75])]
+
+
+def figures(taken: np.ndarray, unit: np.ndarray) -> dict[str, float]:
+    """Seconds of both in each round, as the record has them."""
+    _, low, high = quartiles(taken / unit)
+    median, unit_median = float(np.median(taken)), float(np.median(unit))
+    return {
+        "seconds": median,
+        "unit_seconds": unit_median,
+        "ratio": median / unit_median,
+        "low": low,
+        "high": high,
+        "rounds": len(taken),
+    }
+
+
+class Turns:
+    """An operator and its unit, ready to be timed in turn.
+
+    Attributes
+    ----------
+    rounds : int
+        As many as the budget in seconds allows, within `ROUNDS`.
+    repeat : int
+        Calls in a round.
+    """
+
+    def __init__(self, call: Call, unit: Call, budget: float):
+        for either in (call, unit):  # compiles, and warms what can be warmed
+            either()
+        once, unit_once = seconds(call), seconds(unit)
+        self.repeat = self._repeats(once)
+        self._unit_repeat = self._repeats(unit_once)
+        self.call, self._unit = call, unit
+        round_takes = self.repeat * once + self._unit_repeat * unit_once
+        self.rounds = int(np.clip(budget / round_takes, *ROUNDS))
+        self._units: list[float] = []
+
+    @staticmethod
+    def _repeats(once: float) -> int:
+        return max(1, math.ceil(SHORT / max(once, 1e-7)))
+
+    @staticmethod
+    def _again(call: Call, times: int) -> None:
+        for _ in range(times):
+            call()
+
+    def time_unit(self) -> None:
+        """The unit's turn."""
+        count = self._unit_repeat
+        self._units.append(seconds(lambda: self._again(self._unit, count)) / count)
+
+    def take(self) -> None:
+        """The operator's turn."""
+        self._again(self.call, self.repeat)
+
+    def figures(self, taken: np.ndarray) -> dict[str, float]:
+        """The record's figures, from what the operator's turns took."""
+        return figures(taken / self.repeat, np.array(self._units[-len(taken) :]))

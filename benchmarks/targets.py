@@ -1,0 +1,238 @@
+"""The targets for speed, and whether a results file meets them.
+
+    python benchmarks/targets.py [FILE.json]
+
+Without a file, the newest in `results/`. Every figure that a target speaks of is shown, met or not;
+a target of which the file has no figure does not appear.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import record
+from cases import ONE_OF_64, Case, is_ours
+
+__all__ = ["Verdict", "judge", "table"]
+
+Record = dict[str, Any]
+Result = dict[str, Any]
+
+# Value, in softmaxes on the same array: (n at least 1024, n = 64).
+SIMPLE, HARDER, SUBSET = (1.5, 2.0), (2.5, 3.0), (4.0, 6.0)
+VALUE = {
+    ("thretopk", "clip"): SIMPLE,
+    ("thretopk", "exp"): SIMPLE,
+    ("thretopk", "laplace"): SIMPLE,
+    ("thretopk", "sigmoid"): HARDER,
+    ("thretopk", "normal"): HARDER,
+    ("gradtopk", None): SUBSET,
+}
+DERIVATIVE = 1.5, 2.0  # in backward passes of softmax, after the value
+STEP = 1.0, 1.5  # itertopk and wsoftmaxtopk: softmaxes for each of k steps
+ITERATIONS = ("itertopk", "wsoftmaxtopk")
+DEFAULTS = ("newton", "contour", None)  # the methods of which the figures above speak
+
+FLAT = 1.3  # slowest over fastest k of one row of 1e6
+LINEAR = 12.0  # for ten times as many entries
+CALL = 20e-6  # seconds: 1 x 64
+STARTUP = {
+    "import softtopk_nb over numba": 0.3,
+    "first call, cold cache": 3.0,
+    "first call, warm cache": 0.3,
+}
+SLACK = (
+    4 * 2**20
+)  # bytes beside the rows that threads work on: blocks, and the allocator's rounding
+BUSY = 0.7  # of the threads, on average, while one long row is worked on
+
+GPU_VALUE = {("thretopk", "laplace"): 1.3, ("thretopk", "exp"): 1.3, ("thretopk", "clip"): 1.3}
+GPU_VALUE[("gradtopk", None)] = 4.0
+GPU_LONGEST = 16384  # rows up to here are read once
+GPU_OF_COPY = 0.7  # at 1 GiB
+
+
+class Verdict(NamedTuple):
+    """One figure beside its target."""
+
+    target: str
+    case: str
+    figure: float
+    limit: float
+    at_most: bool = True
+
+    @property
+    def met(self) -> bool:
+        return self.figure <= self.limit if self.at_most else self.figure >= self.limit
+
+    def __str__(self) -> str:
+        bound = "at most" if self.at_most else "at least"
+        verdict = "met" if self.met else "NOT MET"
+        return f"  {self.case:<72} {self.figure:9.3g}  {bound} {self.limit:<7.3g} {verdict}"
+
+
+def name(result: Result) -> str:
+    return Case(*(result[field] for field in Case._fields)).name
+
+
+def _column(result: Result, pair: tuple[float, float]) -> float | None:
+    """The target for the result's length, if there is one."""
+    if result["n"] >= 1024:
+        return pair[0]
+    return pair[1] if result["n"] == 64 and result["rows"] > 1 else None
+
+
+def _value_limit(result: Result) -> float | None:
+    kind = result["operator"], result["curve"]
+    if result["device"] == "cuda":
+        short = result["n"] <= GPU_LONGEST and result["dtype"] == "float32"
+        return GPU_VALUE.get(kind) if short else None
+    if result["operator"] in ITERATIONS:
+        pair = result["k"] * STEP[0], result["k"] * STEP[1]
+    elif kind in VALUE:
+        pair = VALUE[kind]
+    else:
+        return None
+    return _column(result, pair)
+
+
+def _ratios(results: list[Result]) -> Iterator[Verdict]:
+    by_key = {record.key(result): result for result in results}
+    for result in results:
+        if result["method"] not in DEFAULTS:
+            continue
+        if result["what"] == "value":
+            limit = _value_limit(result)
+            if limit is not None:
+                yield Verdict("value, in softmaxes", name(result), result["ratio"], limit)
+            continue
+        limit = _column(result, DERIVATIVE) if result["device"] == "cpu" else None
+        if limit is None or (result["operator"], result["curve"]) not in VALUE:
+            continue
+        figure = result["ratio"]
+        if result["what"] == "jvp":  # which includes the value
+            value = by_key.get(record.key({**result, "what": "value"}))
+            if value is None:
+                continue
+            figure = (result["seconds"] - value["seconds"]) / result["unit_seconds"]
+        label = f"{result['what']} after the value, in backward passes of softmax"
+        yield Verdict(label, name(result), figure, limit)
+
+
+def _against(results: list[Result]) -> Iterator[Verdict]:
+    """Pairs of contenders on the same array, each a ratio to the same unit."""
+    by_key = {record.key(result): result for result in results}
+    for result in results:
+        if result["what"] != "value" or result["operator"] != "thretopk":
+            continue
+        if result["method"] == "scan" and result["curve"] == "laplace":
+            peer, label = ("LapSum (sort)", "laplace"), "scan, in LapSum sorts"
+        elif result["method"] == "newton" and result["rows"] * result["n"] > ONE_OF_64[1]:
+            peer, label = ("torch.topk", None), "value, in torch.topk"
+        else:
+            continue
+        wanted = {**result, "operator": peer[0], "curve": peer[1], "method": None}
+        other = by_key.get(record.key(wanted))
+        if other is not None:
+            yield Verdict(label, name(result), result["ratio"] / other["ratio"], 1.0)
+
+
+def _growth(results: list[Result]) -> Iterator[Verdict]:
+    """Cost flat in k and linear in n, for one row on the CPU."""
+    rows: dict[tuple[Any, ...], dict[tuple[int, int], float]] = {}
+    for result in results:
+        one_row = result["rows"] == 1 and result["n"] >= 10**5 and result["device"] == "cpu"
+        kind = result["operator"], result["curve"]
+        if one_row and result["what"] == "value" and result["method"] in DEFAULTS and kind in VALUE:
+            group = (*kind, result["dtype"], result["data"])
+            rows.setdefault(group, {})[result["n"], result["k"]] = result["seconds"]
+    for group, taken in rows.items():
+        label = " ".join(str(part) for part in group if part)
+        at = {k: s for (n, k), s in taken.items() if n == 10**6}
+        if len(at) > 1:
+            figure = max(at.values()) / min(at.values())
+            yield Verdict("flat in k", f"{label} 1x1000000, k of {sorted(at)}", figure, FLAT)
+        for (n, k), s in sorted(taken.items()):
+            if (10 * n, k) in taken:
+                case = f"{label} k={k}, n={10 * n} over n={n}"
+                yield Verdict("linear in n", case, taken[10 * n, k] / s, LINEAR)
+
+
+def _waits(found: Record) -> Iterator[Verdict]:
+    for result in found["results"]:
+        shape = result["rows"], result["n"], result["k"]
+        if shape == ONE_OF_64 and result["device"] == "cpu" and is_ours(result["operator"]):
+            yield Verdict("a call on 1 x 64, in seconds", name(result), result["seconds"], CALL)
+    startup = found.get("startup", {})
+    for case, limit in STARTUP.items():
+        if case in startup:
+            yield Verdict("startup, in seconds", case, startup[case], limit)
+
+
+def _footprint(found: Record) -> Iterator[Verdict]:
+    threads = found["threads"]
+    for entry in found.get("footprint", []):
+        rows, n = entry["rows"], entry["n"]
+        row = n * entry["itemsize"]
+        case = f"{entry['operator']} {entry['what']} {rows}x{n}"
+        label = "memory beyond input and output, in bytes"
+        yield Verdict(label, case, entry["extra_bytes"], min(threads, rows) * row + SLACK)
+        if rows == 1 and threads > 1:
+            label = "threads kept busy by one row"
+            yield Verdict(label, case, entry["busy"], BUSY * threads, at_most=False)
+
+
+def _bandwidth(results: list[Result]) -> Iterator[Verdict]:
+    for result in results:
+        large = 4 * result["rows"] * result["n"] >= 2**30 and result["n"] <= GPU_LONGEST
+        kind = result["operator"], result["curve"]
+        promised = kind in GPU_VALUE and kind[0] == "thretopk" and result["what"] == "value"
+        if "of_copy" in result and large and promised:
+            label = "part of the bandwidth of a copy"
+            yield Verdict(label, name(result), result["of_copy"], GPU_OF_COPY, at_most=False)
+
+
+def judge(found: Record) -> list[Verdict]:
+    """Every figure of the record that a target speaks of."""
+    results = found["results"]
+    return [
+        *_ratios(results),
+        *_bandwidth(results),
+        *_against(results),
+        *_growth(results),
+        *_waits(found),
+        *_footprint(found),
+    ]
+
+
+def table(found: Record) -> str:
+    """The verdicts as they are printed, by target."""
+    machine = found["machine"]
+    where = machine.get("gpu", f"{machine['cpu']}, {machine['simd']}, {found['threads']} threads")
+    verdicts = judge(found)
+    lines = [f"{where}, {found['date']}"]
+    for target in dict.fromkeys(verdict.target for verdict in verdicts):
+        lines += ["", target, *(str(v) for v in verdicts if v.target == target)]
+    met = sum(verdict.met for verdict in verdicts)
+    return "\n".join([*lines, "", f"{met} met, {len(verdicts) - met} NOT MET"])
+
+
+def newest() -> Path:
+    files = sorted(record.RESULTS.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    if not files:
+        sys.exit("there are no results yet: python benchmarks/run.py --full")
+    return files[-1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", nargs="?", type=Path)
+    print(table(record.read(parser.parse_args().file or newest())))
+
+
+if __name__ == "__main__":
+    main()
