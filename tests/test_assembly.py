@@ -1,0 +1,109 @@
+"""The hot loops are vectorised: read off the machine code, lest an upgrade undo it unseen.
+
+A loop that falls back to one entry at a time gives the same numbers, some ten times slower.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+
+import numpy as np
+import pytest
+
+from softtopk_nb._compile import in_memory
+from softtopk_nb._threshold import rows as threshold
+from softtopk_nb._threshold.curves import CURVES, Entmax
+from softtopk_nb._threshold.rows import METHODS
+from softtopk_nb.gradtopk import rows as subsets
+from softtopk_nb.hardtopk import rows as hard
+from softtopk_nb.thretopk import rows as thretopk
+
+pytestmark = pytest.mark.skipif(
+    platform.machine().lower() not in ("x86_64", "amd64"),
+    reason=f"knows the instructions of x86-64, not those of {platform.machine()}",
+)
+
+ROWS, N = 2, 64
+
+
+def machine_code(kernel, *arguments):
+    """The assembly of a kernel for these arguments; what comes from the disk cache has none."""
+    fresh = in_memory(kernel)
+    fresh(0, ROWS, *arguments)
+    return fresh.inspect_asm(fresh.signatures[-1])
+
+
+def packed(assembly, dtype):
+    """How many instructions do arithmetic on a whole vector of this type."""
+    letter = "s" if dtype == np.float32 else "d"
+    return len(re.findall(rf"\bv?(?:mul|add|sub|fn?madd\d*|fn?msub\d*)p{letter}\b", assembly))
+
+
+def library_calls(assembly):
+    """Functions of the C library that compute one number at a time."""
+    return set(re.findall(r"\b(expf?|erfcf?|erff?|powf?|expm1f?)\b", assembly))
+
+
+def problem(dtype):
+    x = np.random.default_rng(0).normal(size=(ROWS, N)).astype(dtype)
+    assert len(np.unique(x)) == ROWS * N
+    return x, np.full(ROWS, 5.0), np.ones(ROWS)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", [*CURVES, "entmax"])
+def test_threshold(name, dtype):
+    x, k, tau = problem(dtype)
+    curve = Entmax(1.5) if name == "entmax" else CURVES[name]
+    solution = np.empty((ROWS, threshold.SOLUTION))
+    code = machine_code(
+        threshold.solve, x, k, tau, curve, METHODS["newton"], np.empty_like(x), solution
+    )
+    # The pass over the row and the one that writes p, some ten instructions each at the least.
+    assert packed(code, dtype) >= 30
+    # entmax's bracket takes one power for each row.
+    assert library_calls(code) <= ({"pow"} if name == "entmax" else set())
+
+
+def test_a_user_curve_is_what_this_test_would_find():
+    """The counterexample: a library call for each entry, and loops that do not vectorise."""
+    import math
+
+    import softtopk_nb as stk
+
+    x, k, tau = problem(np.float64)
+    curve = stk.Curve(lambda t: 0.5 * math.erfc(-t), lambda t: math.exp(-t * t)).compiled
+    solution = np.empty((ROWS, threshold.SOLUTION))
+    code = machine_code(
+        threshold.solve, x, k, tau, curve, METHODS["newton"], np.empty_like(x), solution
+    )
+    assert library_calls(code)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_derivatives(dtype):
+    x, _, tau = problem(dtype)
+    solution = np.zeros((ROWS, threshold.SOLUTION))
+    sums = np.empty(ROWS), np.empty(ROWS)
+    curve = CURVES["laplace"]
+    code = machine_code(thretopk.pull, x, tau, curve, solution, x, np.empty_like(x), *sums)
+    assert packed(code, dtype) >= 40
+    assert not library_calls(code)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_hard_top_k(dtype):
+    x, _, _ = problem(dtype)
+    code = machine_code(hard.solve, x, np.full(ROWS, 5), np.empty_like(x))
+    assert packed(code, dtype) >= 8
+
+
+def test_gradtopk():
+    x, k, tau = problem(np.float32)
+    tilt = np.zeros((ROWS, threshold.SOLUTION))
+    tilt[:, threshold.WEIGHT] = 5.0
+    solution = np.empty((ROWS, subsets.SOLUTION))
+    code = machine_code(subsets.solve, x, k.astype(np.int64), tau, tilt, np.empty_like(x), solution)
+    assert packed(code, np.float32) >= 60  # power sums, and the polynomials of the marginals
+    assert packed(code, np.float64) >= 60  # the core, node by node
