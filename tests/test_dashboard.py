@@ -17,7 +17,8 @@ CONF = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}, {str(DOCS)!r}]
 project = "made up"
-extensions = ["myst_parser", "dashboard_data"]
+extensions = ["myst_parser", "sphinx_design", "dashboard_data"]
+myst_enable_extensions = ["colon_fence"]
 root_doc = "dashboard"
 html_theme = "pydata_sphinx_theme"
 html_static_path = [{str(DOCS / "_static")!r}]
@@ -25,7 +26,7 @@ html_css_files = ["custom.css"]
 html_context = {{"default_mode": "auto"}}
 html_sidebars = {{"*": []}}
 html_theme_options = {{"navbar_end": ["theme-switcher"]}}
-suppress_warnings = ["myst.xref_missing"]
+suppress_warnings = ["myst.xref_missing", "toc.not_included"]
 benchmark_results = "results"
 """
 CHARTS = ("n", "k", "peers", "history")
@@ -35,7 +36,8 @@ pytestmark = pytest.mark.browser
 def build(folder: pathlib.Path) -> str:
     """The address of the page, built on its own from the results in the folder."""
     (folder / "conf.py").write_text(CONF, encoding="utf-8")
-    shutil.copy(DOCS / "dashboard.md", folder)
+    for name in ("dashboard.md", "speed.md"):
+        shutil.copy(DOCS / name, folder)
     command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(folder), str(folder / "out")]
     subprocess.run(command, check=True, timeout=300)
     return (folder / "out" / "dashboard.html").as_uri()
@@ -150,6 +152,12 @@ def test_a_filter_changes_table_and_charts(browser, name, value, word):
         assert texts(browser, "#stk-table td") != table
 
 
+def test_first_calls_are_told_apart(browser):
+    text = browser.find_element("id", "stk-startup").text
+    assert "first call, cold cache 2.5 s" in text
+    assert "import softtopk_nb over numba 50 ms" in text
+
+
 def test_operator_and_shape(browser):
     choose(browser, "operator", "hardtopk")
     for chart in CHARTS:
@@ -219,3 +227,13 @@ def test_without_results(window, tmp_path):
     assert "There are no results yet" in window.find_element("id", "stk-empty").text
     assert not window.find_element("id", "stk-dashboard").is_displayed()
     assert not [entry for entry in window.get_log("browser") if entry["level"] != "INFO"]
+
+
+def test_targets_and_losses_are_read_from_a_file(browser, page):
+    browser.get(page.replace("dashboard.html", "speed.html"))
+    text = browser.find_element("tag name", "body").get_attribute("textContent")
+    assert "value, in softmaxes" in text
+    assert "thretopk laplace newton value 1024x1024 k=32 float32 normal" in text
+    assert "not met" in text
+    row = next(n for n in found(browser, "#where-peers-win tr") if "gradtopk" in n.text)
+    assert "np.partition" in row.text

@@ -3,16 +3,14 @@
 
 document.addEventListener("DOMContentLoaded", () => {
   const root = document.getElementById("stk-dashboard");
-  const { files, ours } = window.softtopkResults;
+  const { files, ours, noTopk } = window.softtopkResults;
   const charts = window.softtopkCharts;
-  // No top-k, and so no rivals of one: softmaxes and the floor.
-  const NO_TOPK = new Set(["torch.softmax", "scipy softmax", "softmax", "np.copyto"]);
   // What an operator does where no method is asked for; other methods start switched off.
   const USUAL = new Set([null, undefined, "auto", "newton", "contour"]);
   const AXES = {
     entry: ["time per entry", "time per entry (ns)", (r) => (1e9 * r.seconds) / (r.rows * r.n)],
     call: ["time per call", "time per call (ms)", (r) => 1e3 * r.seconds],
-    ratio: ["ratio", "time relative to torch.softmax", (r) => r.ratio],
+    ratio: ["ratio", null, (r) => r.ratio],
   };
 
   function html(tag, attributes = {}, ...children) {
@@ -36,7 +34,7 @@ document.addEventListener("DOMContentLoaded", () => {
   }
 
   const machineName = (file) => file.machine.gpu || file.machine.cpu;
-  const unitName = (r) => (r.what === "value" ? "torch.softmax" : "its backward pass");
+  const unitName = ({ what }) => (what === "value" ? "torch.softmax" : "softmax's backward pass");
 
   function exactly(r, file) {
     return [
@@ -48,8 +46,8 @@ document.addEventListener("DOMContentLoaded", () => {
     ].join("\n");
   }
 
-  /** The k that most results of these rows × n have: the others are a sweep over k. */
-  function usualShapes(results) {
+  /** Of each rows × n the k that most results of the file have: the others are a sweep over k. */
+  function usualShapes({ results }) {
     const counts = new Map();
     for (const r of results) counts.set(shape(r), (counts.get(shape(r)) || 0) + 1);
     const best = new Map();
@@ -137,15 +135,16 @@ document.addEventListener("DOMContentLoaded", () => {
     const file = current();
     const { cpu, cores, simd, gpu } = file.machine;
     const parts = [gpu, cpu, cores && `${cores} cores`, simd, `threads: ${file.threads}`];
-    const versions = Object.entries(file.versions).map(([name, version]) => `${name} ${version}`);
+    const there = Object.entries(file.versions).filter(([, version]) => version);
+    const versions = there.map(([name, version]) => `${name} ${version}`);
     const text = `${parts.filter(Boolean).join(", ")}. ${versions.join(", ")}. Measured ${file.date}.`;
     document.getElementById("stk-machine").textContent = text;
   }
 
   /** Peers of the same shape that took less time, fastest first. */
   function faster(result, results) {
-    if (!isOurs(result) || NO_TOPK.has(result.operator)) return [];
-    const rival = (r) => !isOurs(r) && !NO_TOPK.has(r.operator) && shape(r) === shape(result);
+    if (!isOurs(result) || noTopk.includes(result.operator)) return [];
+    const rival = (r) => !isOurs(r) && !noTopk.includes(r.operator) && shape(r) === shape(result);
     const ahead = results.filter((r) => rival(r) && r.ratio < result.ratio);
     return ahead.sort((a, b) => a.ratio - b.ratio);
   }
@@ -163,7 +162,7 @@ document.addEventListener("DOMContentLoaded", () => {
       const scope = tag === "th" ? { scope: "col" } : { scope: "row" };
       return html(i && tag === "td" ? "td" : "th", i && tag === "td" ? {} : scope, ...[cell].flat());
     });
-    const rows = body.map(({ row, kind }) => html("tr", { class: kind }, ...cells(row, "td")));
+    const rows = body.map(({ row, kind = "" }) => html("tr", { class: kind }, ...cells(row, "td")));
     return html(
       "table",
       { class: "table stk-table" },
@@ -176,7 +175,7 @@ document.addEventListener("DOMContentLoaded", () => {
 
   /** One row for each operator, one column for each shape. */
   function overview(results) {
-    const usual = usualShapes(results);
+    const usual = usualShapes(current());
     const shown = results.filter((r) => usual.has(shape(r)));
     const columns = unique(shown.map(shape));
     const names = unique(shown.map(label));
@@ -190,12 +189,12 @@ document.addEventListener("DOMContentLoaded", () => {
       });
       return { row: [name, ...cells], kind: kind(mine[0]) };
     });
-    return tableOf(["ratio to softmax", ...columns], body);
+    return tableOf([`ratio to ${unitName(state)}`, ...columns], body);
   }
 
   /** One shape, with everything that was measured of it. */
   function details(results) {
-    const head = ["", "ratio", "quartiles", "time", "softmax takes", "rounds", "faster peers"];
+    const head = ["", "ratio", "quartiles", "time", `${unitName(state)} takes`, "rounds", "faster peers"];
     const body = results.map((r) => ({
       row: [
         label(r), digits(r.ratio), `${digits(r.low)} to ${digits(r.high)}`, time(r.seconds),
@@ -212,6 +211,14 @@ document.addEventListener("DOMContentLoaded", () => {
     if (!results.length) return holder.replaceChildren(nothing());
     const one = results.filter((r) => shape(r) === state.shape);
     holder.replaceChildren(one.length ? details(one) : overview(results));
+  }
+
+  /** First calls and imports, which are no part of any ratio. */
+  function drawStartup() {
+    const rows = Object.entries(current().startup || {}).map(([name, s]) => ({ row: [name, time(s)] }));
+    const holder = document.getElementById("stk-startup");
+    holder.hidden = rows.length === 0;
+    holder.replaceChildren(tableOf(["in a fresh process", "takes"], rows));
   }
 
   const nothing = () => html("p", { class: "stk-none" }, "Nothing was measured for this choice.");
@@ -250,14 +257,15 @@ document.addEventListener("DOMContentLoaded", () => {
   function drawCharts() {
     const file = current();
     const results = chosen(file);
+    const relative = `time relative to ${unitName(state)}`;
     const [axisName, axisTitle, height] = AXES[state.axis];
     const spread = (r) => (state.axis === "ratio" ? { low: r.low, high: r.high } : {});
     const point = (x) => (r) => ({ x: r[x], y: height(r), ...spread(r), text: exactly(r, file) });
     const about = `${state.what}, ${state.dtype}, ${state.data} rows; ${machineName(file)}, ${file.date}`;
 
-    const usual = usualShapes(results);
+    const usual = usualShapes(file);
     const alongN = series(results.filter((r) => usual.has(shape(r))), point("n"));
-    const names = (x) => ({ x, y: axisTitle });
+    const names = (x) => ({ x, y: axisTitle || relative });
     const title = `${axisName} against n: ${about}`;
     figure("n", title, alongN.length && (() => charts.lines(title, names("n, entries of a row"), alongN)));
 
@@ -273,14 +281,13 @@ document.addEventListener("DOMContentLoaded", () => {
     const titleK = `${axisName} against k: ${swept}${note}, ${about}`;
     figure("k", titleK, alongK.length && (() => charts.lines(titleK, names("k, entries to select"), alongK)));
 
-    const at = picked.length ? state.shape : most(results.map(shape));
+    const at = picked.length ? state.shape : most(results.map(shape).filter((s) => usual.has(s)));
     const rows = results
       .filter((r) => shape(r) === at && looks.get(label(r)).shown)
       .sort((a, b) => a.ratio - b.ratio)
       .map((r) => ({ ...looks.get(label(r)), value: r.ratio, low: r.low, high: r.high, text: exactly(r, file) }));
-    const relative = "time relative to torch.softmax; whiskers are quartiles";
     const titlePeers = `against peers: ${at}, ${about}`;
-    figure("peers", titlePeers, rows.length && (() => charts.bars(titlePeers, { x: relative }, rows)));
+    figure("peers", titlePeers, rows.length && (() => charts.bars(titlePeers, { x: `${relative}; whiskers are quartiles` }, rows)));
 
     const alike = files.filter((f) => machineName(f) === machineName(file) && f.threads === file.threads);
     const cases = alike.flatMap((f, x) => chosen(f).filter((r) => shape(r) === at)
@@ -288,7 +295,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const past = series(cases, (r) => ({ x: r.x, y: r.ratio, low: r.low, high: r.high, text: r.text }));
     const titlePast = `history: ${at}, ${state.what}, ${state.dtype}, ${state.data} rows; ${machineName(file)}`;
     const dates = alike.map((f) => f.date);
-    const axesPast = { x: "date of the results", y: AXES.ratio[1] };
+    const axesPast = { x: "date of the results", y: relative };
     figure("history", titlePast, past.length && (() => charts.lines(titlePast, axesPast, past, dates)));
   }
 
@@ -298,6 +305,7 @@ document.addEventListener("DOMContentLoaded", () => {
     drawTable();
     drawLegend();
     drawCharts();
+    drawStartup();
   }
 
   document.getElementById("stk-empty").hidden = files.length > 0;
