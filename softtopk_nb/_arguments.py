@@ -5,6 +5,7 @@ Every message names the argument, what came, and what was expected.
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -20,6 +21,7 @@ __all__ = [
     "check_temperature",
     "check_where",
     "direction",
+    "per_row",
     "real_array",
     "rows_of",
     "show",
@@ -68,8 +70,20 @@ def check_broadcast(given: Array, shape: tuple[int, ...], name: str) -> None:
         raise ValueError(f"{name} has shape {given.shape}; expected one that broadcasts to {shape}")
 
 
+def per_row(given: Array, batch: tuple[int, ...]) -> Array:
+    """One number for each row, in memory of its own.
+
+    A kernel would be compiled anew for a read-only array, as a broadcast one is.
+    """
+    if given.ndim == 0:
+        return np.full(math.prod(batch), given[()])
+    return np.array(np.broadcast_to(given, batch), order="C").reshape(-1)
+
+
 def check_temperature(temperature: Any, batch: tuple[int, ...]) -> Array:
     """The temperature, positive and finite, in float64."""
+    if type(temperature) is float and 0.0 < temperature < np.inf:
+        return np.asarray(temperature)  # the usual case, in a hurry
     given = real_array(temperature, "temperature").astype(np.float64)
     ok = (given > 0) & (given < np.inf)
     if not np.all(ok):
@@ -104,7 +118,7 @@ def direction(value: Any, batch: tuple[int, ...], name: str) -> Array:
     """A direction in k or in the temperature, one number for each row; None is 0."""
     given = real_array(0.0 if value is None else value, name).astype(np.float64)
     check_broadcast(given, batch, name)
-    return np.array(np.broadcast_to(given, batch), order="C").reshape(-1)
+    return per_row(given, batch)
 
 
 def rows_of(

@@ -112,12 +112,16 @@ def to_rows(x: npt.NDArray[Any], axis: int, dtype: type) -> npt.NDArray[Any]:
 
 def from_rows(rows: npt.NDArray[Any], shape: tuple[int, ...], axis: int) -> npt.NDArray[Any]:
     """Undo `to_rows`' reshaping: a view of `rows` with the axis back in its place."""
+    if axis == len(shape) - 1:
+        return rows.reshape(shape)
     batch = shape[:axis] + shape[axis + 1 :]
     return np.moveaxis(rows.reshape((*batch, shape[axis])), -1, axis)
 
 
 def cast(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """`values` in the type of the result; too large for float16 is inf, without a warning."""
+    if values.dtype == dtype:
+        return values
     with np.errstate(over="ignore"):
         return values.astype(dtype, copy=False)
 

@@ -160,9 +160,8 @@ class Operator:
         if mask is not None:
             # An absent entry is one at -inf: every room treats it as if it were not there.
             rows = np.where(_arrays.to_rows(mask, axis, bool), rows, compute(-np.inf))
-        # Copies: for a read-only array, as a broadcast one is, a kernel would be compiled anew.
-        k_rows = np.array(np.broadcast_to(k_given, batch), order="C").reshape(-1)
-        tau_rows = np.array(np.broadcast_to(tau_given, batch), order="C").reshape(-1)
+        k_rows = _arguments.per_row(k_given, batch)
+        tau_rows = _arguments.per_row(tau_given, batch)
         return _Call(
             Rows(rows, k_rows, tau_rows),
             x,
@@ -189,6 +188,8 @@ class Operator:
         return self._options(**options)
 
     def _check_k(self, k: Any, n: int, batch: tuple[int, ...]) -> Array:
+        if type(k) is int and 0 <= k <= n:
+            return np.asarray(k, np.float64 if self.real_k else np.int64)  # the usual case
         given = _arguments.real_array(k, "k")
         if not self.real_k and given.dtype.kind not in "iu":
             raise TypeError(f"k is {_arguments.show(k)} of dtype {given.dtype}; expected integers")
