@@ -15,8 +15,8 @@ from numba import float64, int32, int64
 from .._cuda import cuda, device
 from .._rows import MIXED
 from .._scalars import limits
-from .._team import Team, made_once, tools
-from .._threshold.cuda import FINITE_COUNT, LEFT, SLOPE, passes
+from .._team import ROOM, Team, made_once, tools
+from .._threshold.cuda import FINITE_COUNT, LEFT, RECORD, SLOPE, passes
 from .._threshold.curves import CURVES
 from .._threshold.rows import Newton
 from .._threshold.solver import C, D, inverse_temperature_of
@@ -27,6 +27,7 @@ from .contour import (
     ORDER,
     ORDER_32,
     POWERS,
+    SUMS,
     cut_of,
     deep_tail,
     node,
@@ -38,8 +39,8 @@ from .contour import (
 from .cuda_nodes import TWO, fold, held_entries, lane, over_core, polynomials, warp_sum
 from .rows import CUT, LOG_P, SIZE, USED, WEIGHTS
 
-__all__ = ["CORE_SIZE", "LESS", "NOTES", "PRODUCTS", "TABLE", "Contour", "Memory", "contours"]
-__all__ += ["keep", "sums_of"]
+__all__ = ["CORE_SIZE", "LESS", "PRODUCTS", "Contour", "Memory", "arrange", "contours", "keep"]
+__all__ += ["shared_by", "sums_of", "times"]
 
 LESS = 0.5  # than k is what the tilted probabilities add up to
 
@@ -67,12 +68,39 @@ class Memory(NamedTuple):
     """What a team shares, all of it float64 in one dimension."""
 
     record: Any  # of the search for the tilt
-    room: Any
-    partial: Any  # PRODUCTS of each of its warps: sums, then the core's products
-    sums: Any
+    room: Any  # in the same place as the table: a search ends before nodes are chosen
     table: Any
+    sums: Any
     polynomials: Any
     notes: Any
+    partial: Any  # PRODUCTS of each of its warps: sums, then the core's products
+
+
+# Where the parts of the memory end.
+AFTER_RECORD = RECORD
+AFTER_TABLE = AFTER_RECORD + max(ROOM, TABLE)
+AFTER_SUMS = AFTER_TABLE + SUMS
+AFTER_POLYNOMIALS = AFTER_SUMS + NODES
+AFTER_NOTES = AFTER_POLYNOMIALS + NOTES
+
+
+def shared_by(lanes: int) -> int:
+    """How many float64 a team shares."""
+    return AFTER_NOTES + lanes // 32 * PRODUCTS
+
+
+@device
+def arrange(shared):
+    """The memory of a team, from an array of `shared_by`."""
+    return Memory(
+        shared[:AFTER_RECORD],
+        shared[AFTER_RECORD:AFTER_TABLE],
+        shared[AFTER_RECORD:AFTER_TABLE],
+        shared[AFTER_TABLE:AFTER_SUMS],
+        shared[AFTER_SUMS:AFTER_POLYNOMIALS],
+        shared[AFTER_POLYNOMIALS:AFTER_NOTES],
+        shared[AFTER_NOTES:],
+    )
 
 
 class Contour(NamedTuple):
@@ -85,18 +113,16 @@ class Contour(NamedTuple):
     #: gather(x, start, n, wide, c, inv, d, cut, regs, partial) -> which of the entries held are of
     #: the core, one bit for each; writes the sums
     gather: Any
-    #: choose_nodes(k, inv, memory): from the sums; for the first warp
+    #: choose_nodes(k, inv, memory): from the sums in `partial`
     choose_nodes: Any
     #: multiply(x, start, n, wide, c, inv, d, cut, bits, regs, memory): writes the core's products
     multiply: Any
     #: product(partial, re, im) -> that times the products of the warps, at this lane's node
     product: Any
-    #: weigh_nodes(memory) -> (Re c, Im c, log P(N = k)) of this lane's node; for the first warp
+    #: weigh_nodes(memory) -> (Re c, Im c, log P(N = k)) of this lane's node, in the first warp;
+    #: writes what `marginals` needs
     weigh_nodes: Any
-    #: prepare(re, im, memory): what `marginals` needs of the nodes; for the first warp
-    prepare: Any
-    #: quadrature(x, start, n, wide, k, c, inv, d, cut, regs, memory): all of that for a row;
-    #: returns as `weigh_nodes`, in the first warp
+    #: quadrature(x, start, n, wide, k, c, inv, d, cut, regs, memory): all of that for a row
     quadrature: Any
     #: marginals(x, start, n, wide, c, inv, d, cut, regs, memory, out): writes p
     marginals: Any
@@ -110,10 +136,15 @@ add_node, core_marginal, tail_away = map(
 
 
 @device
+def times(a, b, real, imaginary):
+    """(a + ib)(real + i imaginary)."""
+    return a * real - b * imaginary, a * imaginary + b * real
+
+
+@device
 def multiply_by(r, move, g, sine, a, b):
     """(a + ib)(1 + r u), or times its conjugate above 1/2."""
-    real, imaginary = 1.0 - 0.5 * abs(r) * g, r * sine
-    return a * real - b * imaginary, a * imaginary + b * real
+    return times(a, b, 1.0 - 0.5 * abs(r) * g, r * sine)
 
 
 @device
@@ -220,12 +251,12 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
     @device
     def product(partial, re, im):
         for w in range(warps):
-            pr, pi = partial[w * PRODUCTS + lane()], partial[w * PRODUCTS + NODES + lane()]
-            re, im = re * pr - im * pi, re * pi + im * pr
+            at = w * PRODUCTS + lane()
+            re, im = times(re, im, partial[at], partial[at + NODES])
         return re, im
 
     @device
-    def choose_nodes(k, inv, memory):
+    def choose(k, inv, memory):
         partial, sums, notes = memory.partial, memory.sums, memory.notes
         if lane() < order:
             plain, signed = column(partial, FIRST + lane()), column(partial, second + lane())
@@ -242,6 +273,13 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
             notes[CORE_SIZE] = column(partial, NEAR)
 
     @device
+    def choose_nodes(k, inv, memory):
+        t.meet()
+        if t.rank() < 32:
+            choose(k, inv, memory)
+        t.meet()
+
+    @device
     def multiply(x, start, n, wide, c, inv, d, cut, bits, regs, memory):
         g, sine, at = memory.table[lane()], memory.table[BELOW + lane()], t.rank() // 32 * PRODUCTS
         a, b = 1.0, 0.0
@@ -253,7 +291,7 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
         memory.partial[at + lane()], memory.partial[at + NODES + lane()] = a, b
 
     @device
-    def weigh_nodes(memory):
+    def weigh(memory):
         notes, square, sine = memory.notes, memory.table[lane()], memory.table[BELOW + lane()]
         re, im = node_weight(lane(), notes[OF], square, sine, order, notes[TURNS], memory.sums)
         if notes[CORE_SIZE] > 0.0:
@@ -272,22 +310,22 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
         memory.polynomials[TWO + lane() // 2] = polynomials(over, 0.0, square)
 
     @device
-    def quadrature(x, start, n, wide, k, c, inv, d, cut, regs, memory):
-        leads = t.rank() < 32
-        bits = gather(x, start, n, wide, c, inv, d, cut, regs, memory.partial)
+    def weigh_nodes(memory):
         t.meet()
-        if leads:
-            choose_nodes(k, inv, memory)
-        t.meet()
-        if memory.notes[CORE_SIZE] > 0.0:
-            multiply(x, start, n, wide, c, inv, d, cut, bits, regs, memory)
-            t.meet()
         re, im, log_p = 0.0, 0.0, 0.0
-        if leads:
-            re, im, log_p = weigh_nodes(memory)
+        if t.rank() < 32:
+            re, im, log_p = weigh(memory)
             prepare(re, im, memory)
         t.meet()
         return re, im, log_p
+
+    @device
+    def quadrature(x, start, n, wide, k, c, inv, d, cut, regs, memory):
+        bits = gather(x, start, n, wide, c, inv, d, cut, regs, memory.partial)
+        choose_nodes(k, inv, memory)
+        if memory.notes[CORE_SIZE] > 0.0:
+            multiply(x, start, n, wide, c, inv, d, cut, bits, regs, memory)
+        return weigh_nodes(memory)
 
     @device
     def special(v, c, inv, d, top, memory):
@@ -326,5 +364,5 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
                 bits &= bits - 1
             t.store(regs, start, n, wide, piece, out)
 
-    nodes = choose_nodes, multiply, product, weigh_nodes, prepare, quadrature
+    nodes = choose_nodes, multiply, product, weigh_nodes, quadrature
     return Contour(tilt, opened, gather, *nodes, marginals, do.constant)

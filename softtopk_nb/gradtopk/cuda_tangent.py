@@ -25,7 +25,7 @@ class Memory(NamedTuple):
     """What a team shares."""
 
     room: Any
-    partial: Any  # the flows of each of its warps
+    partial: Any  # FLOWS of each of its warps, one after the other
     flows: Any
     table: Any
     polynomials: Any
@@ -120,19 +120,20 @@ def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
                 for m in range(AT_NODES):
                     whole[m] += part[m]
                     part[m] = zero
-        warp = t.rank() // 32
-        partial[warp, lane() // 2] = float64(total_of(whole) if flushes else total_of(part))
-        partial[warp, AT_NODES + lane()] = a
-        partial[warp, AT_NODES + NODES + lane()] = b
+        at = t.rank() // 32 * FLOWS
+        partial[at + lane() // 2] = float64(total_of(whole) if flushes else total_of(part))
+        partial[at + AT_NODES + lane()] = a
+        partial[at + AT_NODES + NODES + lane()] = b
 
     @device
     def steer(memory):
         flows, table = memory.flows, memory.table
         odd, even, sums = 0.0, 0.0, 0.0
         for w in range(warps):
-            sums += memory.partial[w, lane() // 2]
-            odd += memory.partial[w, AT_NODES + lane()]
-            even += memory.partial[w, AT_NODES + NODES + lane()]
+            at = w * FLOWS
+            sums += memory.partial[at + lane() // 2]
+            odd += memory.partial[at + AT_NODES + lane()]
+            even += memory.partial[at + AT_NODES + NODES + lane()]
         flows[lane() // 2] = sums
         cuda.syncwarp(FULL)
         g, sine = table[SQUARE, lane()], table[SINE, lane()]
@@ -204,7 +205,7 @@ def make_push(T: Any, team: Team, pulls: bool) -> Kernel:
     dp = J (v - t dtau) and J is symmetric.
     """
     t, do = tools(T, team), tangents(T, team, pulls)
-    rows_of_block, held, warps = team.rows, team.held, team.lanes // 32
+    rows_of_block, held, sums = team.rows, team.held, team.lanes // 32 * FLOWS
     nan, zero = T(np.nan), T(0)
 
     def push(
@@ -214,7 +215,7 @@ def make_push(T: Any, team: Team, pulls: bool) -> Kernel:
         regs = cuda.local.array(held, T)
         moves = cuda.local.array(held, T)
         room = cuda.shared.array(ROOM, float64)
-        partial = cuda.shared.array((rows_of_block, warps, FLOWS), float64)
+        partial = cuda.shared.array((rows_of_block, sums), float64)
         flows = cuda.shared.array((rows_of_block, AT_NODES), float64)
         tables = cuda.shared.array((rows_of_block, LANES, NODES), float64)
         coefficients = cuda.shared.array((rows_of_block, NODES), float64)

@@ -13,11 +13,11 @@ from numba import float64, int32, int64
 from .._cuda import cuda, device
 from .._launch import Kernel, pointer_to
 from .._rows import ALL, MIXED, UNDEFINED
-from .._team import ROOM, Team, argument, made_once, tools
-from .._threshold.cuda import ABOVE, RECORD
+from .._team import Team, argument, made_once, tools
+from .._threshold.cuda import ABOVE
 from .._threshold.solver import inverse_temperature_of
-from .contour import NODES, SUMS
-from .cuda_contour import NOTES, PRODUCTS, TABLE, Memory, contours, keep
+from .contour import NODES
+from .cuda_contour import arrange, contours, keep, shared_by
 from .rows import CODE, SOLUTION, softplus
 
 __all__ = ["heights", "make_solve"]
@@ -70,27 +70,18 @@ def make_solve(T: Any, team: Team, enough: float, writes: bool, keeps: bool) -> 
     What derivatives need goes to `solution` if it `keeps`.
     """
     t, do, up = tools(T, team), contours(T, team, enough), heights(T, team)
-    rows_of_block, held, products = team.rows, team.held, team.lanes // 32 * PRODUCTS
+    rows_of_block, held, size = team.rows, team.held, shared_by(team.lanes)
 
     def solve(
         x, rows, n, wide, ks, k_all, k_per_row, taus, tau_all, tau_per_row, out, solution, phi
     ):  # fmt: skip
         regs = cuda.local.array(held, T)
-        records = cuda.shared.array((rows_of_block, RECORD), float64)
-        room = cuda.shared.array(ROOM, float64)
-        partial = cuda.shared.array((rows_of_block, products), float64)
-        sums = cuda.shared.array((rows_of_block, SUMS), float64)
-        tables = cuda.shared.array((rows_of_block, TABLE), float64)
-        coefficients = cuda.shared.array((rows_of_block, NODES), float64)
-        notes = cuda.shared.array((rows_of_block, NOTES), float64)
-        slot = t.slot()
+        shared = cuda.shared.array((rows_of_block, size), float64)
+        slot = t.slot() if rows_of_block > 1 else 0  # known to the compiler
         row = int64(cuda.blockIdx.x) * rows_of_block + slot
         if row >= rows:
             return
-        memory = Memory(
-            records[slot], room, partial[slot], sums[slot], tables[slot], coefficients[slot],
-            notes[slot],
-        )  # fmt: skip
+        memory = arrange(shared[slot])
         record, start, base = memory.record, row * n, row * SOLUTION
         k = argument(ks, k_all, k_per_row, row)
         tau = argument(taus, tau_all, tau_per_row, row)
@@ -111,7 +102,7 @@ def make_solve(T: Any, team: Team, enough: float, writes: bool, keeps: bool) -> 
                 do.marginals(x, start, n, wide, c, inv, d, cut, regs, memory, out)
         if not writes:
             tilt, over = float64(c), float64(d)
-            total, upper = up.sums(x, start, n, code, tau, tilt, over, room)
+            total, upper = up.sums(x, start, n, code, tau, tilt, over, memory.room)
             if t.rank() == 0:
                 above = record[ABOVE]
                 phi[row] = up.potential(total, upper, code, k, above, tau, tilt, over, log_p)
