@@ -264,7 +264,12 @@ document.addEventListener("DOMContentLoaded", () => {
     const about = `${state.what}, ${state.dtype}, ${state.data} rows; ${machineName(file)}, ${file.date}`;
 
     const usual = usualShapes(file);
-    const alongN = series(results.filter((r) => usual.has(shape(r))), point("n"));
+    // A line joins the largest array of each n; one row of the same n is a mark of its own.
+    const main = results.filter((r) => usual.has(shape(r)));
+    const alongN = series(main, (r) => ({
+      ...point("n")(r),
+      alone: main.some((other) => label(other) === label(r) && other.n === r.n && other.rows > r.rows),
+    }));
     const names = (x) => ({ x, y: axisTitle || relative });
     const title = `${axisName} against n: ${about}`;
     figure("n", title, alongN.length && (() => charts.lines(title, names("n, entries of a row"), alongN)));

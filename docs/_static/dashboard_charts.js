@@ -35,8 +35,9 @@ window.softtopkCharts = (() => {
 
   /** Positions on a logarithmic axis from `from` to `to`, and its ticks. */
   function logarithmic(values, from, to) {
-    const low = Math.log10(Math.min(...values)) - 0.08;
-    const high = Math.max(Math.log10(Math.max(...values)) + 0.08, low + 0.7);
+    const ends = [Math.log10(Math.min(...values)), Math.log10(Math.max(...values))];
+    const room = Math.max(0.08, (0.7 - ends[1] + ends[0]) / 2);
+    const [low, high] = [ends[0] - room, ends[1] + room];
     const at = (value) => from + ((Math.log10(value) - low) / (high - low)) * (to - from);
     const steps = high - low > 3.2 ? [1] : [1, 2, 5];
     const ticks = [];
@@ -116,7 +117,10 @@ window.softtopkCharts = (() => {
     return svg("svg", { viewBox: "0 0 32 14", class: `stk-swatch ${series.style}`, "aria-hidden": "true" }, line, middle);
   }
 
-  /** Lines through points {x, y, low, high, text}; `names` are the axes', with their units. */
+  /**
+   * Lines through points {x, y, low, high, text}, but for those that stand alone; `names` are the
+   * axes', with their units.
+   */
   function lines(title, names, series, labels) {
     const height = 400;
     const box = { left: 76, right: WIDTH - 16, top: 12, bottom: height - 58 };
@@ -129,7 +133,8 @@ window.softtopkCharts = (() => {
     const y = logarithmic(heights, box.bottom, box.top);
     axes(chart, box, x, y, names);
     for (const s of series) {
-      const places = s.points.map((p) => `${x.at(p.x)},${y.at(p.y)}`);
+      const joined = s.points.filter((p) => !p.alone);
+      const places = joined.map((p) => `${x.at(p.x)},${y.at(p.y)}`);
       const path = svg("path", { class: "stk-line", d: `M${places.join("L")}` });
       chart.append(svg("g", { class: s.style, "data-series": s.label }, path));
     }
