@@ -100,32 +100,70 @@ def hostile(rng, n, dtype):
 # ---------------------------------------------------------------------------- smooth functions
 
 
+def check(f, x, rng):
+    """Value and derivatives of rows, against the CPU."""
+    dtype = x.dtype.type
+    tau, dtau = rng.uniform(0.2, 2, size=len(x)), rng.normal(size=len(x))
+    dx = rng.normal(size=x.shape).astype(dtype)
+    r = spread(x, tau)
+    value, tangent = f.jvp(on(x), on(dx), dtemperature=on(dtau), temperature=on(tau))
+    expected, expected_tangent = f.jvp(x, dx, dtemperature=dtau, temperature=tau)
+    close(value, expected, r)
+    g = rng.normal(size=expected.shape).astype(dtype)
+    again, pullback = f.vjp(on(x), temperature=on(tau))
+    np.testing.assert_array_equal(back(again), back(value))
+    gradients, wanted = pullback(on(g)), f.vjp(x, temperature=tau)[1](g)
+    assert gradients.k is None
+    # A derivative is a product with z/tau, which is as large as the spread.
+    atol = 100 * np.finfo(dtype).eps * (1 + r / np.min(tau))
+    for got, reference in (
+        (tangent, expected_tangent),
+        (gradients.x, wanted.x),
+        (gradients.temperature, wanted.temperature),
+    ):
+        assert back(got).dtype == reference.dtype
+        np.testing.assert_allclose(back(got), reference, rtol=1e-5, atol=atol)
+
+
 @every
 @dtypes
 @teams
 def test_equals_the_cpu(f, dtype, team, rng):
     for n in sizes(team):
-        x = hostile(rng, n, dtype)
-        tau, dtau = rng.uniform(0.2, 2, size=9), rng.normal(size=9)
-        dx = rng.normal(size=x.shape).astype(dtype)
-        r = spread(x, tau)
-        value, tangent = f.jvp(on(x), on(dx), dtemperature=on(dtau), temperature=on(tau))
-        expected, expected_tangent = f.jvp(x, dx, dtemperature=dtau, temperature=tau)
-        close(value, expected, r)
-        g = rng.normal(size=expected.shape).astype(dtype)
-        again, pullback = f.vjp(on(x), temperature=on(tau))
-        np.testing.assert_array_equal(back(again), back(value))
-        gradients, wanted = pullback(on(g)), f.vjp(x, temperature=tau)[1](g)
-        assert gradients.k is None
-        # A derivative is a product with z/tau, which is as large as the spread.
-        atol = 100 * np.finfo(dtype).eps * (1 + r / np.min(tau))
-        for got, reference in (
-            (tangent, expected_tangent),
-            (gradients.x, wanted.x),
-            (gradients.temperature, wanted.temperature),
-        ):
-            assert back(got).dtype == reference.dtype
-            np.testing.assert_allclose(back(got), reference, rtol=1e-5, atol=atol)
+        check(f, hostile(rng, n, dtype), rng)
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Cut every row into parts of 16 bytes for each of 64 threads, or into at most `most`."""
+    from softtopk_nb import _cuda_parts
+    from softtopk_nb._team import Team
+
+    def use(dtype, most=1024):
+        for name, value in {"LONG": 1, "PIECES": 1, "MOST": most}.items():
+            monkeypatch.setattr(_cuda_parts, name, value)
+        team = Team(64, 16 // np.dtype(dtype).itemsize, streams=True)
+        monkeypatch.setattr(_cuda_parts, "choose", lambda n, T: team)
+
+    return use
+
+
+@every
+@pytest.mark.parametrize(("dtype", "n", "most"), [(np.float32, 300, 9), (np.float64, 267, 2)])
+def test_rows_in_parts_equal_the_cpu(f, dtype, n, most, rng, in_parts):
+    in_parts(dtype, most)
+    check(f, hostile(rng, n, dtype), rng)
+
+
+def test_a_temperature_that_is_not_allowed_in_parts(rng, in_parts):
+    """The row becomes NaN in all of its parts, and no other row does."""
+    in_parts(np.float64)
+    x, tau = rng.normal(size=(2, 140)), np.array([0.5, -1.0])
+    for f in SMOOTH.values():
+        value, pullback = f.vjp(on(x), temperature=on(tau))
+        for got in (back(value), *map(back, pullback(on(np.ones(value.shape)))[::2])):
+            assert np.isnan(got[1]).all()
+            assert not np.isnan(got[0]).any()
 
 
 @every

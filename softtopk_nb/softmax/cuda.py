@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from .._cuda_parts import is_long
 from .._device import Argument, Buffer, Rows
 from .._launch import choose
+from . import cuda_long, cuda_long_slopes
 from .cuda_rows import RECORD, make_value
 from .cuda_slopes import make_pull, make_pull_sum, make_push, make_push_sum
 
@@ -19,6 +21,9 @@ __all__ = ["linearize", "pull", "push", "value"]
 
 
 def _solve(rows: Rows, f: str, out: Buffer, record: Buffer, keeps: bool) -> None:
+    if is_long(rows):
+        cuda_long.solve(rows, f, out, record, keeps)
+        return
     team = choose(rows.n, rows.dtype)
     make_value(rows.dtype, team, f, keeps)(
         team.blocks(rows.rows),
@@ -47,8 +52,14 @@ def linearize(rows: Rows, f: str, out: Buffer) -> Buffer:
 
 def push(rows: Rows, f: str, record: Buffer, dx: Buffer, dtau: Argument, moved: Buffer) -> None:
     """Write the derivative of the value along a direction."""
-    team = choose(rows.n, rows.dtype)
     sums = f == "logsumexp"
+    if is_long(rows):
+        if sums:
+            cuda_long_slopes.push_sum(rows, record, dx, dtau, moved)
+        else:
+            cuda_long_slopes.push(rows, f, record, dx, dtau, moved)
+        return
+    team = choose(rows.n, rows.dtype)
     kernel = make_push_sum(rows.dtype, team) if sums else make_push(rows.dtype, team, f)
     kernel(
         team.blocks(rows.rows),
@@ -67,8 +78,14 @@ def push(rows: Rows, f: str, record: Buffer, dx: Buffer, dtau: Argument, moved: 
 
 def pull(rows: Rows, f: str, record: Buffer, g: Any, gx: Buffer, gtau: Buffer) -> None:
     """Write the gradients; for logsumexp, g is one number a row."""
-    team = choose(rows.n, rows.dtype)
     sums = f == "logsumexp"
+    if is_long(rows):
+        if sums:
+            cuda_long_slopes.pull_sum(rows, record, g, gx, gtau)
+        else:
+            cuda_long_slopes.pull(rows, f, record, g, gx, gtau)
+        return
+    team = choose(rows.n, rows.dtype)
     kernel = make_pull_sum(rows.dtype, team) if sums else make_pull(rows.dtype, team, f)
     kernel(
         team.blocks(rows.rows),

@@ -1,4 +1,4 @@
-"""What a team of threads does with a row for softmax, its logarithm and logsumexp.
+"""What a team does with a row, or with a part, for softmax, its logarithm and logsumexp.
 
 The steps are those of `calls.shifted` and `family`, in the same order; what a derivative needs of
 a row is two numbers, from which it makes the probabilities again.
@@ -17,27 +17,34 @@ from .._launch import Kernel, pointer_to
 from .._scalars import exp_neg, limits
 from .._team import ROOM, Team, argument, made_once, tools
 
-__all__ = ["EXCESS", "RECORD", "TOP", "Passes", "make_value", "passes"]
+__all__ = ["EXCESS", "RECORD", "TOP", "Passes", "conclusion", "make_value", "passes"]
 
 RECORD = 2  # of a row: its largest entry, and what the others add to sum exp z
 TOP, EXCESS = range(RECORD)
 
 
 class Passes(NamedTuple):
-    """What a team does with a row."""
+    """What a team does with a row, or with a part of one."""
 
     #: inverse(tau): 1/tau in the rows' type, finite
     inverse: Any
     #: place(v, m, inv): (v - m)/tau by the rules of `calls.shifted`
     place: Any
-    #: survey(x, start, n, wide, tau, regs, room): the largest entry, NaN if the row is NaN
+    #: look(x, start, n, wide, regs, room): less than 0 if there is a NaN; the largest entry
+    look: Any
+    #: judge(bad, top, tau): the largest entry, NaN if the row is to be NaN
+    judge: Any
+    #: survey(x, start, n, wide, tau, regs, room): both, for a whole row
     survey: Any
     #: whole(s, ts, room), both(a, b, ta, tb, room): sums over the team, of one thread's sums in
     #: the rows' type (if it holds the row) and in float64 (if it streams)
     whole: Any
     both: Any
-    #: gather(x, start, n, wide, m, inv, regs, room): sum exp z - 1, z = (x - m)/tau
+    #: gather(x, start, n, wide, m, inv, regs, room): sum exp z over z < 0, and how many z are 0,
+    #: where z = (x - m)/tau
     gather: Any
+    #: excess(m, rest, largest): sum exp z - 1 over the row
+    excess: Any
     #: fill(x, start, n, wide, m, inv, excess, regs, out): writes the function's value
     fill: Any
 
@@ -70,7 +77,7 @@ def passes(T: Any, team: Team, f: str) -> Passes:
         return z if logs else exp_neg(z)
 
     @device
-    def survey(x, start, n, wide, tau, regs, room):
+    def look(x, start, n, wide, regs, room):
         top, bad = -infinity, zero
         for piece in range(t.pieces(n)):
             t.load(x, start, n, wide, piece, -infinity, regs)
@@ -78,8 +85,16 @@ def passes(T: Any, team: Team, f: str) -> Passes:
                 v = regs[j]
                 top = v if v > top else top
                 bad = bad if v == v else -one
-        bad, top = t.extremes(bad, top, room)
+        return t.extremes(bad, top, room)
+
+    @device
+    def judge(bad, top, tau):
         return top if bad == zero and tau > 0.0 and tau < np.inf else T(np.nan)
+
+    @device
+    def survey(x, start, n, wide, tau, regs, room):
+        bad, top = look(x, start, n, wide, regs, room)
+        return judge(bad, top, tau)
 
     @device
     def whole(s, ts, room):
@@ -97,8 +112,6 @@ def passes(T: Any, team: Team, f: str) -> Passes:
 
     @device
     def gather(x, start, n, wide, m, inv, regs, room):
-        # The 1 of the largest entry is left out of the sum, as on the CPU, so that log p keeps its
-        # relative accuracy where p is close to 1 (prop-stable); entries equal to it are counted.
         s, ties = zero, zero
         ts, tt = 0.0, 0.0
         for piece in range(t.pieces(n)):
@@ -115,7 +128,12 @@ def passes(T: Any, team: Team, f: str) -> Passes:
                 ts += s
                 tt += ties
                 s, ties = zero, zero
-        rest, largest = both(s, ties, ts, tt, room)
+        return both(s, ties, ts, tt, room)
+
+    @device
+    def excess(m, rest, largest):
+        # The 1 of the largest entry is left out of the sum, as on the CPU, so that log p keeps its
+        # relative accuracy where p is close to 1 (prop-stable); entries equal to it are counted.
         return rest + (largest - 1.0) if m == m else np.nan
 
     @device
@@ -129,7 +147,22 @@ def passes(T: Any, team: Team, f: str) -> Passes:
                 regs[j] = w - log_s if logs else w * scale
             t.store(regs, start, n, wide, piece, out)
 
-    return Passes(inverse, place, survey, whole, both, gather, fill)
+    return Passes(inverse, place, look, judge, survey, whole, both, gather, excess, fill)
+
+
+@made_once
+def conclusion(sums: bool, keeps: bool) -> Any:
+    """What one thread writes of a row: the value if it is a number, its record if it is kept."""
+
+    @device
+    def conclude(row, m, excess, tau, out, record):
+        if sums:
+            # -inf in a row without entries, as log 0 is.
+            out[row] = np.float64(m) + tau * math.log1p(excess)
+        if keeps:
+            record[row * RECORD + TOP], record[row * RECORD + EXCESS] = m, excess
+
+    return conclude
 
 
 @made_once
@@ -137,6 +170,7 @@ def make_value(T: Any, team: Team, f: str, keeps: bool) -> Kernel:
     """The value of each row; logsumexp, one number a row, in float64. It may keep a record."""
     t, do = tools(T, team), passes(T, team, f)
     rows_of_block, held, sums = team.rows, team.held, f == "logsumexp"
+    conclude = conclusion(sums, keeps)
 
     def kernel(x, rows, n, wide, taus, tau_all, tau_per_row, out, record):
         regs = cuda.local.array(held, T)
@@ -148,15 +182,12 @@ def make_value(T: Any, team: Team, f: str, keeps: bool) -> Kernel:
         tau = argument(taus, tau_all, tau_per_row, row)
         inv = do.inverse(tau)
         m = do.survey(x, start, n, wide, tau, regs, room)
-        excess = do.gather(x, start, n, wide, m, inv, regs, room)
+        rest, largest = do.gather(x, start, n, wide, m, inv, regs, room)
+        excess = do.excess(m, rest, largest)
         if not sums:
             do.fill(x, start, n, wide, m, inv, excess, regs, out)
         if t.rank() == 0:
-            if sums:
-                # -inf in a row without entries, as log 0 is.
-                out[row] = np.float64(m) + tau * math.log1p(excess)
-            if keeps:
-                record[row * RECORD + TOP], record[row * RECORD + EXCESS] = m, excess
+            conclude(row, m, excess, tau, out, record)
 
     numbers, real = pointer_to(np.float64), pointer_to(T)
     arguments = (real, int64, int64, int32, numbers, float64, int32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import float64, int32, int64
@@ -14,14 +14,46 @@ from .._scalars import exp_neg
 from .._team import ROOM, Team, argument, made_once, tools
 from .cuda_rows import EXCESS, RECORD, TOP, passes
 
-__all__ = ["make_pull", "make_pull_sum", "make_push", "make_push_sum"]
+__all__ = [
+    "Slopes",
+    "frame",
+    "make_pull",
+    "make_pull_sum",
+    "make_push",
+    "make_push_sum",
+    "pull_passes",
+    "push_passes",
+    "sum_passes",
+]
+
+
+class Slopes(NamedTuple):
+    """The two passes of a derivative, over a row or a part of one."""
+
+    #: add(x, v, start, n, wide, m, inv, scale, ..., regs, more, room): the sum over the team of
+    #: what the row's mean is made of
+    add: Any
+    #: write(x, v, start, n, wide, m, inv, scale, ..., mean, regs, more, ..., out): the derivative
+    write: Any
 
 
 @made_once
-def make_push(T: Any, team: Team, f: str) -> Kernel:
-    """The derivative of softmax or of its logarithm along a direction, from the rows' records."""
+def frame(T: Any) -> Any:
+    """What the derivatives need of a record: the largest entry, sum exp z - 1, 1/sum exp z."""
+
+    @device
+    def read(record, row):
+        excess = record[row * RECORD + EXCESS]
+        return T(record[row * RECORD + TOP]), excess, T(1.0 / (1.0 + excess))
+
+    return read
+
+
+@made_once
+def push_passes(T: Any, team: Team, f: str) -> Slopes:
+    """The passes of the derivative along a direction, for softmax or its logarithm."""
     t, do = tools(T, team), passes(T, team, f)
-    rows_of_block, held, logs = team.rows, team.held, f == "log_softmax"
+    held, logs = team.held, f == "log_softmax"
     zero, one, infinity = T(0), T(1), T(np.inf)
 
     @device
@@ -38,19 +70,8 @@ def make_push(T: Any, team: Team, f: str) -> Kernel:
             moves[j] = d
         return s
 
-    def kernel(
-        x, rows, n, wide, taus, tau_all, tau_per_row, record, dx, dtaus, dtau_all, dtau_per_row, dp
-    ):
-        regs = cuda.local.array(held, T)
-        moves = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        row = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
-        if row >= rows:
-            return
-        start = row * n
-        inv = do.inverse(argument(taus, tau_all, tau_per_row, row))
-        dtau = T(argument(dtaus, dtau_all, dtau_per_row, row))
-        m, scale = T(record[row * RECORD + TOP]), T(1.0 / (1.0 + record[row * RECORD + EXCESS]))
+    @device
+    def add(x, dx, start, n, wide, m, inv, scale, dtau, regs, moves, room):
         ts, s = 0.0, zero
         for piece in range(t.pieces(n)):
             t.load(x, start, n, wide, piece, -infinity, regs)
@@ -58,7 +79,10 @@ def make_push(T: Any, team: Team, f: str) -> Kernel:
             s = turn(regs, moves, m, inv, scale, dtau)
             if team.streams:
                 ts += s
-        mean = T(do.whole(s, ts, room))
+        return do.whole(s, ts, room)
+
+    @device
+    def write(x, dx, start, n, wide, m, inv, scale, dtau, mean, regs, moves, dp):
         for piece in range(t.pieces(n)):
             if team.streams:
                 t.load(x, start, n, wide, piece, -infinity, regs)
@@ -70,17 +94,14 @@ def make_push(T: Any, team: Team, f: str) -> Kernel:
                 regs[j] = w if w == zero else w * (moves[j] - mean) * inv
             t.store(regs, start, n, wide, piece, dp)
 
-    numbers, real = pointer_to(np.float64), pointer_to(T)
-    per_row = (numbers, float64, int32)
-    arguments = (real, int64, int64, int32, *per_row, numbers, real, *per_row, real)
-    return Kernel(kernel, arguments, team.threads)
+    return Slopes(add, write)
 
 
 @made_once
-def make_pull(T: Any, team: Team, f: str) -> Kernel:
-    """The gradients of softmax or of its logarithm, from the rows' records."""
+def pull_passes(T: Any, team: Team, f: str) -> Slopes:
+    """The passes of the gradients, for softmax or its logarithm; `write` returns <gx, z>."""
     t, do = tools(T, team), passes(T, team, f)
-    rows_of_block, held, logs = team.rows, team.held, f == "log_softmax"
+    held, logs = team.held, f == "log_softmax"
     zero, infinity = T(0), T(np.inf)
 
     @device
@@ -98,29 +119,21 @@ def make_pull(T: Any, team: Team, f: str) -> Kernel:
         return s
 
     @device
-    def finish(regs, pulls, m, inv, scale, c):
+    def finish(regs, pulls, m, inv, scale, mean):
         """z and g to the gradient in x; returns its product with z."""
         s = zero
         for j in range(held):
             z, g = regs[j], pulls[j]
             p = exp_neg(z) * scale
             still = (z == -infinity or m == infinity) and p == p
-            moved = (g - p * c if logs else p * (g - c)) * inv
+            moved = (g - p * mean if logs else p * (g - mean)) * inv
             moved = zero if still else moved
             s += moved if moved == zero else moved * z
             regs[j] = moved
         return s
 
-    def kernel(x, rows, n, wide, taus, tau_all, tau_per_row, record, g, gx, gtau):
-        regs = cuda.local.array(held, T)
-        pulls = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        row = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
-        if row >= rows:
-            return
-        start = row * n
-        inv = do.inverse(argument(taus, tau_all, tau_per_row, row))
-        m, scale = T(record[row * RECORD + TOP]), T(1.0 / (1.0 + record[row * RECORD + EXCESS]))
+    @device
+    def add(x, g, start, n, wide, m, inv, scale, regs, pulls, room):
         ts, s = 0.0, zero
         for piece in range(t.pieces(n)):
             t.load(x, start, n, wide, piece, -infinity, regs)
@@ -128,47 +141,52 @@ def make_pull(T: Any, team: Team, f: str) -> Kernel:
             s = turn(regs, pulls, m, inv, scale)
             if team.streams:
                 ts += s
-        c = T(do.whole(s, ts, room))
-        ts = 0.0
+        return do.whole(s, ts, room)
+
+    @device
+    def write(x, g, start, n, wide, m, inv, scale, mean, regs, pulls, room, gx):
+        ts, s = 0.0, zero
         for piece in range(t.pieces(n)):
             if team.streams:
                 t.load(x, start, n, wide, piece, -infinity, regs)
                 t.load(g, start, n, wide, piece, zero, pulls)
                 turn(regs, pulls, m, inv, scale)
-            s = finish(regs, pulls, m, inv, scale, c)
+            s = finish(regs, pulls, m, inv, scale, mean)
             t.store(regs, start, n, wide, piece, gx)
             if team.streams:
                 ts += s
-        in_tau = do.whole(s, ts, room)
-        if t.rank() == 0:
-            gtau[row] = -in_tau
+        return do.whole(s, ts, room)
 
-    numbers, real = pointer_to(np.float64), pointer_to(T)
-    per_row = (numbers, float64, int32)
-    arguments = (real, int64, int64, int32, *per_row, numbers, real, real, numbers)
-    return Kernel(kernel, arguments, team.threads)
+    return Slopes(add, write)
+
+
+class SumSlopes(NamedTuple):
+    """What the derivatives of logsumexp are made of, over a row or a part of one.
+
+    The gradient in x is softmax, in the temperature its entropy log S - <p, z>; both are 0 in rows
+    without a finite maximum.
+    """
+
+    #: add(x, dx, start, n, wide, m, inv, scale, regs, moves, room): <p, dx> and <p, z>
+    add: Any
+    #: write(x, start, n, wide, m, inv, scale, cotangent, regs, room, gx): writes the gradient in x,
+    #: returns <p, z>
+    write: Any
+    #: entropy(m, excess, mean_z): the gradient in the temperature
+    entropy: Any
+    #: along(m, excess, moved, mean_z, dtau): the derivative along (dx, dtau)
+    along: Any
 
 
 @made_once
-def make_push_sum(T: Any, team: Team) -> Kernel:
-    """The derivative of logsumexp along a direction, from the rows' records."""
+def sum_passes(T: Any, team: Team) -> SumSlopes:
+    """The passes of logsumexp's derivatives."""
     t, do = tools(T, team), passes(T, team, "logsumexp")
-    rows_of_block, held = team.rows, team.held
+    held = team.held
     zero, infinity = T(0), T(np.inf)
 
-    def kernel(
-        x, rows, n, wide, taus, tau_all, tau_per_row, record, dx, dtaus, dtau_all, dtau_per_row, out
-    ):
-        regs = cuda.local.array(held, T)
-        moves = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        row = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
-        if row >= rows:
-            return
-        start = row * n
-        inv = do.inverse(argument(taus, tau_all, tau_per_row, row))
-        m, excess = T(record[row * RECORD + TOP]), record[row * RECORD + EXCESS]
-        scale = T(1.0 / (1.0 + excess))
+    @device
+    def add(x, dx, start, n, wide, m, inv, scale, regs, moves, room):
         tv, tz, sv, sz = 0.0, 0.0, zero, zero
         for piece in range(t.pieces(n)):
             t.load(x, start, n, wide, piece, -infinity, regs)
@@ -182,24 +200,125 @@ def make_push_sum(T: Any, team: Team) -> Kernel:
                 tv += sv
                 tz += sz
                 sv, sz = zero, zero
-        along, mean_z = do.both(sv, sz, tv, tz, room)
-        if t.rank() == 0:
-            # The gradient in x is softmax, in the temperature its entropy log S - <p, z>.
-            dtau = argument(dtaus, dtau_all, dtau_per_row, row)
-            out[row] = 0.0 if abs(m) == infinity else along + (math.log1p(excess) - mean_z) * dtau
+        return do.both(sv, sz, tv, tz, room)
 
-    numbers, real = pointer_to(np.float64), pointer_to(T)
-    per_row = (numbers, float64, int32)
-    arguments = (real, int64, int64, int32, *per_row, numbers, real, *per_row, numbers)
+    @device
+    def write(x, start, n, wide, m, inv, scale, cotangent, regs, room, gx):
+        constant, ts, s = abs(m) == infinity, 0.0, zero
+        for piece in range(t.pieces(n)):
+            t.load(x, start, n, wide, piece, -infinity, regs)
+            for j in range(held):
+                z = do.place(regs[j], m, inv)
+                p = exp_neg(z) * scale
+                s += p if p == zero else p * z
+                regs[j] = cotangent * (zero if constant else p)
+            t.store(regs, start, n, wide, piece, gx)
+            if team.streams:
+                ts += s
+                s = zero
+        return do.whole(s, ts, room)
+
+    @device
+    def entropy(m, excess, mean_z):
+        return 0.0 if abs(m) == infinity else math.log1p(excess) - mean_z
+
+    @device
+    def along(m, excess, moved, mean_z, dtau):
+        still = abs(m) == infinity
+        return 0.0 if still else moved + entropy(m, excess, mean_z) * dtau
+
+    return SumSlopes(add, write, entropy, along)
+
+
+_numbers = pointer_to(np.float64)
+_per_row = (_numbers, float64, int32)
+
+
+@made_once
+def make_push(T: Any, team: Team, f: str) -> Kernel:
+    """The derivative of softmax or of its logarithm along a direction, from the rows' records."""
+    t, do, slopes = tools(T, team), passes(T, team, f), push_passes(T, team, f)
+    rows_of_block, held, read = team.rows, team.held, frame(T)
+
+    def kernel(
+        x, rows, n, wide, taus, tau_all, tau_per_row, record, dx, dtaus, dtau_all, dtau_per_row, dp
+    ):
+        regs = cuda.local.array(held, T)
+        moves = cuda.local.array(held, T)
+        room = cuda.shared.array(ROOM, float64)
+        row = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
+        if row >= rows:
+            return
+        start = row * n
+        inv = do.inverse(argument(taus, tau_all, tau_per_row, row))
+        dtau = T(argument(dtaus, dtau_all, dtau_per_row, row))
+        m, _, scale = read(record, row)
+        mean = T(slopes.add(x, dx, start, n, wide, m, inv, scale, dtau, regs, moves, room))
+        slopes.write(x, dx, start, n, wide, m, inv, scale, dtau, mean, regs, moves, dp)
+
+    real = pointer_to(T)
+    arguments = (real, int64, int64, int32, *_per_row, _numbers, real, *_per_row, real)
+    return Kernel(kernel, arguments, team.threads)
+
+
+@made_once
+def make_pull(T: Any, team: Team, f: str) -> Kernel:
+    """The gradients of softmax or of its logarithm, from the rows' records."""
+    t, do, slopes = tools(T, team), passes(T, team, f), pull_passes(T, team, f)
+    rows_of_block, held, read = team.rows, team.held, frame(T)
+
+    def kernel(x, rows, n, wide, taus, tau_all, tau_per_row, record, g, gx, gtau):
+        regs = cuda.local.array(held, T)
+        pulls = cuda.local.array(held, T)
+        room = cuda.shared.array(ROOM, float64)
+        row = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
+        if row >= rows:
+            return
+        start = row * n
+        inv = do.inverse(argument(taus, tau_all, tau_per_row, row))
+        m, _, scale = read(record, row)
+        mean = T(slopes.add(x, g, start, n, wide, m, inv, scale, regs, pulls, room))
+        in_tau = slopes.write(x, g, start, n, wide, m, inv, scale, mean, regs, pulls, room, gx)
+        if t.rank() == 0:
+            gtau[row] = -in_tau
+
+    real = pointer_to(T)
+    arguments = (real, int64, int64, int32, *_per_row, _numbers, real, real, _numbers)
+    return Kernel(kernel, arguments, team.threads)
+
+
+@made_once
+def make_push_sum(T: Any, team: Team) -> Kernel:
+    """The derivative of logsumexp along a direction, from the rows' records."""
+    t, do, slopes = tools(T, team), passes(T, team, "logsumexp"), sum_passes(T, team)
+    rows_of_block, held, read = team.rows, team.held, frame(T)
+
+    def kernel(
+        x, rows, n, wide, taus, tau_all, tau_per_row, record, dx, dtaus, dtau_all, dtau_per_row, out
+    ):
+        regs = cuda.local.array(held, T)
+        moves = cuda.local.array(held, T)
+        room = cuda.shared.array(ROOM, float64)
+        row = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
+        if row >= rows:
+            return
+        inv = do.inverse(argument(taus, tau_all, tau_per_row, row))
+        m, excess, scale = read(record, row)
+        moved, mean_z = slopes.add(x, dx, row * n, n, wide, m, inv, scale, regs, moves, room)
+        if t.rank() == 0:
+            dtau = argument(dtaus, dtau_all, dtau_per_row, row)
+            out[row] = slopes.along(m, excess, moved, mean_z, dtau)
+
+    real = pointer_to(T)
+    arguments = (real, int64, int64, int32, *_per_row, _numbers, real, *_per_row, _numbers)
     return Kernel(kernel, arguments, team.threads)
 
 
 @made_once
 def make_pull_sum(T: Any, team: Team) -> Kernel:
     """The gradients of logsumexp, from the rows' records."""
-    t, do = tools(T, team), passes(T, team, "logsumexp")
-    rows_of_block, held = team.rows, team.held
-    zero, infinity = T(0), T(np.inf)
+    t, do, slopes = tools(T, team), passes(T, team, "logsumexp"), sum_passes(T, team)
+    rows_of_block, held, read = team.rows, team.held, frame(T)
 
     def kernel(
         x, rows, n, wide, taus, tau_all, tau_per_row, record, gs, g_all, g_per_row, gx, gtau
@@ -209,28 +328,13 @@ def make_pull_sum(T: Any, team: Team) -> Kernel:
         row = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
         if row >= rows:
             return
-        start = row * n
         inv = do.inverse(argument(taus, tau_all, tau_per_row, row))
-        m, excess = T(record[row * RECORD + TOP]), record[row * RECORD + EXCESS]
-        scale, constant = T(1.0 / (1.0 + excess)), abs(m) == infinity
+        m, excess, scale = read(record, row)
         cotangent = argument(gs, g_all, g_per_row, row)
-        ts, s = 0.0, zero
-        for piece in range(t.pieces(n)):
-            t.load(x, start, n, wide, piece, -infinity, regs)
-            for j in range(held):
-                z = do.place(regs[j], m, inv)
-                p = exp_neg(z) * scale
-                s += p if p == zero else p * z
-                regs[j] = T(cotangent) * (zero if constant else p)
-            t.store(regs, start, n, wide, piece, gx)
-            if team.streams:
-                ts += s
-                s = zero
-        mean_z = do.whole(s, ts, room)
+        mean_z = slopes.write(x, row * n, n, wide, m, inv, scale, T(cotangent), regs, room, gx)
         if t.rank() == 0:
-            gtau[row] = cotangent * (0.0 if constant else math.log1p(excess) - mean_z)
+            gtau[row] = cotangent * slopes.entropy(m, excess, mean_z)
 
-    numbers, real = pointer_to(np.float64), pointer_to(T)
-    per_row = (numbers, float64, int32)
-    arguments = (real, int64, int64, int32, *per_row, numbers, *per_row, real, numbers)
+    real = pointer_to(T)
+    arguments = (real, int64, int64, int32, *_per_row, _numbers, *_per_row, real, _numbers)
     return Kernel(kernel, arguments, team.threads)
