@@ -43,9 +43,10 @@ def same_threads():
 def bench_case(benchmark, case, request):
     x = cases.scores(case.rows, case.n, case.dtype, case.data)
     budget = BUDGET[request.config.getoption("--selection")]
-    turns = Turns(contenders.call(case, x), contenders.unit(case.what, x), budget)
+    value = None if case.what != "jvp" else contenders.call(case._replace(what="value"), x)
+    turns = Turns(contenders.call(case, x), contenders.unit(case.what, x), budget, value)
     benchmark.group = f"{case.what} {case.rows}x{case.n} k={case.k} {case.dtype} {case.data}"
-    benchmark.pedantic(turns.take, setup=turns.time_unit, rounds=turns.rounds)
+    benchmark.pedantic(turns.take, setup=turns.time_others, rounds=turns.rounds)
     if benchmark.stats is not None:
         taken = np.array(benchmark.stats.stats.data)
         benchmark.extra_info["result"] = {

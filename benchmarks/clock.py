@@ -5,6 +5,7 @@ Whatever the machine does meets both alike. Nothing here knows what is timed, or
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -57,16 +58,19 @@ class Turns:
         Calls in a round.
     """
 
-    def __init__(self, call: Call, unit: Call, budget: float):
-        for either in (call, unit):  # compiles, and warms what can be warmed
-            either()
-        once, unit_once = seconds(call), seconds(unit)
-        self.repeat = self._repeats(once)
-        self._unit_repeat = self._repeats(unit_once)
-        self.call, self._unit = call, unit
-        round_takes = self.repeat * once + self._unit_repeat * unit_once
+    def __init__(self, call: Call, unit: Call, budget: float, value: Call | None = None):
+        # The value, where the call includes it, takes a turn in each round as well.
+        others = [unit] if value is None else [unit, value]
+        for each in (call, *others):  # compiles, and warms what can be warmed
+            each()
+        once, *others_once = map(seconds, (call, *others))
+        self.call, self.repeat = call, self._repeats(once)
+        self._others = [
+            (other, self._repeats(took)) for other, took in zip(others, others_once, strict=True)
+        ]
+        round_takes = sum(max(took, SHORT) for took in (once, *others_once))
         self.rounds = int(np.clip(budget / round_takes, *ROUNDS))
-        self._units: list[float] = []
+        self._taken: list[list[float]] = []
 
     @staticmethod
     def _repeats(once: float) -> int:
@@ -77,10 +81,11 @@ class Turns:
         for _ in range(times):
             call()
 
-    def time_unit(self) -> None:
-        """The unit's turn."""
-        count = self._unit_repeat
-        self._units.append(seconds(lambda: self._again(self._unit, count)) / count)
+    def time_others(self) -> None:
+        """The unit's turn, and the value's."""
+        self._taken.append(
+            [seconds(functools.partial(self._again, *other)) / other[1] for other in self._others]
+        )
 
     def take(self) -> None:
         """The operator's turn."""
@@ -88,4 +93,9 @@ class Turns:
 
     def figures(self, taken: np.ndarray) -> dict[str, float]:
         """The record's figures, from what the operator's turns took."""
-        return figures(taken / self.repeat, np.array(self._units[-len(taken) :]))
+        each = taken / self.repeat
+        unit, *values = np.array(self._taken[-len(taken) :]).T
+        found = figures(each, unit)
+        for value in values:
+            found["after_value"] = float(np.median(each - value) / np.median(unit))
+        return found

@@ -101,7 +101,6 @@ def _value_limit(result: Result) -> float | None:
 
 
 def _ratios(results: list[Result]) -> Iterator[Verdict]:
-    by_key = {record.key(result): result for result in results}
     for result in results:
         if result["method"] not in DEFAULTS:
             continue
@@ -113,12 +112,9 @@ def _ratios(results: list[Result]) -> Iterator[Verdict]:
         limit = _column(result, DERIVATIVE) if result["device"] == "cpu" else None
         if limit is None or (result["operator"], result["curve"]) not in VALUE:
             continue
-        figure = result["ratio"]
-        if result["what"] == "jvp":  # which includes the value
-            value = by_key.get(record.key({**result, "what": "value"}))
-            if value is None:
-                continue
-            figure = (result["seconds"] - value["seconds"]) / result["unit_seconds"]
+        figure = result.get("after_value") if result["what"] == "jvp" else result["ratio"]
+        if figure is None:
+            continue
         label = f"{result['what']} after the value, in backward passes of softmax"
         yield Verdict(label, name(result), figure, limit)
 

@@ -165,13 +165,19 @@ def test_an_operator_and_its_unit_take_turns(load):
     assert turns.rounds == clock.ROUNDS[0]
     order.clear()
     for _ in range(2):
-        turns.time_unit()
+        turns.time_others()
         turns.take()
     assert list(dict.fromkeys(order)) == ["unit", "case"]
     assert order.count("case") == 2 * turns.repeat > 2  # a short call is repeated
     found = turns.figures(np.array([1.0, 1.0]))
     assert found["seconds"] == 1 / turns.repeat
     assert found["rounds"] == 2
+    turns = clock.Turns(lambda: None, lambda: None, 0.0, value=lambda: order.append("value"))
+    order.clear()
+    turns.time_others()
+    assert set(order) == {"value"}
+    found = turns.figures(np.array([1.0]))
+    assert 0 < found["after_value"] < found["ratio"]
 
 
 # ------------------------------------------------------------------------------------ compare
@@ -238,12 +244,8 @@ def test_ratios_are_judged_by_operator_and_length(load):
 def test_derivatives_are_judged_after_the_value(load):
     found = verdicts(load, result(what="pullback", ratio=1.6))
     assert found == {"pullback after the value, in backward passes of softmax": (1.6, 1.5, False)}
-    jvp = result(what="jvp", ratio=3.0)
-    assert not verdicts(load, jvp)
-    found = verdicts(load, jvp, result(ratio=1.5))
-    figure, limit, met = found["jvp after the value, in backward passes of softmax"]
-    assert figure == pytest.approx(1.5)
-    assert (limit, met) == (1.5, figure <= 1.5)
+    found = verdicts(load, result(what="jvp", ratio=3.0, after_value=1.4))
+    assert found == {"jvp after the value, in backward passes of softmax": (1.4, 1.5, True)}
 
 
 def test_peers_on_the_same_array(load):
