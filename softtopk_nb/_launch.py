@@ -17,7 +17,7 @@ from numba import config, types
 from ._cuda import SIMULATED, cuda
 from ._team import Team
 
-__all__ = ["Kernel", "choose", "pointer_to"]
+__all__ = ["STREAMING", "Kernel", "choose", "choose_for_two", "pointer_to"]
 
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a small batch is no mistake
 
@@ -38,9 +38,7 @@ _NAMES = (
     *("uint8", "uint16", "uint32", "uint64"),
 )
 
-# (entries of 4 bytes, team): the first that holds a row takes it. More than 16 entries in each
-# thread do not leave the search room in the registers; the longest rows pay for one read of memory
-# with a few spilled bytes (docs, "On the GPU").
+# (entries of 4 bytes, team): the first that holds a row takes it.
 _TEAMS = (
     (32, Team(8, 4)),
     (128, Team(32, 4)),
@@ -53,6 +51,12 @@ _TEAMS = (
     (16384, Team(512, 32)),
 )
 
+#: Who reads a longer row again in each pass. With more entries in each thread, what steers a search
+#: would be moved out of the registers where two blocks share a multiprocessor.
+STREAMING = Team(512, 8, streams=True)
+
+_MOST_OF_TWO = 64  # bytes of each of two rows that a thread can hold beside what it works out
+
 
 def choose(n: int, T: Any) -> Team:
     """The team for rows of n entries of type T."""
@@ -61,7 +65,13 @@ def choose(n: int, T: Any) -> Team:
         if n * half <= most:
             lanes = team.lanes * half if team.lanes < 32 else team.lanes
             return Team(lanes, team.held // half)
-    return Team(512, 16 // half, streams=True)
+    return STREAMING
+
+
+def choose_for_two(n: int, T: Any) -> Team:
+    """The team for two rows of n entries of type T, or for one that is read only once."""
+    team = choose(n, T)
+    return STREAMING if team.held * np.dtype(T).itemsize > _MOST_OF_TWO else team
 
 
 class Kernel:

@@ -66,8 +66,12 @@ def team(request, monkeypatch):
         "streaming block": Team(64, 4, streams=True),
     }
     if request.param is not None:
-        for module in (smooth, cuda_noise):
-            monkeypatch.setattr(module, "choose", lambda n, T: named[request.param])
+        for module, name in (
+            (smooth, "choose"),
+            (smooth, "choose_for_two"),
+            (cuda_noise, "choose"),
+        ):
+            monkeypatch.setattr(module, name, lambda n, T: named[request.param])
         return named[request.param]
     return None
 

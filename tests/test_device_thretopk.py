@@ -102,8 +102,12 @@ def use_team(monkeypatch):
 
     def use(lanes, held, streams):
         team = importlib.import_module("softtopk_nb._team").Team(lanes, held, streams)
-        for module in ("softtopk_nb.thretopk.cuda", "softtopk_nb._cuda_parts"):
-            monkeypatch.setattr(importlib.import_module(module), "choose", lambda n, T: team)
+        for module, name in (
+            ("softtopk_nb.thretopk.cuda", "choose"),
+            ("softtopk_nb.thretopk.cuda", "choose_for_two"),
+            ("softtopk_nb._cuda_parts", "choose"),
+        ):
+            monkeypatch.setattr(importlib.import_module(module), name, lambda n, T: team)
 
     return use
 

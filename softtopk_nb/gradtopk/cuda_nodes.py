@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._cuda import cuda, device
-from .._launch import choose
+from .._launch import STREAMING, choose
 from .._team import FULL, Team, made_once
 from .contour import DEGREE, NODES, rarer
 
@@ -31,7 +31,7 @@ def choose_whole(n: int, T: Any, most: int = 512) -> Team:
         return Team(NODES, 16 // size)
     # With 512 threads, what float64 rows held would be in the way of their sums.
     if team.lanes > most or team.held > held or team.lanes * size > 2048:
-        return Team(most, held, streams=True)
+        return STREAMING._replace(lanes=most)
     return team
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._cuda_parts import is_long
 from .._device import Argument, Buffer, Rows
-from .._launch import choose
+from .._launch import choose, choose_for_two
 from . import cuda_long, cuda_long_slopes
 from .cuda_rows import RECORD, make_value
 from .cuda_slopes import make_pull, make_pull_sum, make_push, make_push_sum
@@ -59,7 +59,7 @@ def push(rows: Rows, f: str, record: Buffer, dx: Buffer, dtau: Argument, moved: 
         else:
             cuda_long_slopes.push(rows, f, record, dx, dtau, moved)
         return
-    team = choose(rows.n, rows.dtype)
+    team = choose_for_two(rows.n, rows.dtype)
     kernel = make_push_sum(rows.dtype, team) if sums else make_push(rows.dtype, team, f)
     kernel(
         team.blocks(rows.rows),
@@ -85,7 +85,7 @@ def pull(rows: Rows, f: str, record: Buffer, g: Any, gx: Buffer, gtau: Buffer) -
         else:
             cuda_long_slopes.pull(rows, f, record, g, gx, gtau)
         return
-    team = choose(rows.n, rows.dtype)
+    team = choose_for_two(rows.n, rows.dtype)
     kernel = make_pull_sum(rows.dtype, team) if sums else make_pull(rows.dtype, team, f)
     kernel(
         team.blocks(rows.rows),

@@ -20,7 +20,7 @@ from .philox import gumbel, philox, uniform32, uniform64
 
 __all__ = ["draw", "make_draw", "make_perturb", "perturb", "team_for"]
 
-MOST_HELD = 16
+MOST_HELD = 64  # bytes
 
 
 @made_once
@@ -161,7 +161,8 @@ def make_draw(T: Any, team: Team) -> Kernel:
 def team_for(n: int, T: Any) -> Team:
     """More threads where each would hold more entries than the compiler unrolls with noise."""
     team = choose(n, T)
-    return Team(2 * team.lanes, team.held // 2) if team.held > MOST_HELD else team
+    much = team.held * np.dtype(T).itemsize > MOST_HELD
+    return Team(2 * team.lanes, team.held // 2) if much else team
 
 
 def perturb(rows: Rows, seed: int, draws: int, stays: bool, out: Buffer) -> None:

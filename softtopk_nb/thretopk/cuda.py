@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from .._device import Argument, Buffer, Rows
-from .._launch import choose
-from .._team import Team
+from .._launch import choose, choose_for_two
 from .._threshold.cuda import in_order, make_solve
 from .._threshold.cuda_long import is_long
 from .._threshold.cuda_long import solve as solve_long
@@ -66,7 +65,7 @@ def push(
     if is_long(rows, plan.method):
         cuda_long.push(rows, plan.curve, state, dx, dk, dtau, dp)
         return
-    team = choose(rows.n, rows.dtype)
+    team = choose_for_two(rows.n, rows.dtype)
     make_push(rows.dtype, team, plan.curve)(
         team.blocks(rows.rows),
         rows.stream,
@@ -90,7 +89,7 @@ def pull(
     if is_long(rows, plan.method):
         cuda_long.pull(rows, plan.curve, state, g, gx, gk, gtau)
         return
-    team = choose(rows.n, rows.dtype)
+    team = choose_for_two(rows.n, rows.dtype)
     make_pull(rows.dtype, team, plan.curve)(
         team.blocks(rows.rows),
         rows.stream,
@@ -107,11 +106,6 @@ def pull(
     )
 
 
-def _for_one_pass(team: Team) -> Team:
-    """A team that reads a row once need not hold it."""
-    return team._replace(held=16, streams=True) if team.held > 16 else team
-
-
 def potential(rows: Rows, plan: Any, out: Buffer) -> None:
     """Write phi, one number for each row."""
     check_integral(plan.curve, plan.name)
@@ -119,7 +113,7 @@ def potential(rows: Rows, plan: Any, out: Buffer) -> None:
     if is_long(rows, plan.method):
         cuda_long.potential(rows, plan.curve, solution, out)
         return
-    team = _for_one_pass(choose(rows.n, rows.dtype))
+    team = choose_for_two(rows.n, rows.dtype)
     make_potential(rows.dtype, team, plan.curve)(
         team.blocks(rows.rows),
         rows.stream,

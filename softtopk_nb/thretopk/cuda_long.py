@@ -182,9 +182,7 @@ def potential(rows: Rows, curve: Any, state: Buffer, out: Buffer) -> None:
     team, count, length = parts_of(rows)
     sums = rows.empty(rows.rows * count * SUMS, np.float64)
     row = rows.x.pointer, rows.n, rows.wide(), count, length, *rows.temperature
-    # Arithmetic in float64 needs the registers.
-    light = team._replace(held=max(4, team.held // 2))
-    _make_heights(rows.dtype, light, curve)(
+    _make_heights(rows.dtype, team, curve)(
         rows.rows * count, rows.stream, *row, state.pointer, sums.pointer
     )
     numbers = *rows.k, *rows.temperature
