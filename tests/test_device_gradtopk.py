@@ -49,6 +49,27 @@ def use(monkeypatch):
     return force
 
 
+@pytest.fixture
+def in_parts(monkeypatch, use):
+    """Cut every row into parts of 256 entries, or into at most `most`."""
+
+    def cut(most=1024):
+        from softtopk_nb import _cuda_parts as parts
+        from softtopk_nb._team import Team
+        from softtopk_nb._threshold import cuda_long as search
+        from softtopk_nb.gradtopk import cuda_long
+
+        team = Team(64, 4, True)
+        use(team)
+        monkeypatch.setattr(parts, "choose", lambda n, T: team)
+        monkeypatch.setattr(cuda_long, "choose_whole", lambda n, T: team)
+        for name, value in {"LONG": 1, "PIECES": 1, "MOST": most}.items():
+            monkeypatch.setattr(parts, name, value)
+        monkeypatch.setattr(search, "rounds_of", lambda n, method: 3)
+
+    return cut
+
+
 def on(a):
     return cuda.to_device(np.ascontiguousarray(a))
 
@@ -112,13 +133,17 @@ def test_no_core_and_nothing_but_a_core(team, dtype, use, rng):
     check(x, [75, 3, 120], [0.01, 1.0, 1.0], v)
 
 
-@both_dtypes
-def test_a_row_without_a_core(dtype, rng):
+def without_a_core(dtype, rng):
     """All its nodes are close to 1: the variance is above 675, or 1312 in float64."""
     x = rng.uniform(-0.5, 0.5, size=(1, 2800 if dtype is np.float32 else 5500)).astype(dtype)
     p = stk.gradtopk(on(x), x.size // 2).copy_to_host()
     expected = stk.gradtopk(x.astype(np.float64), x.size // 2)
     np.testing.assert_allclose(p, expected, rtol=0, atol=2e-6 if dtype is np.float32 else 2e-13)
+
+
+@both_dtypes
+def test_a_row_without_a_core(dtype, rng):
+    without_a_core(dtype, rng)
 
 
 @both_dtypes
@@ -156,6 +181,42 @@ def test_k_and_temperature_from_the_device_make_no_error_but_nan(rng):
 
 
 @both_dtypes
+@pytest.mark.parametrize(("n", "most"), [(256, 1024), (257, 1024), (600, 2)])
+def test_rows_in_parts(n, most, dtype, in_parts, rng):
+    """One part and two, a last one of a single entry, parts of several pieces."""
+    in_parts(most)
+    x, v = rng.normal(size=(2, 1, n)).astype(dtype)
+    check(x, n // 5, 0.2, v)
+
+
+@both_dtypes
+def test_what_is_not_solved_and_what_is_left_in_parts(dtype, in_parts, rng):
+    in_parts()
+    x, v = rng.normal(size=(2, 5, 300)).astype(dtype)
+    x[1, [3, 290]], x[1, [5, 291]] = np.inf, -np.inf
+    x[2, 299] = np.nan
+    x[3, :295] = -np.inf  # all that is left of it lies in the second part
+    x[4, :4] = np.inf  # more than k
+    v[1, [3, 290]] = np.nan
+    with np.errstate(invalid="ignore"):
+        got = check(x, 3, 0.3, v)
+        check(x[:2], [0, 300], 0.3, v[:2])
+    assert np.isnan(got["p"][2]).all()
+
+
+@both_dtypes
+def test_no_core_and_nothing_but_a_core_in_parts(dtype, in_parts, rng):
+    in_parts()
+    x = np.stack([rng.normal(size=300), 1e-3 * rng.normal(size=300)]).astype(dtype)
+    check(x, [75, 3], [0.001, 1.0], rng.normal(size=x.shape).astype(dtype))
+
+
+def test_a_row_without_a_core_in_parts(in_parts, rng):
+    in_parts(4)
+    without_a_core(np.float32, rng)
+
+
+@both_dtypes
 def test_ties_and_offsets(dtype, rng):
     x = rng.integers(0, 3, size=(2, 64)).astype(dtype)
     x[1] += dtype(2.0**20)
@@ -179,8 +240,11 @@ def test_small_p_keep_their_digits(dtype):
 
 
 @both_dtypes
-def test_rows_do_not_depend_on_the_batch(dtype, rng):
-    x = rng.normal(size=(5, 100)).astype(dtype)
+@pytest.mark.parametrize("cut", [False, True], ids=["one block", "parts"])
+def test_rows_do_not_depend_on_the_batch(cut, dtype, in_parts, rng):
+    if cut:
+        in_parts()
+    x = rng.normal(size=(2, 300) if cut else (5, 100)).astype(dtype)
     together = stk.gradtopk(on(x), 30, temperature=0.2).copy_to_host()
     for row, p in zip(x, together, strict=True):
         alone = stk.gradtopk(on(row), 30, temperature=0.2).copy_to_host()

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from .._cuda_parts import is_long
 from .._device import Argument, Buffer, Rows
+from . import cuda_long, cuda_long_tangent
 from .cuda_nodes import choose_whole
 from .cuda_tangent import make_push
 from .cuda_value import make_solve
@@ -24,6 +26,13 @@ def enough(n: int) -> float:
 
 
 def _solve(rows: Rows, out: Buffer, solution: Buffer, phi: Buffer) -> None:
+    """Write p, and what derivatives need, or else phi; what is not wanted is nothing."""
+    if is_long(rows):
+        if phi is rows.nothing:
+            cuda_long.solve(rows, enough(rows.n), out, solution)
+        else:
+            cuda_long.potential(rows, enough(rows.n), phi)
+        return
     team = choose_whole(rows.n, rows.dtype)
     writes, keeps = phi is rows.nothing, solution is not rows.nothing
     kernel = make_solve(rows.dtype, team, enough(rows.n), writes, keeps)
@@ -72,6 +81,9 @@ def _push(
     rows: Rows, solution: Buffer, v: Buffer, dtau: Argument, out: Buffer, gtau: Buffer
 ) -> None:
     team = choose_whole(rows.n, rows.dtype, MOVERS)
+    if is_long(rows):
+        cuda_long_tangent.push(rows, team, solution, v, dtau, out, gtau)
+        return
     make_push(rows.dtype, team, gtau is not rows.nothing)(
         team.blocks(rows.rows),
         rows.stream,

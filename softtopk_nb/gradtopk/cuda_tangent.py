@@ -18,7 +18,7 @@ from .cuda_nodes import TWO, fold, held_entries, lane, over_core, polynomials, w
 from .rows import CODE, CUT, SIZE, SOLUTION, USED, WEIGHTS
 from .tangent import AT_NODES, EVEN, FLOWS, LANES, ODD, node_flow, slopes
 
-__all__ = ["make_push"]
+__all__ = ["Memory", "make_push", "open_table", "tangents"]
 
 
 class Memory(NamedTuple):
