@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
+import math
 import multiprocessing
 import os
 import sys
@@ -12,53 +14,105 @@ from typing import Any, NamedTuple
 import numpy as np
 import ptx
 
-from softtopk_nb import _launch
+from softtopk_nb import _launch, _layout, _sort
 from softtopk_nb._launch import Kernel
 from softtopk_nb._team import Team
 from softtopk_nb._threshold import cuda as threshold
-from softtopk_nb._threshold.curves import CURVES, Entmax
+from softtopk_nb._threshold import cuda_long as long_threshold
+from softtopk_nb._threshold.curves import CURVES, Entmax, UserCurve
 from softtopk_nb._threshold.rows import METHODS
 from softtopk_nb.gradtopk import cuda as gradtopk
 from softtopk_nb.gradtopk import cuda_nodes, cuda_tangent, cuda_value
 from softtopk_nb.hardtopk import cuda as hardtopk
+from softtopk_nb.hardtopk import cuda_long as long_hardtopk
 from softtopk_nb.iterative import IterTopK, WSoftmaxTopK
 from softtopk_nb.iterative import cuda as iterative
 from softtopk_nb.iterative import cuda_rows as iterated
+from softtopk_nb.softmax import cuda_long as long_softmax
+from softtopk_nb.softmax import cuda_long_slopes as long_slopes
+from softtopk_nb.softmax import cuda_noise as noise
 from softtopk_nb.softmax import cuda_rows as softmax
 from softtopk_nb.softmax import cuda_slopes as slopes
+from softtopk_nb.thretopk import cuda_long as long_thretopk
 from softtopk_nb.thretopk import cuda_rows as thretopk
 
 NEWEST = ptx.CAPABILITIES[-1]
+REALS = (np.float32, np.float64)
+
+Teams = list[Team | None]  # None where a kernel has no team
 
 
-def teams_of(chosen: Callable[[int, Any], Team]) -> Callable[[Any], list[Team]]:
-    """All the teams that a function of n and T can choose."""
-    sizes = [most // half for most, _ in _launch._TEAMS for half in (1, 2)]
-    return lambda T: list(dict.fromkeys(chosen(n, T) for n in (*sizes, 10**6)))
+def teams_of(
+    chosen: Callable[[int, Any], Team], shortest: int = 1, longest: int = 10**6
+) -> Callable[[Any], Teams]:
+    """All the teams that a function of n and T can choose for rows of such lengths."""
+    sizes = [n // half for n, _ in _launch._TEAMS for half in (1, 2)]
+    lengths = sorted({shortest, *(n for n in sizes if shortest <= n <= longest), longest})
+    return lambda T: list(dict.fromkeys(chosen(n, T) for n in lengths))
 
 
 class Entry(NamedTuple):
     """A kernel for any type and team; how many arrays it reads and writes 16 bytes at a time."""
 
-    make: Callable[[Any, Team], Kernel]
+    factory: Any  # what makes it, or several of which it is one
+    make: Callable[[Any, Team | None], Kernel]
     reads: int = 1
     writes: int = 1
     often: bool = False  # what most calls run: every team, on every kind of device
     in_float64: bool = False  # arithmetic for each entry is in float64, on purpose
-    teams: Callable[[Any], list[Team]] = teams_of(_launch.choose)
+    teams: Callable[[Any], Teams] = teams_of(_launch.choose)
 
 
-def made(factory: Callable[..., Kernel], *arguments: Any, **asked: Any) -> Entry:
+def made(factory: Any, *arguments: Any, part: str = "", **asked: Any) -> Entry:
     """The kernel of a factory that takes a type, a team, and these arguments."""
-    return Entry(lambda T, team: factory(T, team, *arguments), **asked)
+
+    def make(T: Any, team: Team | None) -> Kernel:
+        kernel = factory(T, team, *arguments)
+        return getattr(kernel, part) if part else kernel
+
+    return Entry(factory, make, **asked)
 
 
-def solve(name: str, writes: bool = True, keeps: bool = False, **asked: Any) -> Entry:
-    curve = CURVES.get(name) or Entmax(1.5)
-    method = METHODS["newton"]
-    return made(threshold.make_solve, curve, method, writes, keeps, writes=int(writes), **asked)
+def without_team(factory: Any, *arguments: Any) -> Entry:
+    """The kernel of a factory that takes these arguments; None stands for the type."""
+
+    def make(T: Any, team: Team | None) -> Kernel:
+        return factory(*(T if value is None else value for value in arguments))
+
+    return Entry(factory, make, reads=0, writes=0, teams=lambda T: [None])
 
 
+CAUCHY = UserCurve(
+    lambda t: 0.5 + math.atan(t) / math.pi,
+    lambda t: 1 / (math.pi * (1 + t * t)),
+    lambda t: t * (0.5 + math.atan(t) / math.pi) - math.log1p(t * t) / (2 * math.pi),
+)
+OTHERS: dict[str, Any] = {"entmax": Entmax(1.5), "entmax 1.3": Entmax(1.3), "user": CAUCHY}
+
+
+def curve_of(name: str) -> Any:
+    return OTHERS.get(name) or CURVES[name]
+
+
+def solve(
+    name: str, writes: bool = True, keeps: bool = False, method: str = "newton", **asked: Any
+) -> Entry:
+    by, writing = METHODS[method], int(writes)
+    return made(threshold.make_solve, curve_of(name), by, writes, keeps, writes=writing, **asked)
+
+
+LAPLACE, NEWTON = CURVES["laplace"], METHODS["newton"]
+
+# Which teams a kernel gets, what it reads, and what it does in float64.
+LONG: Any = {"teams": lambda T: [_launch.STREAMING]}
+SUMS: Any = {"reads": 0, "writes": 0, **LONG}  # of the sums over parts
+TWO_ROWS: Any = {"reads": 2, "teams": teams_of(_launch.choose_for_two)}
+HEIGHTS: Any = {"writes": 0, "in_float64": True}
+WHOLE_WARPS: Any = {"teams": teams_of(cuda_nodes.choose_whole)}
+MOVING: Any = {
+    "reads": 2,
+    "teams": teams_of(lambda n, T: cuda_nodes.choose_whole(n, T, gradtopk.MOVERS)),
+}
 # Iterations keep their vectors in memory, in float64, and read a row once.
 ITERATED: Any = {
     "reads": 0,
@@ -66,41 +120,115 @@ ITERATED: Any = {
     "in_float64": True,
     "teams": teams_of(lambda n, T: iterative.choose(n)),
 }
+SORTED: Any = {"teams": teams_of(_launch.choose, longest=hardtopk.SORTED)}
+COUNTED: Any = {"teams": teams_of(_launch.choose, shortest=hardtopk.SORTED + 1)}
+NOISY: Any = {"teams": teams_of(noise.team_for)}
 
-WHOLE_WARPS: Any = {"teams": teams_of(cuda_nodes.choose_whole)}
-MOVING: Any = {
-    "reads": 2,
-    "teams": teams_of(lambda n, T: cuda_nodes.choose_whole(n, T, gradtopk.MOVERS)),
-}
+
+def one_warp(T: Any) -> Teams:
+    """The teams that sort a row in registers."""
+    return [team for team in teams_of(_launch.choose)(T) if team and team.lanes <= 32]
+
 
 KERNELS = {
     "solve laplace": solve("laplace", often=True),
     "solve laplace, keep": solve("laplace", keeps=True),
     "solve laplace, keep only": solve("laplace", False, True),
+    "solve laplace, bisect": solve("laplace", method="bisect"),
+    "solve laplace, scan": solve("laplace", method="scan"),
     "solve sigmoid": solve("sigmoid"),
     "solve exp": solve("exp"),
+    "solve exp, scan": solve("exp", method="scan"),
     "solve clip": solve("clip"),
+    "solve clip, scan": solve("clip", method="scan"),
     "solve normal": solve("normal"),
     "solve entmax": solve("entmax"),
-    "thretopk push": made(thretopk.make_push, CURVES["laplace"], reads=2),
-    "thretopk pull": made(thretopk.make_pull, CURVES["laplace"], reads=2),
+    "solve entmax 1.3": solve("entmax 1.3"),
+    "solve user": solve("user", in_float64=True),
+    **{
+        f"solve long, {part}": made(
+            long_threshold._make_launches, LAPLACE, NEWTON, part=part, writes=0, **LONG
+        )
+        for part in ("survey", "measure", "open", "turn")
+    },
+    "solve long, finish": made(
+        long_threshold._make_finish, LAPLACE, NEWTON, True, writes=0, **LONG
+    ),
+    "solve long, fill": made(long_threshold._make_fill, LAPLACE, NEWTON, **LONG),
+    "thretopk push": made(thretopk.make_push, LAPLACE, **TWO_ROWS),
+    "thretopk pull": made(thretopk.make_pull, LAPLACE, **TWO_ROWS),
+    "thretopk potential": made(
+        thretopk.make_potential, LAPLACE, teams=TWO_ROWS["teams"], **HEIGHTS
+    ),
+    "thretopk potential, user": made(
+        thretopk.make_potential, CAUCHY, teams=TWO_ROWS["teams"], **HEIGHTS
+    ),
+    "thretopk threshold": without_team(thretopk.make_threshold),
+    "thretopk long, moments": made(long_thretopk._make_moments, LAPLACE, reads=2, writes=0, **LONG),
+    "thretopk long, push": made(long_thretopk._make_push, LAPLACE, reads=2, **LONG),
+    "thretopk long, pull": made(long_thretopk._make_pull, LAPLACE, reads=2, **LONG),
+    "thretopk long, heights": made(long_thretopk._make_heights, LAPLACE, **HEIGHTS, **LONG),
+    "thretopk long, potential": made(long_thretopk._make_potential, LAPLACE, **SUMS),
     "gradtopk": made(cuda_value.make_solve, 0.02, True, False, **WHOLE_WARPS),
     "gradtopk, keep": made(cuda_value.make_solve, 0.02, True, True, **WHOLE_WARPS),
     "gradtopk potential": made(cuda_value.make_solve, 0.02, False, False, writes=0, **WHOLE_WARPS),
     "gradtopk push": made(cuda_tangent.make_push, False, **MOVING),
     "gradtopk pull": made(cuda_tangent.make_push, True, **MOVING),
-    "hardtopk": made(hardtopk.make_hard, False),
+    "hardtopk, sorted": made(hardtopk.make_hard, True, **SORTED),
+    "hardtopk": made(hardtopk.make_hard, False, **COUNTED),
+    **{
+        f"hardtopk long, {part}": made(long_hardtopk._make_launches, part=part, writes=0, **LONG)
+        for part in ("survey", "open", "turn", "settle")
+    },
+    "hardtopk long, mark": made(long_hardtopk._make_mark, **LONG),
     "softmax": made(softmax.make_value, "softmax", False),
     "softmax, keep": made(softmax.make_value, "softmax", True),
+    "softmax push": made(slopes.make_push, "softmax", **TWO_ROWS),
+    "softmax pull": made(slopes.make_pull, "softmax", **TWO_ROWS),
     "log_softmax": made(softmax.make_value, "log_softmax", False),
-    "softmax push": made(slopes.make_push, "softmax", reads=2),
-    "softmax pull": made(slopes.make_pull, "softmax", reads=2),
-    "logsumexp push": made(slopes.make_push_sum, reads=2, writes=0),
-    "logsumexp pull": made(slopes.make_pull_sum),
+    "log_softmax push": made(slopes.make_push, "log_softmax", **TWO_ROWS),
+    "log_softmax pull": made(slopes.make_pull, "log_softmax", **TWO_ROWS),
+    "logsumexp": made(softmax.make_value, "logsumexp", False, writes=0),
+    "logsumexp push": made(slopes.make_push_sum, writes=0, **TWO_ROWS),
+    "logsumexp pull": made(slopes.make_pull_sum, teams=TWO_ROWS["teams"]),
+    "softmax long, look": made(long_softmax._make_look, writes=0, **LONG),
+    "softmax long, gather": made(long_softmax._make_gather, writes=0, **LONG),
+    "softmax long, fill": made(long_softmax._make_fill, "softmax", True, **LONG),
+    "softmax long, push add": made(
+        long_slopes._make_push_add, "softmax", reads=2, writes=0, **LONG
+    ),
+    "softmax long, push": made(long_slopes._make_push, "softmax", reads=2, **LONG),
+    "softmax long, pull add": made(
+        long_slopes._make_pull_add, "softmax", reads=2, writes=0, **LONG
+    ),
+    "softmax long, pull": made(long_slopes._make_pull, "softmax", reads=2, **LONG),
+    "softmax long, pull total": made(long_slopes._make_pull_total, **SUMS),
+    "log_softmax long, fill": made(long_softmax._make_fill, "log_softmax", True, **LONG),
+    "log_softmax long, push": made(long_slopes._make_push, "log_softmax", reads=2, **LONG),
+    "log_softmax long, pull": made(long_slopes._make_pull, "log_softmax", reads=2, **LONG),
+    "logsumexp long, fill": made(long_softmax._make_fill, "logsumexp", True, **SUMS),
+    "logsumexp long, push add": made(long_slopes._make_push_sum_add, reads=2, writes=0, **LONG),
+    "logsumexp long, push": made(long_slopes._make_push_sum, **SUMS),
+    "logsumexp long, pull": made(long_slopes._make_pull_sum, **LONG),
+    "logsumexp long, pull total": made(long_slopes._make_pull_sum_total, **SUMS),
+    "noise": made(noise.make_perturb, False, **NOISY),
+    "noise, on finite entries": made(noise.make_perturb, True, **NOISY),
+    "draw": made(noise.make_draw, writes=0, **NOISY),
     "itertopk": made(iterated.make_solve, IterTopK._kind, **ITERATED),
     "itertopk push": made(iterated.make_push, IterTopK._kind, **ITERATED),
+    "itertopk pull": made(iterated.make_pull, IterTopK._kind, **ITERATED),
     "wsoftmaxtopk": made(iterated.make_solve, WSoftmaxTopK._kind, **ITERATED),
+    "wsoftmaxtopk push": made(iterated.make_push, WSoftmaxTopK._kind, **ITERATED),
     "wsoftmaxtopk pull": made(iterated.make_pull, WSoftmaxTopK._kind, **ITERATED),
+    "sort, short": made(_sort.make_short, writes=0, teams=one_warp),
+    "sort, chunks": without_team(_sort.make_chunks, None, _sort.CHUNK, False),
+    "sort, merge": without_team(_sort.make_chunks, None, _sort.CHUNK, True),
+    "sort, step": without_team(_sort.make_step, None),
+    "copy": without_team(_layout.make_copy, None, None),
+    "copy, from float16": without_team(_layout.make_copy, np.float16, None),
+    "copy, to float16": without_team(_layout.make_copy, None, np.float16),
+    "copy, from int64": without_team(_layout.make_copy, np.int64, None),
+    "sum": without_team(_layout.make_sum, None),
 }
 
 #: Bytes of stack that ptxas may use in each thread of any kernel: a few words of the search, laid
@@ -109,10 +237,8 @@ ASIDE = 32
 
 #: Where it takes more, by kernel and type: the most of any team, and why.
 STACK: dict[tuple[str, Any], int] = {
-    # Two rows of 32 words each, held by a block that leaves 128 registers to a thread.
-    ("thretopk push", np.float32): 216,
-    ("thretopk push", np.float64): 472,
-    ("softmax pull", np.float64): 312,
+    # A loop over a user's function may be too long to be unrolled: 16 entries lie in memory then.
+    ("thretopk potential, user", np.float32): 64,
     # The steering of a step, in float64, where two blocks share a multiprocessor.
     ("wsoftmaxtopk", np.float32): 40,
 }
@@ -123,32 +249,51 @@ class Case(NamedTuple):
 
     label: str
     T: Any
-    team: Team
+    team: Team | None
     capability: tuple[int, int]
 
     @property
     def name(self) -> str:
-        streams = ", streams" if self.team.streams else ""
         major, minor = self.capability
-        held = f"{self.team.lanes} x {self.team.held}{streams}"
-        return f"{np.dtype(self.T).name}, {held}, sm_{major}{minor}"
+        held = ""
+        if self.team:
+            streams = ", streams" if self.team.streams else ""
+            held = f", {self.team.lanes} x {self.team.held}{streams}"
+        return f"{np.dtype(self.T).name}{held}, sm_{major}{minor}"
+
+    @property
+    def kernel(self) -> Kernel:
+        return KERNELS[self.label].make(self.T, self.team)
+
+
+def few(T: Any, teams: Teams) -> Teams:
+    """The team that holds most and the last; in float32 the smallest as well."""
+    most = max(teams, key=lambda team: team.held if team else 0)
+    first = [teams[0]] if T is np.float32 else []
+    return list(dict.fromkeys((*first, most, teams[-1])))
 
 
 def cases() -> Iterator[Case]:
-    """All of what runs often; else the smallest team, the one that holds most, the last."""
+    """All of what runs often; else a few teams, and now one kind of device, now the other."""
     for label, entry in KERNELS.items():
-        for T in (np.float32, np.float64):
-            those = entry.teams(T)
-            most = max(those, key=lambda team: team.held)
-            if entry.often:
-                yield from (Case(label, T, t, c) for c in ptx.CAPABILITIES for t in those)
-            else:
-                few = (those[0], most, those[-1]) if T is np.float32 else (most, those[-1])
-                yield from (Case(label, T, t, NEWEST) for t in dict.fromkeys(few))
+        if entry.often:
+            yield from (
+                Case(label, T, team, c)
+                for T in REALS
+                for c in ptx.CAPABILITIES
+                for team in entry.teams(T)
+            )
+        else:
+            devices = itertools.cycle(ptx.CAPABILITIES)
+            yield from (
+                Case(label, T, team, next(devices))
+                for T in REALS
+                for team in few(T, entry.teams(T))
+            )
 
 
 def compiled(case: Case) -> ptx.Report:
-    return ptx.report(KERNELS[case.label].make(case.T, case.team), case.capability)
+    return ptx.report(case.kernel, case.capability)
 
 
 def doubles(label: str, team: Team) -> int:

@@ -6,10 +6,15 @@ entry of a float32 row must be float32.
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import ptx
 import pytest
 from numba import int64
+
+import softtopk_nb
 
 pytestmark = pytest.mark.ptx
 
@@ -20,15 +25,21 @@ if ptx.usable() is None:
     from softtopk_nb._cuda import cuda
     from softtopk_nb._launch import Kernel, pointer_to
     from softtopk_nb._team import Team, tools
-    from softtopk_nb._threshold.curves import CURVES, split
+    from softtopk_nb._threshold.curves import split
     from softtopk_nb._threshold.solver import polish
 
     CASES = list(kernels.cases())
     # Rows that are held by a block, and rows that stream.
     TEAMS = (Team(64, 4), Team(64, 4, streams=True))
-    IN_FLOAT32 = [label for label, entry in KERNELS.items() if not entry.in_float64]
+    IN_FLOAT32 = [
+        (label, team)
+        for label, entry in KERNELS.items()
+        if not entry.in_float64
+        for team in TEAMS
+        if any(one and one.streams == team.streams for one in entry.teams(np.float32))
+    ]
 else:
-    CASES, TEAMS, IN_FLOAT32, STACK = [], (), [], {}
+    CASES, IN_FLOAT32, STACK = [], [], {}
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +60,38 @@ def ahead(request):
     compiler.close()
 
 
+def makers(source):
+    """The functions in a module that make a `Kernel`."""
+    return {
+        function.name
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, ast.FunctionDef)
+        for call in ast.walk(function)
+        if isinstance(call, ast.Call) and getattr(call.func, "id", None) == "Kernel"
+    }
+
+
+def test_every_kernel_of_the_package_is_compiled():
+    package = Path(softtopk_nb.__file__).parent
+    made = {
+        (".".join(("softtopk_nb", *file.relative_to(package).with_suffix("").parts)), name)
+        for file in package.rglob("*.py")
+        for name in makers(file.read_text(encoding="utf-8"))
+    }
+    compiled = {
+        (entry.factory.__module__, entry.factory.__qualname__) for entry in KERNELS.values()
+    }
+    assert len(made) > 20
+    assert compiled == made
+
+
+def test_every_kernel_is_compiled_for_both_types_and_all_devices():
+    for label in KERNELS:
+        some = [case for case in CASES if case.label == label]
+        assert {case.T for case in some} == {np.float32, np.float64}, label
+        assert {case.capability for case in some} == set(ptx.CAPABILITIES), label
+
+
 def faults(report, threads, reads=0, writes=0, stack=0):
     """What is wrong with a compiled kernel, in words."""
     found = []
@@ -67,10 +110,10 @@ def faults(report, threads, reads=0, writes=0, stack=0):
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.label}: {case.name}" for case in CASES])
 def test_rows_lie_in_registers_and_are_read_wide(case, ahead):
     entry = KERNELS[case.label]
-    groups = case.team.held * np.dtype(case.T).itemsize // 16
+    groups = case.team.held * np.dtype(case.T).itemsize // 16 if case.team else 0
     stack = STACK.get((case.label, case.T), 0)
     report = ahead.result(kernels.compiled, case)
-    found = faults(report, case.team.threads, entry.reads * groups, entry.writes * groups, stack)
+    found = faults(report, case.kernel.threads, entry.reads * groups, entry.writes * groups, stack)
     assert not found, "; ".join(found)
 
 
@@ -97,8 +140,7 @@ def leaks(fewer, more, team):
     return more - fewer >= (MORE - 1) * team.held
 
 
-@pytest.mark.parametrize("team", TEAMS, ids=str)
-@pytest.mark.parametrize("label", IN_FLOAT32)
+@pytest.mark.parametrize(("label", "team"), IN_FLOAT32, ids=str)
 def test_no_float64_for_each_entry_of_a_float32_row(label, team, ahead):
     fewer, more = (ahead.result(*job) for job in growth(label, team))
     assert not leaks(fewer, more, team), f"{fewer} instructions on float64, then {more}"
@@ -146,9 +188,10 @@ def team_probe(lanes):
     return kernel
 
 
+BUILT_IN = ("laplace", "sigmoid", "exp", "clip", "normal", "entmax")
 PROBES = {
-    **{f"split, {name}": (split_probe, name) for name in ("laplace", "sigmoid", "exp", "clip")},
-    **{f"polish, {name}": (polish_probe, name) for name in ("laplace", "sigmoid", "exp", "clip")},
+    **{f"split, {name}": (split_probe, name) for name in BUILT_IN},
+    **{f"polish, {name}": (polish_probe, name) for name in BUILT_IN},
     "8 lanes": (team_probe, 8),
     "a warp": (team_probe, 32),
 }
@@ -161,7 +204,7 @@ def as_kernel(function, threads=128):
 @pytest.mark.parametrize("name", PROBES)
 def test_building_blocks_have_no_float64_at_all(name):
     make, argument = PROBES[name]
-    kernel = as_kernel(make(CURVES.get(argument, argument)))
+    kernel = as_kernel(make(kernels.curve_of(argument) if argument in BUILT_IN else argument))
     assert ptx.doubles(ptx.compile_for(kernel, NEWEST)) == 0
 
 
