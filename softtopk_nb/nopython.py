@@ -65,11 +65,11 @@ laplace = CURVES["laplace"]
 clip = CURVES["clip"]
 normal = CURVES["normal"]
 
-#: float64 entries of shared memory that a team needs inside a kernel (`device`).
+#: float64 entries of shared memory that a team needs inside a kernel (`device`; gradtopk more).
 SHARED = 160
 
 _NEWTON = METHODS["newton"]
-_TILT = Newton(0.01)
+TILT = Newton(0.01)
 _PLAIN = Plain()
 _WEIGHTED = Weighted()
 
@@ -187,7 +187,7 @@ def _linearize(x, k, temperature, out):
     batch, tau = np.expand_dims(x, 0), np.full(1, np.float64(temperature))
     shares, sizes = np.full(1, k - 0.5), np.full(1, np.int64(k))
     tilt, nothing = np.empty((1, SOLUTION)), np.empty((1, 0), x.dtype)
-    solve(0, 1, batch, shares, tau, sigmoid, _TILT, nothing, tilt)
+    solve(0, 1, batch, shares, tau, sigmoid, TILT, nothing, tilt)
     solution = np.empty((1, _subsets.SOLUTION))
     _subsets.solve(0, 1, batch, sizes, tau, tilt, np.expand_dims(out, 0), solution)
     return batch, tau, solution
@@ -299,14 +299,14 @@ def device(name, dtype, *, curve=laplace, lanes=32):
 
     Parameters
     ----------
-    name : {'thretopk', 'hardtopk', 'itertopk', 'wsoftmaxtopk'}
+    name : {'thretopk', 'gradtopk', 'hardtopk', 'itertopk', 'wsoftmaxtopk'}
         The operator.
     dtype : float32 or float64
         Type of the rows.
     curve : curve value
         The curve of thretopk.
     lanes : int, optional
-        How many threads work on a row together: a power of 2 up to 1024.
+        How many threads work on a row together: a power of 2 up to 1024; gradtopk: at least 32.
 
     Returns
     -------
@@ -314,12 +314,14 @@ def device(name, dtype, *, curve=laplace, lanes=32):
         By `name`,
 
         - ``lam = thretopk(x, k, temperature, out, shared)``
+        - ``gradtopk(x, k, temperature, out, shared)``
         - ``hardtopk(x, k, out, shared)``
         - ``itertopk(x, k, temperature, out, shared, work)``, and wsoftmaxtopk likewise
 
         x, out : 1-D device arrays of `dtype`, rows of any length, not overlapping.
         k, temperature : numbers; an invalid one makes the row NaN.
-        shared : 1-D shared array of `SHARED` float64, of this team alone.
+        shared : 1-D shared array of `SHARED` float64, of this team alone; gradtopk:
+        of ``SHARED + 64 + 2 * lanes``.
         work : 1-D array of at least 3 n float64, of this team alone.
 
     Raises
@@ -327,7 +329,7 @@ def device(name, dtype, *, curve=laplace, lanes=32):
     ImportError
         numba.cuda cannot be imported.
     TypeError, ValueError
-        An unknown name, another dtype, lanes that are not a power of 2.
+        An unknown name, another dtype, lanes that are not a power of 2 or too few.
 
     Notes
     -----

@@ -14,10 +14,13 @@ from ._team import Team, made_once, tools
 from ._threshold.cuda import RECORD, passes
 from ._threshold.rows import METHODS
 from ._threshold.solver import REST, C, D, inverse_temperature_of
+from .gradtopk.contour import NODES
+from .gradtopk.cuda_contour import arrange, contours
 from .hardtopk.cuda import row_value as hard_row
 from .hardtopk.cuda_rows import wanted
 from .iterative.cuda_rows import row_value
 from .iterative.entry import Plain, Weighted
+from .nopython import TILT
 
 __all__ = ["make"]
 
@@ -76,8 +79,31 @@ def _iteration(T: Any, team: Team, kind: Any) -> Any:
     return iteration
 
 
+@made_once
+def _gradtopk(T: Any, team: Team, curve: Any) -> Any:
+    t, do, held = tools(T, team), contours(T, team, TILT.enough), team.held
+
+    @device
+    def gradtopk(x, k, temperature, out, shared):
+        regs = cuda.local.array(held, T)
+        memory = arrange(shared)
+        n, first, k, tau = int64(x.shape[0]), int64(0), float64(k), float64(temperature)
+        code = do.tilt(x, first, n, 0, k, tau, regs, memory)
+        if code > MIXED:
+            do.constant(x, first, n, 0, code, k, regs, memory.record, out)
+        else:
+            inv = inverse_temperature_of(tau, T(1))
+            c, d, cut = do.opened(memory.record, inv)
+            do.quadrature(x, first, n, 0, k, c, inv, d, cut, regs, memory)
+            do.marginals(x, first, n, 0, c, inv, d, cut, regs, memory, out)
+        t.meet()
+
+    return gradtopk
+
+
 _MAKE: dict[str, Callable[[Any, Team, Any], Any]] = {
     "thretopk": _thretopk,
+    "gradtopk": _gradtopk,
     "hardtopk": _hardtopk,
     "itertopk": lambda T, team, curve: _iteration(T, team, Plain()),
     "wsoftmaxtopk": lambda T, team, curve: _iteration(T, team, Weighted()),
@@ -93,4 +119,6 @@ def make(name: str, dtype: Any, curve: Any, lanes: int) -> Any:
         raise TypeError(f"dtype is {dtype!r}; expected float32 or float64")
     if lanes not in (1 << j for j in range(11)):
         raise ValueError(f"lanes is {lanes!r}; expected a power of 2 up to 1024")
+    if name == "gradtopk" and lanes < NODES:
+        raise ValueError(f"lanes is {lanes!r}; gradtopk takes whole warps, {NODES} at least")
     return _MAKE[name](T, Team(lanes, HELD // np.dtype(T).itemsize, streams=True), curve)

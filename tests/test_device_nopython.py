@@ -26,9 +26,11 @@ def run(call, x, k, tau, lanes, threads=None):
     threads = threads or max(lanes, 32)
     per_block = threads // lanes
 
+    size = SHARED + 64 + 2 * lanes  # what gradtopk needs, the others less
+
     @cuda.jit
     def kernel(x, k, tau, out, returned, work):
-        shared = cuda.shared.array((per_block, SHARED), float64)
+        shared = cuda.shared.array((per_block, size), float64)
         slot, rank = cuda.threadIdx.x // lanes, cuda.threadIdx.x % lanes
         i = cuda.blockIdx.x * per_block + slot
         if i < x.shape[0]:
@@ -57,6 +59,12 @@ def caller(name, dtype, lanes, **options):
 
         def call(x, k, tau, out, shared, work):
             f(x, k, out, shared)
+            return 0.0
+
+    elif name == "gradtopk":
+
+        def call(x, k, tau, out, shared, work):
+            f(x, k, tau, out, shared)
             return 0.0
 
     else:
@@ -88,6 +96,18 @@ def test_in_a_kernel(name, dtype, lanes, rng):
         np.testing.assert_allclose(out, expected, rtol=0, atol=40 * atol)
 
 
+@pytest.mark.parametrize(
+    ("lanes", "threads", "dtype"), [(32, 64, np.float64), (64, 64, np.float32)], ids=str
+)
+def test_gradtopk(lanes, threads, dtype, rng):
+    for n in (1, 45):
+        x, k = rows_of(n, dtype, rng), min(3, n)
+        out, _ = run(caller("gradtopk", dtype, lanes), x, k, 0.7, lanes, threads)
+        expected = stk.gradtopk(x, k, temperature=np.full(5, 0.7))
+        atol = 1e-13 if dtype is np.float64 else 1e-6
+        np.testing.assert_allclose(out, expected, rtol=0, atol=40 * atol)
+
+
 @pytest.mark.parametrize("curve", ["exp", "sigmoid", "clip", "normal", "entmax", "own"])
 def test_curves_and_thresholds(curve, rng):
     x = rows_of(40, np.float64, rng)
@@ -101,12 +121,13 @@ def test_curves_and_thresholds(curve, rng):
     np.testing.assert_allclose(lam, stk.thretopk.threshold(x, 2.5, **options), rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["thretopk", "hardtopk", "itertopk", "wsoftmaxtopk"])
+@pytest.mark.parametrize("name", ["thretopk", "gradtopk", "hardtopk", "itertopk", "wsoftmaxtopk"])
 def test_what_cannot_be_is_nan(name):
     x = np.tile(np.arange(4.0), (6, 1))
     k = np.array([2, -1, 5, np.nan, 2, 2])
     tau = np.array([1, 1, 1, 1, 0, np.nan])
-    out, _ = run(caller(name, np.float64, 8), x, k, tau, 8)
+    lanes = 32 if name == "gradtopk" else 8
+    out, _ = run(caller(name, np.float64, lanes), x, k, tau, lanes)
     bad = [False, True, True, True, name != "hardtopk", name != "hardtopk"]
     assert np.isnan(out).all(axis=1).tolist() == bad
     assert np.isnan(out).any(axis=1).tolist() == bad
@@ -123,8 +144,11 @@ def test_ends_of_k(rng):
 def test_scratch_is_large_enough():
     from softtopk_nb._team import ROOM
     from softtopk_nb._threshold.cuda import RECORD
+    from softtopk_nb.gradtopk.cuda_contour import shared_by
 
     assert RECORD + ROOM <= SHARED
+    for lanes in (32, 64, 1024):
+        assert shared_by(lanes) <= SHARED + 64 + 2 * lanes
 
 
 @pytest.mark.parametrize(
@@ -133,6 +157,7 @@ def test_scratch_is_large_enough():
         (("topk", np.float32), ValueError, "name is 'topk'"),
         (("thretopk", np.float16), TypeError, "expected float32 or float64"),
         (("thretopk", np.float32, 48), ValueError, "lanes is 48"),
+        (("gradtopk", np.float32, 16), ValueError, "gradtopk takes whole warps"),
     ],
 )
 def test_mistakes(arguments, error, words):
