@@ -22,6 +22,8 @@ from softtopk_nb._threshold import cuda_long as long_threshold
 from softtopk_nb._threshold.curves import CURVES, Entmax, UserCurve
 from softtopk_nb._threshold.rows import METHODS
 from softtopk_nb.gradtopk import cuda as gradtopk
+from softtopk_nb.gradtopk import cuda_long as long_gradtopk
+from softtopk_nb.gradtopk import cuda_long_tangent as long_tangent
 from softtopk_nb.gradtopk import cuda_nodes, cuda_tangent, cuda_value
 from softtopk_nb.hardtopk import cuda as hardtopk
 from softtopk_nb.hardtopk import cuda_long as long_hardtopk
@@ -113,6 +115,10 @@ MOVING: Any = {
     "reads": 2,
     "teams": teams_of(lambda n, T: cuda_nodes.choose_whole(n, T, gradtopk.MOVERS)),
 }
+LONG_MOVING: Any = {
+    "reads": 2,
+    "teams": lambda T: [cuda_nodes.choose_whole(10**6, T, gradtopk.MOVERS)],
+}
 # Iterations keep their vectors in memory, in float64, and read a row once.
 ITERATED: Any = {
     "reads": 0,
@@ -174,6 +180,21 @@ KERNELS = {
     "gradtopk potential": made(cuda_value.make_solve, 0.02, False, False, writes=0, **WHOLE_WARPS),
     "gradtopk push": made(cuda_tangent.make_push, False, **MOVING),
     "gradtopk pull": made(cuda_tangent.make_push, True, **MOVING),
+    **{
+        f"gradtopk long, {part}": made(
+            long_gradtopk._make_launches, 0.01, part=part, writes=0, **LONG
+        )
+        for part in ("gather", "multiply")
+    },
+    "gradtopk long, fill": made(long_gradtopk._make_fill, 0.01, True, **LONG),
+    "gradtopk long, heights": made(
+        long_gradtopk._make_heights, reads=0, writes=0, in_float64=True, **LONG
+    ),
+    "gradtopk long, potential": made(long_gradtopk._make_potential, 0.01, **SUMS),
+    "gradtopk long, weigh": made(long_tangent._make_weigh, writes=0, **LONG_MOVING),
+    "gradtopk long, push": made(long_tangent._make_spread, False, **LONG_MOVING),
+    "gradtopk long, pull": made(long_tangent._make_spread, True, **LONG_MOVING),
+    "gradtopk long, pull total": made(long_tangent._make_pair, **SUMS),
     "hardtopk, sorted": made(hardtopk.make_hard, True, **SORTED),
     "hardtopk": made(hardtopk.make_hard, False, **COUNTED),
     **{
