@@ -150,7 +150,7 @@ KERNELS = {
     "solve normal": solve("normal"),
     "solve entmax": solve("entmax"),
     "solve entmax 1.3": solve("entmax 1.3"),
-    "solve user": solve("user", in_float64=True),
+    "solve user": solve("user", in_float64=True, teams=TWO_ROWS["teams"]),
     **{
         f"solve long, {part}": made(
             long_threshold._make_launches, LAPLACE, NEWTON, part=part, writes=0, **LONG
@@ -260,8 +260,11 @@ ASIDE = 32
 STACK: dict[tuple[str, Any], int] = {
     # A loop over a user's function may be too long to be unrolled: 16 entries lie in memory then.
     ("thretopk potential, user", np.float32): 64,
-    # The steering of a step, in float64, where two blocks share a multiprocessor.
+    # The compiler stays at 64 registers, so that two blocks can share a multiprocessor.
+    ("solve clip", np.float32): 48,
     ("wsoftmaxtopk", np.float32): 40,
+    # And at 128, so that four blocks of 128 threads can; all of it is in float64.
+    ("wsoftmaxtopk pull", np.float64): 40,
 }
 
 
@@ -287,11 +290,10 @@ class Case(NamedTuple):
         return KERNELS[self.label].make(self.T, self.team)
 
 
-def few(T: Any, teams: Teams) -> Teams:
-    """The team that holds most and the last; in float32 the smallest as well."""
+def few(teams: Teams) -> Teams:
+    """The team that holds most, and the last."""
     most = max(teams, key=lambda team: team.held if team else 0)
-    first = [teams[0]] if T is np.float32 else []
-    return list(dict.fromkeys((*first, most, teams[-1])))
+    return list(dict.fromkeys((most, teams[-1])))
 
 
 def cases() -> Iterator[Case]:
@@ -305,12 +307,9 @@ def cases() -> Iterator[Case]:
                 for team in entry.teams(T)
             )
         else:
-            devices = itertools.cycle(ptx.CAPABILITIES)
-            yield from (
-                Case(label, T, team, next(devices))
-                for T in REALS
-                for team in few(T, entry.teams(T))
-            )
+            for T, devices in zip(REALS, (ptx.CAPABILITIES, ptx.CAPABILITIES[::-1]), strict=True):
+                chosen = zip(few(entry.teams(T)), itertools.cycle(devices), strict=False)
+                yield from (Case(label, T, team, c) for team, c in chosen)
 
 
 def compiled(case: Case) -> ptx.Report:

@@ -30,13 +30,18 @@ if ptx.usable() is None:
 
     CASES = list(kernels.cases())
     # Rows that are held by a block, and rows that stream.
-    TEAMS = (Team(64, 4), Team(64, 4, streams=True))
+    TEAMS = {False: Team(64, 4), True: Team(64, 4, streams=True)}
+
+    def teams_that_grow(entry):
+        """Both where a kernel runs often, else the first of them that its rows get."""
+        chosen = sorted({team.streams for team in entry.teams(np.float32) if team})
+        return [TEAMS[streams] for streams in (chosen if entry.often else chosen[:1])]
+
     IN_FLOAT32 = [
         (label, team)
         for label, entry in KERNELS.items()
         if not entry.in_float64
-        for team in TEAMS
-        if any(one and one.streams == team.streams for one in entry.teams(np.float32))
+        for team in teams_that_grow(entry)
     ]
 else:
     CASES, IN_FLOAT32, STACK = [], [], {}

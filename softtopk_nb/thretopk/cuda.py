@@ -11,6 +11,7 @@ from .._launch import choose, choose_for_two
 from .._threshold.cuda import in_order, make_solve
 from .._threshold.cuda_long import is_long
 from .._threshold.cuda_long import solve as solve_long
+from .._threshold.curves import UserCurve
 from .._threshold.rows import SOLUTION
 from . import cuda_long
 from .cuda_rows import THREADS, make_potential, make_pull, make_push, make_threshold
@@ -24,7 +25,9 @@ def _solve(rows: Rows, plan: Any, out: Buffer | None, solution: Buffer | None) -
     if is_long(rows, plan.method):
         solve_long(rows, plan.curve, plan.method, out, solution)
         return
-    team, writes, keeps = choose(rows.n, rows.dtype), out is not None, solution is not None
+    # The compiler may not unroll a loop over a user's function, and would keep the row in memory.
+    chosen = choose_for_two if isinstance(plan.curve, UserCurve) else choose
+    team, writes, keeps = chosen(rows.n, rows.dtype), out is not None, solution is not None
     kernel = make_solve(rows.dtype, team, plan.curve, plan.method, writes, keeps)
     ordered = in_order(rows, plan.method)
     kernel(
