@@ -8,6 +8,7 @@ import numpy as np
 
 from .._compile import kernel
 from .._parts import PART, part_count, range_of
+from .._scalars import from_ordinal
 from .._schedule import over
 from .rows import count
 
@@ -40,10 +41,8 @@ def write_parts(lo, hi, x, value, ties, out):
 
 
 def _value_at(place: int, dtype: Any) -> Any:
-    """The float at a place in the order of floats, as `_scalars.from_ordinal`."""
-    integer = np.int32 if dtype == np.float32 else np.int64
-    bits = place if place >= 0 else place ^ int(np.iinfo(integer).max)
-    return np.array(bits, integer).view(dtype)[()]
+    """The float at a place in the order of floats, which is an integer of Python's here."""
+    return from_ordinal(np.int32(place) if dtype == np.float32 else np.int64(place))
 
 
 def _count(x: Array, value: Any, strictly: bool) -> Array:
