@@ -31,6 +31,7 @@ from softtopk_nb.iterative import IterTopK, WSoftmaxTopK
 from softtopk_nb.iterative import cuda as iterative
 from softtopk_nb.iterative import cuda_rows as iterated
 from softtopk_nb.softmax import cuda_long as long_softmax
+from softtopk_nb.softmax import cuda_long_noise as long_noise
 from softtopk_nb.softmax import cuda_long_slopes as long_slopes
 from softtopk_nb.softmax import cuda_noise as noise
 from softtopk_nb.softmax import cuda_rows as softmax
@@ -212,7 +213,7 @@ KERNELS = {
     "logsumexp": made(softmax.make_value, "logsumexp", False, writes=0),
     "logsumexp push": made(slopes.make_push_sum, writes=0, **TWO_ROWS),
     "logsumexp pull": made(slopes.make_pull_sum, teams=TWO_ROWS["teams"]),
-    "softmax long, look": made(long_softmax._make_look, writes=0, **LONG),
+    "softmax long, look": made(long_softmax.make_look, False, writes=0, **LONG),
     "softmax long, gather": made(long_softmax._make_gather, writes=0, **LONG),
     "softmax long, fill": made(long_softmax._make_fill, "softmax", True, **LONG),
     "softmax long, push add": made(
@@ -235,6 +236,10 @@ KERNELS = {
     "noise": made(noise.make_perturb, False, **NOISY),
     "noise, on finite entries": made(noise.make_perturb, True, **NOISY),
     "draw": made(noise.make_draw, writes=0, **NOISY),
+    "noise long, look": made(long_softmax.make_look, True, writes=0, **LONG),
+    "noise long": made(long_noise._make_perturb, False, **LONG),
+    "noise long, on finite entries": made(long_noise._make_perturb, True, **LONG),
+    "draw long": made(long_noise._make_pick, writes=0, **LONG),
     "itertopk": made(iterated.make_solve, IterTopK._kind, **ITERATED),
     "itertopk push": made(iterated.make_push, IterTopK._kind, **ITERATED),
     "itertopk pull": made(iterated.make_pull, IterTopK._kind, **ITERATED),

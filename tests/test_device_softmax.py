@@ -5,6 +5,7 @@ On a GPU these run as they are; without one, in Numba's simulator (NUMBA_ENABLE_
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 from pathlib import Path
@@ -377,6 +378,69 @@ def test_relaxed_draws_agree_with_indices(dtype, team, rng):
         np.testing.assert_allclose(soft.sum(axis=1), 1, rtol=1e-6)
         assert np.all(soft[2, 3:7] == 0)
         assert np.all(soft[1, 2:] == 0)
+
+
+@dtypes
+@pytest.mark.parametrize(("pieces", "more", "most", "draws"), [(2, 1, 1024, 3), (3, 4, 2, 1)])
+def test_draws_from_rows_in_parts_are_those_of_one_block(
+    dtype, pieces, more, most, draws, rng, in_parts, monkeypatch
+):
+    """Index by index and bit by bit; a last part of one entry, parts of two pieces."""
+    from softtopk_nb.softmax import cuda_long_noise
+
+    n = pieces * 64 * 16 // np.dtype(dtype).itemsize + more
+    x = hostile(rng, n, dtype)[[3, 4, 6]]
+    x[0, [5, n - 1]] = 0.5  # all that there is, in the first part and in the last
+    scores, tau = on(x), on(rng.uniform(0.2, 2, size=len(x)))
+
+    def results():
+        index = [back(stk.gumbel_topk(scores, k, draws, rng=7, temperature=tau)) for k in (0, 3)]
+        seen = []
+        relaxed = {"relax": lambda noisy, k, temperature: seen.append(back(noisy)) or noisy}
+        stk.gumbel_topk(scores, 1, draws, rng=7, **relaxed)
+        return *index, *seen
+
+    whole = results()
+    in_parts(dtype, most)
+    monkeypatch.setattr(cuda_long_noise, "AT_ONCE", 2)
+    launched, perturb = [], cuda_long_noise.perturb
+    monkeypatch.setattr(cuda_long_noise, "perturb", lambda *a: launched.append(a) or perturb(*a))
+    parts = results()
+    assert len(launched) == 1
+    for one, other in zip(parts, whole, strict=True):
+        np.testing.assert_array_equal(one, other)
+    index = parts[1]
+    assert {5, n - 1} == set(index[0, 0, :2])
+    assert (index[0, :, 2] == -1).all()
+    assert (index[1] == -1).all()
+    assert ((index[2] >= 0) & (index[2] < (n + 1) // 2)).all()
+
+
+@pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="makes numbers equal that never are")
+@pytest.mark.parametrize("cut", [False, True], ids=["one block", "parts"])
+def test_of_equal_entries_the_first_is_drawn(cut, in_parts, monkeypatch):
+    module = importlib.import_module("softtopk_nb.softmax.cuda_gumbel")
+    monkeypatch.setattr(module, "gumbel", lambda u: u - u)
+    if cut:
+        in_parts(np.float64)
+    x = np.zeros((1, 300))
+    x[0, [140, 299]] = 1
+    index = back(stk.gumbel_topk(on(x), 5, rng=0))
+    assert index.tolist() == [[140, 299, 0, 1, 2]]
+
+
+@dtypes
+def test_softmax_of_noisy_rows_in_parts(dtype, rng, in_parts):
+    x = hostile(rng, 300, dtype)
+    whole = back(stk.gumbel_softmax(on(x), rng=3, temperature=0.5))
+    in_parts(dtype)
+    parted = back(stk.gumbel_softmax(on(x), rng=3, temperature=0.5))
+    tolerance = 32 * np.finfo(dtype).eps
+    np.testing.assert_allclose(parted, whole, rtol=tolerance, atol=tolerance)
+    hard = back(stk.gumbel_max(on(x), rng=3))
+    np.testing.assert_array_equal(hard[hard >= 0], parted.argmax(axis=1)[hard >= 0])
+    bad = back(stk.gumbel_max(on(x[:2]), rng=3, temperature=on(np.array([1.0, -1.0]))))
+    assert bad.tolist() == [hard[0], -1]
 
 
 def test_relaxed_masks(rng):

@@ -18,7 +18,7 @@ from .._launch import Kernel, pointer_to
 from .._team import ROOM, Team, argument, made_once, tools
 from .cuda_rows import conclusion, passes
 
-__all__ = ["PER_ROW", "SHAPE", "solve"]
+__all__ = ["PER_ROW", "SHAPE", "make_look", "solve"]
 
 PER_ROW = (pointer_to(np.float64), float64, int32)  # arguments that stand for a number of each row
 SHAPE = (int64, int32, int64, int64, *PER_ROW)  # n, wide, parts, length and the temperature
@@ -27,16 +27,17 @@ _numbers = pointer_to(np.float64)
 
 
 @made_once
-def _make_look(T: Any, team: Team) -> Kernel:
-    """Find the largest entry of each part."""
+def make_look(T: Any, team: Team, finite: bool) -> Kernel:
+    """Find the largest entry of each part, or the largest `finite` one."""
     do, place = passes(T, team, "softmax"), make_place(T, team)
     held = team.held
+    look_at = do.look_at_finite if finite else do.look
 
     def look(x, n, wide, parts, length, taus, tau_all, tau_per_row, sums):
         regs = cuda.local.array(held, T)
         room = cuda.shared.array(ROOM, float64)
         row, part, start, size = place.part(n, parts, length)
-        bad, top = do.look(x, start, size, wide, regs, room)
+        bad, top = look_at(x, start, size, wide, regs, room)
         place.leave(sums, row, parts, part, 0.0, 0.0, 0.0, bad, top)
 
     return Kernel(look, (pointer_to(T), *SHAPE, _numbers), team.threads)
@@ -96,7 +97,7 @@ def solve(rows: Rows, f: str, out: Buffer, record: Buffer, keeps: bool) -> None:
     row = rows.x.pointer, rows.n, wide, count, length, *rows.temperature
     blocks, T = rows.rows * count, rows.dtype
     tops, sums = (rows.empty(blocks * SUMS, np.float64) for _ in range(2))
-    _make_look(T, team)(blocks, rows.stream, *row, tops.pointer)
+    make_look(T, team, False)(blocks, rows.stream, *row, tops.pointer)
     _make_gather(T, team)(blocks, rows.stream, *row, tops.pointer, sums.pointer)
     results = out.pointer, record.pointer
     _make_fill(T, team, f, keeps)(blocks, rows.stream, *row, sums.pointer, *results)

@@ -32,6 +32,8 @@ class Passes(NamedTuple):
     place: Any
     #: look(x, start, n, wide, regs, room): less than 0 if there is a NaN; the largest entry
     look: Any
+    #: look_at_finite(x, start, n, wide, regs, room): 0; the largest finite entry
+    look_at_finite: Any
     #: judge(bad, top, tau): the largest entry, NaN if the row is to be NaN
     judge: Any
     #: survey(x, start, n, wide, tau, regs, room): both, for a whole row
@@ -86,6 +88,16 @@ def passes(T: Any, team: Team, f: str) -> Passes:
                 top = v if v > top else top
                 bad = bad if v == v else -one
         return t.extremes(bad, top, room)
+
+    @device
+    def look_at_finite(x, start, n, wide, regs, room):
+        top = -infinity
+        for piece in range(t.pieces(n)):
+            t.load(x, start, n, wide, piece, -infinity, regs)
+            for j in range(held):
+                v = regs[j]
+                top = v if v > top and v < infinity else top
+        return t.extremes(zero, top, room)
 
     @device
     def judge(bad, top, tau):
@@ -147,7 +159,8 @@ def passes(T: Any, team: Team, f: str) -> Passes:
                 regs[j] = w - log_s if logs else w * scale
             t.store(regs, start, n, wide, piece, out)
 
-    return Passes(inverse, place, look, judge, survey, whole, both, gather, excess, fill)
+    looks, sums = (look, look_at_finite, judge, survey), (whole, both)
+    return Passes(inverse, place, *looks, *sums, gather, excess, fill)
 
 
 @made_once
