@@ -19,6 +19,7 @@ from softtopk_nb._launch import Kernel
 from softtopk_nb._team import Team
 from softtopk_nb._threshold import cuda as threshold
 from softtopk_nb._threshold import cuda_long as long_threshold
+from softtopk_nb._threshold import cuda_long_start as long_start
 from softtopk_nb._threshold.curves import CURVES, Entmax, UserCurve
 from softtopk_nb._threshold.rows import METHODS
 from softtopk_nb.gradtopk import cuda as gradtopk
@@ -104,7 +105,7 @@ def solve(
     return made(threshold.make_solve, curve_of(name), by, writes, keeps, writes=writing, **asked)
 
 
-LAPLACE, NEWTON = CURVES["laplace"], METHODS["newton"]
+LAPLACE, NEWTON, SCAN = CURVES["laplace"], METHODS["newton"], METHODS["scan"]
 
 # Which teams a kernel gets, what it reads, and what it does in float64.
 LONG: Any = {"teams": lambda T: [_launch.STREAMING]}
@@ -156,7 +157,20 @@ KERNELS = {
         f"solve long, {part}": made(
             long_threshold._make_launches, LAPLACE, NEWTON, part=part, writes=0, **LONG
         )
-        for part in ("survey", "measure", "open", "turn")
+        for part in ("survey", "begin", "open", "turn")
+    },
+    **{
+        f"solve long {curve}, scan, {part}": made(
+            long_threshold._make_launches, CURVES[curve], SCAN, part=part, writes=0, **LONG
+        )
+        for curve in ("laplace", "exp", "clip")
+        for part in ("begin", "open")
+    },
+    **{
+        f"solve long {curve}, scan, halve": made(
+            long_start.make_halve, CURVES[curve], SCAN, writes=0, **LONG
+        )
+        for curve in ("laplace", "exp", "clip")
     },
     "solve long, finish": made(
         long_threshold._make_finish, LAPLACE, NEWTON, True, writes=0, **LONG

@@ -91,15 +91,113 @@ def test_any_team(team, curve, dtype, rng, monkeypatch):
     check(x, 20.5, 0.3, curve)
 
 
-@each_curve
-def test_the_scan_lands_on_the_threshold(curve, rng):
-    """Proposition prop-scan: no search is left to do, so its first passes end it."""
-    x = rng.normal(size=(4, 60))
-    problem, allocated = rows_of(x, 17.25, 0.05)
+def solved(x, k, curve):
+    """All that is in memory, by the length of a row's share, once rows are solved."""
+    problem, allocated = rows_of(x, k, 0.05)
     plan = SimpleNamespace(curve=CURVES[curve], method=METHODS["scan"])
     out = problem.empty(x.size, np.float64)
     room.linearize(problem, plan, out)
-    (solution,) = [a.copy_to_host() for a in allocated if a.size == len(x) * SOLUTION]
-    taken = solution.reshape(len(x), SOLUTION)[:, TAKEN]
+    return {a.size // len(x): a.copy_to_host().reshape(len(x), -1) for a in allocated}
+
+
+@each_curve
+def test_the_scan_lands_on_the_threshold(curve, rng):
+    """Proposition prop-scan: no search is left to do, so its first passes end it."""
+    taken = solved(rng.normal(size=(4, 60)), 17.25, curve)[SOLUTION][:, TAKEN]
     assert np.all(taken >= 1)
     assert np.all(taken <= 3)
+
+
+# Rows in parts
+
+
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Cut every row into parts of 256 entries, or into at most `most`."""
+
+    def use(most=1024):
+        parts = importlib.import_module("softtopk_nb._cuda_parts")
+        for name, value in {"LONG": 1, "PIECES": 1, "MOST": most}.items():
+            monkeypatch.setattr(parts, name, value)
+        for module in (room, parts):
+            monkeypatch.setattr(module, "choose", lambda n, T: Team(64, 4, True))
+            if module is room:
+                monkeypatch.setattr(module, "choose_for_two", lambda n, T: Team(64, 4, True))
+        long = importlib.import_module("softtopk_nb._threshold.cuda_long")
+        monkeypatch.setattr(long, "rounds_of", lambda n, method: 3)
+
+    return use
+
+
+@both_dtypes
+@each_curve
+@pytest.mark.parametrize(("n", "most"), [(256, 1024), (257, 1024), (600, 2)])
+def test_rows_in_parts(n, most, curve, dtype, rng, in_parts):
+    """One part and two, a last one of a single entry, parts of several pieces."""
+    in_parts(most)
+    x = rng.normal(size=(3, n)).astype(dtype)
+    x[1] = np.round(2 * x[1])
+    x[2, [0, n - 1]], x[2, 1], x[2, n // 2 : n // 2 + 9] = np.inf, -np.inf, -np.inf
+    check(x, 0.3 * n, 0.1, curve)
+
+
+@each_curve
+def test_hostile_rows_in_parts(curve, rng, in_parts):
+    in_parts()
+    x = rng.normal(size=(4, 300))
+    x[0] = 2.5
+    x[1, :150] += 1000
+    x[2, :296] = -np.inf  # all that is left of it lies in the second part
+    x[3, 270] = np.nan
+    check(x, 2.75, 0.3, curve)
+
+
+@each_curve
+@pytest.mark.parametrize("k", [0.0, 1e-3, 1.0, 149.5, 300 - 1e-3, 299.0, 300.0])
+def test_edges_of_k_in_parts(k, curve, rng, in_parts):
+    in_parts()
+    check(rng.normal(size=(1, 300)), k, 0.02, curve)
+
+
+@each_curve
+@pytest.mark.parametrize("k", [0.25, 128.2, 255.75])
+def test_there_are_enough_launches_in_parts(k, curve, rng, in_parts):
+    """A bisection for the last of 256 places takes as many steps as any."""
+    start = importlib.import_module("softtopk_nb._threshold.cuda_long_start")
+    in_parts()
+    left = solved(rng.normal(size=(1, 256)), k, curve)
+    assert np.all(left[SOLUTION][:, TAKEN] <= 3)
+    record = left[start.record_of(CURVES[curve], METHODS["scan"])]
+    bisections = record[:, start.RECORD :].reshape(-1, start.BISECTION)
+    assert len(bisections) == (2 if curve == "clip" else 1)
+    np.testing.assert_array_equal(bisections[:, start.HI] - bisections[:, start.LO], 1)
+
+
+@both_dtypes
+@each_curve
+def test_all_that_the_operator_computes_in_parts(curve, dtype, rng, in_parts):
+    """One number for each row, on the device, and derivatives and heights from the solution."""
+    in_parts()
+    x = rng.normal(size=(3, 300)).astype(dtype)
+    x[1, [4, 280]] = np.inf, -np.inf
+    v = rng.normal(size=x.shape).astype(dtype)
+    k, tau = np.array([70.0, 30.5, 301.0]), np.array([0.3, 0.2, 0.5])
+    options = {"curve": curve, "method": "scan"}
+
+    def results(to, back):
+        d, u, some = to(x), to(v), {"temperature": to(tau), **options}
+        p, dp = stk.thretopk.jvp(d, to(k), u, dk=0.5, dtemperature=-0.2, **some)
+        gradients = stk.thretopk.vjp(d, to(k), **some)[1](u)
+        phi = stk.thretopk.potential(d, to(k), **some)
+        lam = stk.thretopk.threshold(d, to(k), **some)
+        return [np.asarray(back(a))[:2] for a in (p, dp, *gradients, phi, lam)], back(p)
+
+    got, p = results(cuda.to_device, lambda a: a.copy_to_host())
+    assert np.isnan(p[2]).all()  # k > n, which the host cannot see
+    k[2] = 3
+    x, v = x.astype(np.float64), v.astype(np.float64)
+    expected, _ = results(lambda a: a, lambda a: a)
+    rough = 1e-9 if dtype is np.float64 else 2e-3
+    for one, other in zip(got, expected, strict=True):
+        scale = np.abs(other[np.isfinite(other)]).max()
+        np.testing.assert_allclose(one, other, rtol=0, atol=rough * scale)

@@ -15,37 +15,28 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int32, int64
 
-from .. import _cuda_parts
 from .._cuda import cuda
 from .._cuda_parts import LONG, SUMS, make_place, parts_of
 from .._device import Buffer, Rows
 from .._launch import Kernel, pointer_to
 from .._rows import MIXED
 from .._team import ROOM, Team, argument, made_once, tools
-from .cuda import FOUND, KIND, LEFT, RECORD, keep, passes
-from .rows import SOLUTION, Scan
+from .cuda import FOUND, KIND, LEFT, in_order, keep, passes
+from .cuda_long_start import arguments_of, bisections_of, make_halve, make_start, record_of
+from .rows import SOLUTION
 from .solver import C, D, inverse_temperature_of
 
-__all__ = ["is_long", "search", "solve"]
+__all__ = ["search", "solve"]
 
 ROUNDS = 12  # passes that a search guided by a model gets before one block is left with the row
 MORE_ROUNDS = 40  # what bisection gets
 
 
-def is_long(rows: Rows, method: Any) -> bool:
-    """Whether the rows go in parts: not where they are sorted first."""
-    return _cuda_parts.is_long(rows) and not isinstance(method, Scan)
-
-
 class _Launches(NamedTuple):
-    """The kernels of a search, of the same arguments.
-
-    These are x, n, wide, parts, length, k and temperature, then the records and sums that the
-    launch before left and those that this one leaves.
-    """
+    """The kernels of a search, of the same arguments (`arguments_of`)."""
 
     survey: Kernel  # counts entries
-    measure: Kernel  # moments about the middle
+    begin: Kernel  # a pass that tells where to start
     open: Kernel  # first pass
     turn: Kernel  # another pass
 
@@ -54,10 +45,11 @@ class _Launches(NamedTuple):
 def _make_launches(T: Any, team: Team, curve: Any, method: Any, less: float = 0.0) -> _Launches:
     """The search for k - `less`."""
     t, do, place = tools(T, team), passes(T, team, curve, method), make_place(T, team)
-    held, one = team.held, T(1)
+    by = make_start(T, team, curve, method)
+    held, size_of_record, one = team.held, record_of(curve, method), T(1)
 
     def survey(
-        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
+        x, ordered, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
         records, sums, new_records, new_sums,
     ):  # fmt: skip
         regs = cuda.local.array(held, T)
@@ -66,13 +58,13 @@ def _make_launches(T: Any, team: Team, curve: Any, method: Any, less: float = 0.
         bad, above, absent, lo, hi = do.count(x, start, size, wide, regs, room)
         place.leave(new_sums, row, parts, part, bad, above, absent, lo, hi)
 
-    def measure(
-        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
+    def begin(
+        x, ordered, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
         records, sums, new_records, new_sums,
     ):  # fmt: skip
         regs = cuda.local.array(held, T)
         room = cuda.shared.array(ROOM, float64)
-        record = cuda.shared.array(RECORD, float64)
+        record = cuda.shared.array(size_of_record, float64)
         row, part, start, size = place.part(n, parts, length)
         k = argument(ks, k_all, k_per_row, row)
         tau = argument(taus, tau_all, tau_per_row, row)
@@ -84,27 +76,25 @@ def _make_launches(T: Any, team: Team, curve: Any, method: Any, less: float = 0.
         t.meet()
         if code <= MIXED:
             inv = inverse_temperature_of(tau, one)
-            s, ss = do.moments(x, start, size, wide, do.middle(record), inv, regs, room)
-            place.leave(new_sums, row, parts, part, s, ss, 0.0, 0.0, 0.0)
+            by.begin(
+                x, ordered, n, wide, row, parts, part, start, size, inv, regs, record, room,
+                new_sums,
+            )  # fmt: skip
         if part == 0:
             place.hand_on(record, row, new_records)
 
     def open_search(
-        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
+        x, ordered, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
         records, sums, new_records, new_sums,
     ):  # fmt: skip
         regs = cuda.local.array(held, T)
         room = cuda.shared.array(ROOM, float64)
-        record = cuda.shared.array(RECORD, float64)
+        record = cuda.shared.array(size_of_record, float64)
         row, part, start, size = place.part(n, parts, length)
         place.fetch(records, row, record)
         if record[KIND] <= MIXED:
             inv = inverse_temperature_of(argument(taus, tau_all, tau_per_row, row), one)
-            s, ss, _, _ = place.gather(sums, row, parts, room)
-            if t.rank() == 0:
-                c, d = do.guess(record, s, ss)
-                do.opening(record, c, d, inv)
-            t.meet()
+            by.open(ordered, n, row, parts, sums, inv, record, room)
             c, d = T(record[C]), T(record[D])
             m, a, b, w = do.tally(x, start, size, wide, c, inv, d, regs, room)
             place.leave(new_sums, row, parts, part, m, a, b, w, 0.0)
@@ -112,12 +102,12 @@ def _make_launches(T: Any, team: Team, curve: Any, method: Any, less: float = 0.
             place.hand_on(record, row, new_records)
 
     def turn(
-        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
+        x, ordered, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
         records, sums, new_records, new_sums,
     ):  # fmt: skip
         regs = cuda.local.array(held, T)
         room = cuda.shared.array(ROOM, float64)
-        record = cuda.shared.array(RECORD, float64)
+        record = cuda.shared.array(size_of_record, float64)
         row, part, start, size = place.part(n, parts, length)
         place.fetch(records, row, record)
         searching = record[FOUND] == 0.0
@@ -134,26 +124,22 @@ def _make_launches(T: Any, team: Team, curve: Any, method: Any, less: float = 0.
         if part == 0:
             place.hand_on(record, row, new_records)
 
-    numbers, real = pointer_to(np.float64), pointer_to(T)
-    per_row = (numbers, float64, int32)
-    shape = (int64, int32, int64, int64)
-    arguments = (real, *shape, *per_row, *per_row, numbers, numbers, numbers, numbers)
-    made = (Kernel(f, arguments, team.threads) for f in (survey, measure, open_search, turn))
-    return _Launches(*made)
+    made = (survey, begin, open_search, turn)
+    return _Launches(*(Kernel(f, arguments_of(T), team.threads) for f in made))
 
 
 @made_once
 def _make_finish(T: Any, team: Team, curve: Any, method: Any, keeps: bool) -> Kernel:
     """A block for each row: goes on to the end where it has to; the solution, if it `keeps`."""
     t, do, place = tools(T, team), passes(T, team, curve, method), make_place(T, team)
-    held, one = team.held, T(1)
+    held, size_of_record, one = team.held, record_of(curve, method), T(1)
 
     def finish(
         x, n, wide, parts, taus, tau_all, tau_per_row, records, sums, new_records, solution
     ):  # fmt: skip
         regs = cuda.local.array(held, T)
         room = cuda.shared.array(ROOM, float64)
-        record = cuda.shared.array(RECORD, float64)
+        record = cuda.shared.array(size_of_record, float64)
         row = int64(cuda.blockIdx.x)
         place.fetch(records, row, record)
         searching = record[FOUND] == 0.0
@@ -178,13 +164,13 @@ def _make_finish(T: Any, team: Team, curve: Any, method: Any, keeps: bool) -> Ke
 def _make_fill(T: Any, team: Team, curve: Any, method: Any) -> Kernel:
     """Write p, part by part."""
     do, place = passes(T, team, curve, method), make_place(T, team)
-    held, one = team.held, T(1)
+    held, size_of_record, one = team.held, record_of(curve, method), T(1)
 
     def fill(
         x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row, records, out
     ):  # fmt: skip
         regs = cuda.local.array(held, T)
-        record = cuda.shared.array(RECORD, float64)
+        record = cuda.shared.array(size_of_record, float64)
         row, _, start, size = place.part(n, parts, length)
         place.fetch(records, row, record)
         if record[KIND] <= MIXED:
@@ -205,6 +191,16 @@ def rounds_of(n: int, method: Any) -> int:
     return (ROUNDS if method.modelled else MORE_ROUNDS) + (n // LONG).bit_length()
 
 
+def _launches(rows: Rows, team: Team, curve: Any, method: Any, less: float) -> list[Kernel]:
+    """The kernels of a search, launch by launch."""
+    made, halvings = _make_launches(rows.dtype, team, curve, method, less), []
+    if bisections_of(curve, method):
+        # From n + 1 places apart to neighbours: a step in each of them, and one in the next launch.
+        halvings = [make_halve(rows.dtype, team, curve, method)] * (rows.n.bit_length() - 1)
+    turns = [made.turn] * rounds_of(rows.n, method)
+    return [made.survey, made.begin, *halvings, made.open, *turns]
+
+
 def search(
     rows: Rows, curve: Any, method: Any, solution: Buffer | None = None, less: float = 0.0
 ) -> Buffer:
@@ -213,19 +209,21 @@ def search(
     Which kind of row it is follows from k itself.
     """
     team, count, length = parts_of(rows)
-    made = _make_launches(rows.dtype, team, curve, method, less)
-    row = rows.x.pointer, rows.n, rows.wide(), count
-    records, new_records = (rows.empty(rows.rows * RECORD, np.float64) for _ in range(2))
-    sums, new_sums = (rows.empty(rows.rows * count * SUMS, np.float64) for _ in range(2))
-    turns = [made.turn] * rounds_of(rows.n, method)
-    for kernel in (made.survey, made.measure, made.open, *turns):
+    ordered = in_order(rows, method)
+    x, row = rows.x.pointer, (rows.n, rows.wide(), count)
+    numbers = *rows.k, *rows.temperature
+    all_records = rows.rows * record_of(curve, method)
+    all_sums = rows.rows * count * SUMS * max(bisections_of(curve, method), 1)
+    records, new_records = (rows.empty(all_records, np.float64) for _ in range(2))
+    sums, new_sums = (rows.empty(all_sums, np.float64) for _ in range(2))
+    for kernel in _launches(rows, team, curve, method, less):
         memory = (buffer.pointer for buffer in (records, sums, new_records, new_sums))
-        numbers = *rows.k, *rows.temperature
-        kernel(rows.rows * count, rows.stream, *row, length, *numbers, *memory)
+        kernel(rows.rows * count, rows.stream, x, ordered.pointer, *row, length, *numbers, *memory)
         records, sums, new_records, new_sums = new_records, new_sums, records, sums
     _make_finish(rows.dtype, team, curve, method, solution is not None)(
         rows.rows,
         rows.stream,
+        x,
         *row,
         *rows.temperature,
         records.pointer,

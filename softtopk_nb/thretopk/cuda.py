@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from .._cuda_parts import is_long
 from .._device import Argument, Buffer, Rows
 from .._launch import choose, choose_for_two
 from .._threshold.cuda import in_order, make_solve
-from .._threshold.cuda_long import is_long
 from .._threshold.cuda_long import solve as solve_long
 from .._threshold.curves import UserCurve
 from .._threshold.rows import SOLUTION
@@ -22,7 +22,7 @@ __all__ = ["linearize", "potential", "pull", "push", "threshold", "value"]
 
 def _solve(rows: Rows, plan: Any, out: Buffer | None, solution: Buffer | None) -> None:
     """Write p to `out` and the solutions to `solution`, if wanted."""
-    if is_long(rows, plan.method):
+    if is_long(rows):
         solve_long(rows, plan.curve, plan.method, out, solution)
         return
     # The compiler may not unroll a loop over a user's function, and would keep the row in memory.
@@ -65,7 +65,7 @@ def push(
     rows: Rows, plan: Any, state: Buffer, dx: Buffer, dk: Argument, dtau: Argument, dp: Buffer
 ) -> None:
     """Write dp along (dx, dk, dtau)."""
-    if is_long(rows, plan.method):
+    if is_long(rows):
         cuda_long.push(rows, plan.curve, state, dx, dk, dtau, dp)
         return
     team = choose_for_two(rows.n, rows.dtype)
@@ -89,7 +89,7 @@ def pull(
     rows: Rows, plan: Any, state: Buffer, g: Buffer, gx: Buffer, gk: Buffer, gtau: Buffer
 ) -> None:
     """Write the gradients of <g, p>."""
-    if is_long(rows, plan.method):
+    if is_long(rows):
         cuda_long.pull(rows, plan.curve, state, g, gx, gk, gtau)
         return
     team = choose_for_two(rows.n, rows.dtype)
@@ -113,7 +113,7 @@ def potential(rows: Rows, plan: Any, out: Buffer) -> None:
     """Write phi, one number for each row."""
     check_integral(plan.curve, plan.name)
     solution = _solution(rows, plan, None)
-    if is_long(rows, plan.method):
+    if is_long(rows):
         cuda_long.potential(rows, plan.curve, solution, out)
         return
     team = choose_for_two(rows.n, rows.dtype)
