@@ -118,13 +118,16 @@ def present_part(x, v, code):
 
 @scalar
 def expand(x, values, at_plus_inf, out):
-    """Undo `compress`; +inf entries receive `at_plus_inf`, -inf entries 0."""
+    """Undo `compress`; +inf entries receive `at_plus_inf`, -inf entries 0.
+
+    It goes from the last entry to the first, so that `values` may be the first part of `out`.
+    """
     T = out.dtype.type
-    j = 0
-    for i in range(x.shape[0]):
+    j = values.shape[0]
+    for i in range(x.shape[0] - 1, -1, -1):
         if np.isfinite(x[i]):
+            j -= 1
             out[i] = values[j]
-            j += 1
         else:
             out[i] = T(at_plus_inf) if x[i] > 0 else T(0)
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.core.imputils import impl_ret_borrowed
 from numba.core.target_extension import current_target
 from numba.extending import intrinsic
 
@@ -22,13 +23,16 @@ from ._compile import overload_scalar
 
 __all__ = [
     "DEVICE_FORMS",
+    "borrowed",
     "circular",
     "exp_neg",
     "fma",
     "from_ordinal",
     "limits",
     "quotient",
+    "shortened",
     "to_ordinal",
+    "wide_vectors",
 ]
 
 #: What `_cuda` compiles instead, by name: from the types of the arguments to an implementation.
@@ -88,6 +92,22 @@ def _power_of_two(typingctx: Any, a: Any) -> Any:
 
 
 @intrinsic
+def wide_vectors(typingctx: Any) -> Any:
+    """Let the kernel that calls this use the widest vectors that the machine has.
+
+    For many processors with AVX-512 LLVM prefers 256 bits, since the first of them lowered their
+    clock for 512.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        # llvmlite lists the attributes it knows, and this is none of them.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
 def borrowed(typingctx: Any, x: Any) -> Any:
     """The same array without a share in its memory, for as long as the caller holds it.
 
@@ -102,6 +122,19 @@ def borrowed(typingctx: Any, x: Any) -> Any:
         return array._getvalue()
 
     return x(x), codegen
+
+
+@intrinsic
+def shortened(typingctx: Any, x: Any, n: Any) -> Any:
+    """The first n entries of a row, which has that many: a slice that takes no time to compile."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, value=args[0])
+        array.shape = context.make_tuple(builder, types.UniTuple(types.intp, 1), [args[1]])
+        array.nitems = args[1]
+        return impl_ret_borrowed(context, builder, signature.return_type, array._getvalue())
+
+    return x(x, types.intp), codegen
 
 
 def exp_neg(t: float) -> float:

@@ -15,7 +15,7 @@ from numba import types
 from ._compile import overload_scalar, scalar
 from ._scalars import exp_neg, fma, from_ordinal, quotient, to_ordinal
 
-__all__ = ["log_fraction", "normal_tail", "power_of_fraction"]
+__all__ = ["natural_log", "normal_tail", "power_of_fraction"]
 
 # (t + a) times the Mills ratio of the normal law, in powers of y = (t - a)/(t + a), which goes
 # from -1 to 1 as t goes from 0 to infinity.
@@ -114,13 +114,13 @@ def _normal_tail(t):
     return impl
 
 
-def log_fraction(s: float) -> float:
-    """The logarithm of a normal number s, 0 < s <= 1, to 3 units in the last place."""
+def natural_log(s: float) -> float:
+    """The logarithm of a positive normal number, to 3 units in the last place."""
     return type(s)(math.log(s))
 
 
-@overload_scalar(log_fraction)
-def _log_fraction(s):
+@overload_scalar(natural_log, inline=True)
+def _natural_log(s):
     # s = 2^e m with m in [sqrt(1/2), sqrt(2)), and log m = 2 artanh(u), u = (m - 1)/(m + 1).
     T, integer, mantissa, terms, digits = (
         (np.float32, np.int32, 23, 5, 12)
@@ -169,7 +169,7 @@ def _power_of_fraction(s, q):
 
     def impl(s, q):
         safe = s if s > tiny else tiny
-        p = exp_neg(q * log_fraction(safe))
+        p = exp_neg(q * natural_log(safe))
         return p if s > tiny else zero
 
     return impl

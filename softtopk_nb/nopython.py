@@ -31,7 +31,7 @@ import numpy as np
 
 from ._compile import kernel, row, scalar
 from ._threshold.curves import CURVES, Entmax
-from ._threshold.rows import METHODS, SOLUTION, Newton, solve
+from ._threshold.rows import METHODS, OPEN, SOLUTION, Newton, solve
 from ._threshold.solver import REST, C, D
 from .gradtopk import rows as _subsets
 from .hardtopk.rows import hard_row
@@ -89,7 +89,7 @@ def _invalid(x, k, temperature):
 def _solve(x, k, temperature, curve, out):
     """A batch of this one row, solved: (x, tau, solution)."""
     batch, tau = np.expand_dims(x, 0), np.full(1, np.float64(temperature))
-    solution = np.empty((1, SOLUTION))
+    solution = np.full((1, SOLUTION), OPEN)
     shares = np.full(1, np.float64(k))
     solve(0, 1, batch, shares, tau, curve, _NEWTON, np.expand_dims(out, 0), solution)
     return batch, tau, solution
@@ -186,7 +186,7 @@ def _linearize(x, k, temperature, out):
     """A batch of this one row, with GradTopK written to `out`: (x, tau, solution)."""
     batch, tau = np.expand_dims(x, 0), np.full(1, np.float64(temperature))
     shares, sizes = np.full(1, k - 0.5), np.full(1, np.int64(k))
-    tilt, nothing = np.empty((1, SOLUTION)), np.empty((1, 0), x.dtype)
+    tilt, nothing = np.full((1, SOLUTION), OPEN), np.empty((1, 0), x.dtype)
     solve(0, 1, batch, shares, tau, sigmoid, TILT, nothing, tilt)
     solution = np.empty((1, _subsets.SOLUTION))
     _subsets.solve(0, 1, batch, sizes, tau, tilt, np.expand_dims(out, 0), solution)

@@ -10,8 +10,10 @@ import re
 
 import numpy as np
 import pytest
+from llvmlite.binding import get_host_cpu_features
 
 from softtopk_nb._compile import in_memory
+from softtopk_nb._threshold import abreast
 from softtopk_nb._threshold import rows as threshold
 from softtopk_nb._threshold.curves import CURVES, Entmax
 from softtopk_nb._threshold.rows import METHODS
@@ -40,6 +42,11 @@ def packed(assembly, dtype):
     return len(re.findall(rf"\bv?(?:mul|add|sub|fn?madd\d*|fn?msub\d*)p{letter}\b", assembly))
 
 
+def is_wide(assembly):
+    """Whether it uses 64-byte registers, or the machine has none."""
+    return "zmm" in assembly or "+avx512f" not in get_host_cpu_features().flatten()
+
+
 def library_calls(assembly):
     """Functions of the C library that compute one number at a time."""
     return set(re.findall(r"\b(expf?|erfcf?|erff?|powf?|expm1f?)\b", assembly))
@@ -56,7 +63,7 @@ def problem(dtype):
 def test_threshold(name, dtype):
     x, k, tau = problem(dtype)
     curve = Entmax(1.5) if name == "entmax" else CURVES[name]
-    solution = np.empty((ROWS, threshold.SOLUTION))
+    solution = np.full((ROWS, threshold.SOLUTION), threshold.OPEN)
     code = machine_code(
         threshold.solve, x, k, tau, curve, METHODS["newton"], np.empty_like(x), solution
     )
@@ -64,6 +71,21 @@ def test_threshold(name, dtype):
     assert packed(code, dtype) >= 30
     # entmax's bracket takes one power for each row.
     assert library_calls(code) <= ({"pow"} if name == "entmax" else set())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", [*CURVES, "entmax"])
+def test_rows_side_by_side(name, dtype):
+    x, k, tau = problem(dtype)
+    curve = Entmax(1.5) if name == "entmax" else CURVES[name]
+    solution, sizes = np.empty((ROWS, threshold.SOLUTION)), np.full(ROWS, N)
+    numbers = sizes, k, tau, curve, METHODS["newton"]
+    code = machine_code(abreast.solve, x, *numbers, np.empty_like(x), solution)
+    assert packed(code, dtype) >= 30
+    # The steps of the searches, in float64 whatever the type of the rows.
+    assert len(re.findall(r"\bv?divpd\b", code)) >= 2
+    assert is_wide(code)
+    assert not library_calls(code)
 
 
 def test_a_user_curve_is_what_this_test_would_find():
@@ -74,7 +96,7 @@ def test_a_user_curve_is_what_this_test_would_find():
 
     x, k, tau = problem(np.float64)
     curve = stk.Curve(lambda t: 0.5 * math.erfc(-t), lambda t: math.exp(-t * t)).compiled
-    solution = np.empty((ROWS, threshold.SOLUTION))
+    solution = np.full((ROWS, threshold.SOLUTION), threshold.OPEN)
     code = machine_code(
         threshold.solve, x, k, tau, curve, METHODS["newton"], np.empty_like(x), solution
     )

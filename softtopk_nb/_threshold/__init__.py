@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import _schedule
 from .._parts import LONG
+from . import batch as _batch
 from . import long as _long
 from . import rows as _rows
-from .curves import kernel_for
 
 __all__ = ["is_long", "solve"]
 
@@ -33,6 +32,5 @@ def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any) -> Any:
         for i in range(len(x)):
             _long.solve(x[i], k[i], tau[i], curve, method, out[i], solution[i])
     else:
-        kernel = kernel_for(curve, _rows.solve)
-        _schedule.over(len(x), x.size, kernel, x, k, tau, curve, method, out, solution)
+        _batch.solve(x, k, tau, curve, method, out, solution)
     return solution

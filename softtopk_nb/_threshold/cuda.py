@@ -201,7 +201,8 @@ def passes(T: Any, team: Team, curve: Any, method: Any) -> Passes:
     def guess(record, s, ss):
         finite, mean = record[FINITE_COUNT], s / record[FINITE_COUNT]
         variance = ss / finite - mean * mean
-        return float64(middle(record)), quantile_of_law(mean, variance, finite, record[LEFT])
+        left = record[LEFT]
+        return float64(middle(record)), quantile_of_law(curve, mean, variance, finite, left)
 
     @device
     def first_guess(x, ordered, start, n, wide, above, finite, left, inv, regs, record, room):

@@ -12,6 +12,7 @@ modelled as exponentials.
                         float64, since sums that run one after the other need it.
 ``excess(curve, t)``    F(t) - max(t, 0), F the antiderivative of f that vanishes at -inf.
 ``quantile(curve, u)``  the t with f(t) = u, for the bracket.
+``law(curve)``          mean and variance of the law with CDF f, for a first guess.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ __all__ = [
     "UserCurve",
     "excess",
     "kernel_for",
+    "law",
     "quantile",
     "split",
 ]
@@ -272,20 +274,59 @@ def _quantile_search(curve, u):
     return 0.5 * (lo + hi)
 
 
+@scalar
+def _law_exp(curve):
+    return -1.0, 1.0
+
+
+@scalar
+def _law_sigmoid(curve):
+    return 0.0, math.pi * math.pi / 3.0
+
+
+@scalar
+def _law_laplace(curve):
+    return 0.0, 2.0
+
+
+@scalar
+def _law_clip(curve):
+    return 0.5, 1.0 / 12.0
+
+
+@scalar
+def _law_normal(curve):
+    return 0.0, 1.0
+
+
+@scalar
+def _law_entmax(curve):
+    # Of q U^(1/q), U uniform.
+    q = 1.0 / (curve.alpha - 1.0)
+    share = q / (q + 1.0)
+    return q * share, q / (q + 2.0) * share * share
+
+
+@scalar
+def _law_user(curve):
+    return 0.0, 2.0  # not known; as good as any
+
+
 class _Traits(NamedTuple):
     split: Any
     excess: Any
     quantile: Any
+    law: Any
 
 
 _TRAITS: dict[type, _Traits] = {
-    Exp: _Traits(_split_exp, _excess_exp, _quantile_exp),
-    Sigmoid: _Traits(_split_sigmoid, _excess_sigmoid, _quantile_sigmoid),
-    Laplace: _Traits(_split_laplace, _excess_laplace, _quantile_laplace),
-    Clip: _Traits(_split_clip, _excess_clip, _quantile_clip),
-    Normal: _Traits(_split_normal, _excess_normal, _quantile_normal),
-    Entmax: _Traits(_split_entmax, _excess_entmax, _quantile_entmax),
-    UserCurve: _Traits(_split_user, _excess_user, _quantile_search),
+    Exp: _Traits(_split_exp, _excess_exp, _quantile_exp, _law_exp),
+    Sigmoid: _Traits(_split_sigmoid, _excess_sigmoid, _quantile_sigmoid, _law_sigmoid),
+    Laplace: _Traits(_split_laplace, _excess_laplace, _quantile_laplace, _law_laplace),
+    Clip: _Traits(_split_clip, _excess_clip, _quantile_clip, _law_clip),
+    Normal: _Traits(_split_normal, _excess_normal, _quantile_normal, _law_normal),
+    Entmax: _Traits(_split_entmax, _excess_entmax, _quantile_entmax, _law_entmax),
+    UserCurve: _Traits(_split_user, _excess_user, _quantile_search, _law_user),
 }
 
 
@@ -314,6 +355,11 @@ def quantile(curve, u):
     return _traits(curve).quantile(curve, u)
 
 
+def law(curve):
+    """(mean, variance) of the law whose CDF is f."""
+    return _traits(curve).law(curve)
+
+
 @overload_scalar(split)
 def _split(curve, t):
     return _traits(curve).split
@@ -327,3 +373,8 @@ def _excess(curve, t):
 @overload_scalar(quantile)
 def _quantile(curve, u):
     return _traits(curve).quantile
+
+
+@overload_scalar(law)
+def _law(curve):
+    return _traits(curve).law

@@ -15,9 +15,9 @@ from .._parts import LONG, PART, part_count, range_of
 from .._rows import MIXED, classify
 from .._scalars import from_ordinal
 from .._schedule import over
-from . import rows
+from . import batch
 from .curves import kernel_for
-from .rows import CODE, TAKEN, WEIGHT
+from .rows import CODE, SOLUTION, TAKEN, WEIGHT
 from .solver import (
     MAX,
     MIN,
@@ -102,12 +102,10 @@ def _solve_finite(
     """A finite row, 0 < k < n."""
     few = np.empty(SAMPLE, x.dtype)
     pick_sample(x, few)
-    start = np.empty((1, rows.SOLUTION))
+    start = np.empty((1, SOLUTION))
     share = np.array([k * SAMPLE / len(x)])
     nothing = np.empty((1, 0), x.dtype)
-    kernel_for(curve, rows.solve)(
-        0, 1, few[None], share, np.array([tau]), curve, method, nothing, start
-    )
+    batch.solve(few[None], share, np.array([tau]), curve, method, nothing, start)
     state = np.empty(STATE)
     state[MIN], state[MAX] = ends
     kernel_for(curve, open_search)(state, x, tau, curve, k, start[0, C], start[0, D])
@@ -130,7 +128,7 @@ def solve(
     code, left, smallest, largest = what_row(x, k, lo, hi)
     if len(x) < LONG or code > MIXED:
         one = x[None], np.array([k]), np.array([tau])
-        kernel_for(curve, rows.solve)(0, 1, *one, curve, method, out[None], solution[None])
+        batch.solve(*one, curve, method, out[None], solution[None])
     elif code != MIXED:
         _solve_finite(x, k, tau, curve, method, (smallest, largest), out, solution)
         solution[CODE] = code

@@ -36,7 +36,18 @@ from .solver import (
     tally,
 )
 
-__all__ = ["CODE", "METHODS", "ROUGH", "SOLUTION", "TAKEN", "WEIGHT", "solve"]
+__all__ = [
+    "CODE",
+    "LARGEST_SAMPLE",
+    "METHODS",
+    "OPEN",
+    "ROUGH",
+    "SAMPLED",
+    "SOLUTION",
+    "TAKEN",
+    "WEIGHT",
+    "solve",
+]
 
 # A solved row: the threshold c + tau (d + rest), which kind of row it was (`_rows`), how many
 # passes over the whole row it took, and the sum of f' in the last of them. C, D and REST are shared
@@ -45,6 +56,8 @@ CODE = 3
 TAKEN = 4
 WEIGHT = 5
 SOLUTION = 6
+
+OPEN = -1.0  # the code of a row that has not been solved yet
 
 SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
 LARGEST_SAMPLE = 65536
@@ -102,16 +115,18 @@ def _first(method, state, x, curve, k, inv):
 
 @kernel
 def solve(lo, hi, x, k, tau, curve, method, out, solution):
-    """Rows lo .. hi: p to `out` (unless its rows are empty), the thresholds to `solution`.
+    """Rows lo .. hi, if their CODE is OPEN: p to `out` (unless its rows are empty).
 
-    Solves sum f((x - lambda)/tau) = k for the finite entries of each row; a long row first,
-    roughly, on a sample of them.
+    The thresholds go to `solution`: sum f((x - lambda)/tau) = k over the finite entries of each
+    row. A long row is first solved roughly, on a sample of them.
     """
     T = x.dtype.type
     state = np.empty(STATE)
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         entries, p, answer = x[i], out[i], solution[i]
+        if answer[CODE] != OPEN:
+            continue
         code, n, above, left, lowest, highest = classify(entries, k[i], *survey(entries))
         answer[CODE], answer[TAKEN] = code, 0.0
         if code > MIXED:
@@ -148,7 +163,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         answer[C], answer[D], answer[REST] = state[C], state[D], state[REST]
         answer[TAKEN], answer[WEIGHT] = state[PASSES], sums[3]
         if p.shape[0] > 0:
-            values = present if code == MIXED else p
+            values = p[:n]
             fill(present, T(state[C]), inv, T(state[D]), T(state[REST]), curve, values)
             if code == MIXED:
                 expand(entries, values, 1.0, p)

@@ -16,9 +16,10 @@ import math
 
 import numpy as np
 
-from .._compile import scalar, summing
-from .._scalars import from_ordinal, limits, to_ordinal
-from .curves import quantile, split
+from .._compile import row, scalar, summing
+from .._scalars import from_ordinal, limits, to_ordinal, wide_vectors
+from .._special import natural_log
+from .curves import law, quantile, split
 
 __all__ = [
     "MAX",
@@ -34,9 +35,13 @@ __all__ = [
     "guess",
     "inverse_temperature",
     "inverse_temperature_of",
+    "judge",
+    "measure",
+    "nearest",
     "polish",
     "quantile_of_law",
     "sample",
+    "spread_of_law",
     "tally",
 ]
 
@@ -67,49 +72,72 @@ def inverse_temperature_of(tau, one):
     return T(least if inv < least else most if inv > most else inv)
 
 
+@row
+def nearest(low, high, c, d, inv, width):
+    """(c', d') with c' + tau d' = c + tau d, and c' the float next to it from low to high.
+
+    `width` is 1/inv.
+    """
+    T = type(inv)
+    target = c + d * width
+    target = low if target < low else high if target > high else target
+    near = np.float64(T(target))
+    rest = np.float64(T(d - (near - c) * inv))
+    return near, rest if abs(rest) < np.inf else 0.0
+
+
 @scalar
 def place(state, c, d, inv):
     """Move the threshold to c + tau d; say whether that is strictly within the bracket.
 
     c moves to the float next to the threshold, within the range of the row.
     """
-    T = type(inv)
-    target = c + d / inv
-    target = state[MIN] if target < state[MIN] else state[MAX] if target > state[MAX] else target
-    near = np.float64(T(target))
-    rest = np.float64(T(d - (near - c) * inv))
-    if not abs(rest) < np.inf:
-        rest = 0.0
+    near, rest = nearest(state[MIN], state[MAX], c, d, inv, 1.0 / inv)
     state[C], state[D], state[REST] = near, rest, 0.0
     above = (near - state[LO_C]) * inv + (rest - state[LO_D])
     below = (state[HI_C] - near) * inv + (state[HI_D] - rest)
     return above > 0.0 and below > 0.0
 
 
-@scalar
-def quantile_of_law(mean, variance, n, k):
-    """Where a share k/n of a logistic law lies above, its variance enlarged by that of a curve."""
-    spread = math.sqrt((variance if variance > 0.0 else 0.0) + 3.0)
-    return mean + 0.55 * spread * math.log((n - k) / k)
+@row
+def spread_of_law(curve, variance):
+    """The standard deviation of the row, blurred by noise whose CDF is the curve."""
+    _, own = law(curve)
+    return math.sqrt((variance if variance > 0.0 else 0.0) + own)
+
+
+@row
+def quantile_of_law(curve, mean, variance, n, k):
+    """Where a share k/n of the row lies above, blurred by noise whose CDF is the curve.
+
+    p sums to k where a fraction k/n of x - tau * noise lies above lambda: the means and variances
+    of the two add, and the quantile is that of a logistic law.
+    """
+    own, _ = law(curve)
+    return mean - own + 0.55 * spread_of_law(curve, variance) * natural_log((n - k) / k)
 
 
 @summing
-def guess(method, state, x, curve, k, inv):
-    """(c, d) to start from: the k/n quantile of a logistic law of the row's mean and spread.
-
-    p sums to k where a fraction k/n of x + tau * noise lies above lambda, noise of CDF f: the
-    variances of the two add.
-    """
+def measure(x, low, high, inv):
+    """(pivot, mean, variance) of (x - pivot)/tau; pivot is the middle of the range."""
+    wide_vectors()
     T = x.dtype.type
     n = x.shape[0]
-    pivot = T(0.5 * state[MIN] + 0.5 * state[MAX])
+    pivot = T(0.5 * low + 0.5 * high)
     s, ss = T(0), T(0)
     for i in range(n):
         z = (x[i] - pivot) * inv
         s += z
         ss += z * z
-    mean = s / n
-    return np.float64(pivot), quantile_of_law(mean, ss / n - mean * mean, n, k)
+    mean = np.float64(s) / n
+    return np.float64(pivot), mean, np.float64(ss) / n - mean * mean
+
+
+@row
+def guess(method, state, x, curve, k, inv):
+    """(c, d) to start from, by the moments of the row."""
+    pivot, mean, variance = measure(x, state[MIN], state[MAX], inv)
+    return pivot, quantile_of_law(curve, mean, variance, x.shape[0], k)
 
 
 @scalar
@@ -123,6 +151,7 @@ def sample(x, out):
 @summing
 def tally(x, c, inv, d, curve):
     """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d."""
+    wide_vectors()
     T = x.dtype.type
     m, a, b, w = 0.0, 0.0, 0.0, 0.0
     for start in range(0, x.shape[0], BLOCK):
@@ -154,11 +183,12 @@ def polish(curve, t, rest):
 @summing
 def fill(x, c, inv, d, rest, curve, out):
     """Write p, entry by entry."""
+    wide_vectors()
     for i in range(x.shape[0]):
         out[i] = polish(curve, (x[i] - c) * inv - d, rest)
 
 
-@scalar
+@row
 def model_step(curve, k, m, a, b, w):
     """The step from the sums of one pass; NaN or infinite where they say nothing.
 
@@ -168,14 +198,49 @@ def model_step(curve, k, m, a, b, w):
     with Newton to first order always, and does not crawl where all entries are far in the tails.
     Otherwise Newton, exact for clip while no entry changes piece (thm-closed-form-clip).
     """
-    if not w > 0.0:
-        return np.nan
+    # No branches, so that rows side by side take the step in SIMD lanes.
     if not curve.exponential:
-        return ((m - k) - a + b) / w
+        return ((m - k) - a + b) / w if w > 0.0 else np.nan
+    # Numbers so small that their squares would vanish are enlarged; y does not change.
     g = k - m
-    root = math.hypot(g, 2.0 * math.sqrt(a) * math.sqrt(b))
-    y = 2.0 * b / (g + root) if g >= 0.0 else (root - g) / (2.0 * a)
-    return math.log(y) * (a + b) / w if y > 0.0 else np.nan
+    unit = 2.0**480 if abs(g) + a + b < 2.0**-480 else 1.0
+    g, above, below = g * unit, a * unit, 2.0 * b * unit
+    far = abs(g) + math.sqrt(g * g + 2.0 * above * below)
+    over, under = (below, far) if g >= 0.0 else (far, 2.0 * above)
+    y = over / under
+    _, least, most = limits(y)
+    known = (w > 0.0) & (y >= least) & (y <= most)
+    return natural_log(y) * ((a + b) / w) if known else np.nan
+
+
+@row
+def judge(curve, k, sums, d, one, modelled, enough):
+    """What a pass at the threshold says: (r, step, moved, stays, arrives).
+
+    r is the residual, `step` the model's step, which leads from d to `moved`. The search ends
+    where it is (`stays`), or once it has moved (`arrives`), or goes on.
+    """
+    m, a, b, w = sums
+    r = (m - k) - a + b
+    eps = limits(one)[0]
+    step = model_step(curve, k, m, a, b, w)
+    # |r| is the distance of p from the answer (Proposition prop-mass). Bisection stops on it; the
+    # exponential model goes on to small p of full relative accuracy, if it knows the way.
+    distance = 0.25 * eps * (k if k < 1.0 else 1.0)
+    if not modelled:
+        distance += 2.0 * eps * (a + b)
+    knows = modelled & curve.exponential & (abs(step) < np.inf)
+    stays = (r == 0.0) | (r != r) | ((abs(r) <= distance) & (not knows))
+    # A step s leaves an error of order s^2 where f' is continuous; elsewhere entries that cross
+    # a kink leave one of order s.
+    least = 0.5 * math.sqrt(eps) if curve.smooth else 4.0 * eps
+    rough = enough > least
+    # Entries near a kink of a curve with compact support can outnumber their mass.
+    exact = curve.exponential | rough | (abs(r) <= 16.0 * eps * b)
+    # If `moved` is d, no pass could tell the difference.
+    moved = np.float64(type(one)(d + step))
+    short = abs(step) <= (enough if rough else least)
+    return r, step, moved, stays, modelled & ((moved == d) | (short & exact))
 
 
 @scalar
@@ -239,42 +304,22 @@ def advance(state, sums, k, curve, inv, modelled, enough):
     `modelled`: steps come from a model of the row, not from bisection alone. `enough`: the length
     of a model's step that ends the search; 0 asks for all that the type allows.
     """
-    m, a, b, w = sums
-    r = (m - k) - a + b
+    r, step, moved, stays, arrives = judge(curve, k, sums, state[D], type(inv)(1), modelled, enough)
     state[PASSES] += 1.0
-    if not (r < 0.0 or r > 0.0):
+    if stays:
+        return True
+    c, d = state[C], state[D]
+    if arrives:
+        state[D], state[REST] = moved, d + step - moved
         return True
     if r > 0.0:
         if state[LAST_R] > 0.0:
             state[HI_R] *= 0.5  # Illinois: the end that stays counts for less
-        state[LO_C], state[LO_D], state[LO_R] = state[C], state[D], r
+        state[LO_C], state[LO_D], state[LO_R] = c, d, r
     else:
         if state[LAST_R] < 0.0:
             state[LO_R] *= 0.5
-        state[HI_C], state[HI_D], state[HI_R] = state[C], state[D], r
-
-    eps = limits(inv)[0]
-    step = model_step(curve, k, m, a, b, w)
-    informed = modelled and abs(step) < np.inf
-    # |r| is the distance of p from the answer (Proposition prop-mass). Bisection stops on it; the
-    # exponential model goes on to small p of full relative accuracy, if it knows the way.
-    distance = 0.25 * eps * (k if k < 1.0 else 1.0)
-    if not modelled:
-        distance += 2.0 * eps * (a + b)
-    if abs(r) <= distance and not (informed and curve.exponential):
-        return True
-    c, d = state[C], state[D]
-    # A step s leaves an error of order s^2 where f' is continuous; elsewhere entries that cross
-    # a kink leave one of order s.
-    least = 0.5 * math.sqrt(eps) if curve.smooth else 4.0 * eps
-    rough = enough > least
-    enough = enough if rough else least
-    # Entries near a kink of a curve with compact support can outnumber their mass.
-    exact = curve.exponential or rough or abs(r) <= 16.0 * eps * b
-    moved = np.float64(type(inv)(d + step))  # if that is d, no pass could tell the difference
-    if modelled and (moved == d or (abs(step) <= enough and exact)):
-        state[D], state[REST] = moved, d + step - moved
-        return True
+        state[HI_C], state[HI_D], state[HI_R] = c, d, r
     if state[PASSES] >= MOST_PASSES:
         return True
 
@@ -282,6 +327,7 @@ def advance(state, sums, k, curve, inv, modelled, enough):
     if state[STALLED] == 0.0 and abs(r) > 0.5 * abs(state[LAST_R]):
         state[STALLED] = 2.0
     state[LAST_R] = r
+    informed = modelled and abs(step) < np.inf
     if informed and state[STALLED] <= 0.0 and place(state, c, d + step, inv):
         state[STALLED] = 0.0
         return False
@@ -291,6 +337,6 @@ def advance(state, sums, k, curve, inv, modelled, enough):
         return False
     # The ends of the bracket are neighbours: rounding allows nothing better.
     state[C], state[D] = c, d
-    if abs(step) <= 8.0 * eps * (1.0 + abs(d)):
+    if abs(step) <= 8.0 * limits(inv)[0] * (1.0 + abs(d)):
         state[D], state[REST] = moved, d + step - moved
     return True

@@ -113,7 +113,7 @@ def solve(lo, hi, x, k, tau, tilt, out, solution):
             keep(nodes, size, used, log_p, solution[i])
         if p.shape[0] > 0:
             coefficients(nodes, used, coefficient, table)
-            values = np.empty(n, x.dtype) if code == MIXED else p
+            values = p[:n]
             marginals(present, c, inv, d, cut, table, used, coefficient, room, values)
             if code == MIXED:
                 expand(entries, values, 1.0, p)
@@ -172,7 +172,7 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
         weigh(xs, vs, dtau[i], c, inv, d, cut, nodes, used, work, flows)
         mean = flow(nodes, used, flows, flow_re, flow_im)
         steer(nodes, used, flow_re, flow_im, mean, pieces, table)
-        target = vs if code == MIXED else dp
+        target = dp[: xs.shape[0]]
         spread(xs, vs, dtau[i], c, inv, d, cut, table, used, pieces, target)
         if code == MIXED:
             expand(entries, target, 0.0, dp)

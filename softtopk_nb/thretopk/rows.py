@@ -10,7 +10,7 @@ import numpy as np
 
 from .._compile import kernel, scalar, summing
 from .._rows import ALL, MIXED, UNDEFINED, expand, present_part
-from .._scalars import borrowed
+from .._scalars import borrowed, wide_vectors
 from .._threshold.curves import excess, split
 from .._threshold.rows import CODE
 from .._threshold.solver import BLOCK, REST, C, D, inverse_temperature
@@ -70,6 +70,7 @@ def smoothed(curve, value, tau, c, d):
 @summing
 def moments(x, v, c, inv, d, curve):
     """Sums over the row of w, w v, w t and w v t, with w = f'(t)."""
+    wide_vectors()
     T = x.dtype.type
     w0, wv, wt, wvt = 0.0, 0.0, 0.0, 0.0
     for start in range(0, x.shape[0], BLOCK):
@@ -92,6 +93,7 @@ def moments(x, v, c, inv, d, curve):
 @summing
 def spread(x, v, c, inv, d, curve, mean, dtau, out):
     """Write the tangent of each entry."""
+    wide_vectors()
     T = x.dtype.type
     mean, dtau = T(mean), T(dtau)
     for i in range(x.shape[0]):
@@ -115,7 +117,7 @@ def push(lo, hi, x, tau, curve, solution, v, dk, dtau, out):
         xs, vs = present_part(entries, v[i], code)
         w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve)
         mean = centre(w0, wv - dtau[i] * wt - dk[i] / inv)
-        target = vs if code == MIXED else dp
+        target = dp[: xs.shape[0]]
         spread(xs, vs, c, inv, d, curve, mean, dtau[i], target)
         if code == MIXED:
             expand(entries, target, 0.0, dp)
@@ -143,7 +145,7 @@ def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau):
         w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve)
         mean = centre(w0, wg)
         gk[i], gtau[i] = mean, -inv * (wgt - mean * wt)
-        target = gs if code == MIXED else gradient
+        target = gradient[: xs.shape[0]]
         spread(xs, gs, c, inv, d, curve, mean, 0.0, target)
         if code == MIXED:
             expand(entries, target, 0.0, gradient)

@@ -1,0 +1,96 @@
+"""The thresholds of a batch of rows, each by one thread.
+
+What most rows need is compiled apart, in `abreast`; a process that meets nothing else compiles
+nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import _schedule
+from .._compile import kernel, row
+from .._rows import MIXED, classify, compress, survey
+from .._scalars import borrowed
+from . import abreast, rows
+from .curves import UserCurve, kernel_for
+from .rows import CODE, OPEN
+from .solver import REST, C, D, inverse_temperature, polish
+
+__all__ = ["solve"]
+
+CHUNK = 1 << 18  # entries of rows with infinities that are compressed at a time
+
+
+@kernel
+def _gather(lo, hi, x, k, solution, entries, sizes, left):
+    """Write the finite entries of open rows with infinities, how many, and what of k they get."""
+    x, entries = borrowed(x), borrowed(entries)
+    for i in range(lo, hi):
+        sizes[i] = -1
+        if solution[i, CODE] == OPEN:
+            code, n, _, rest, _, _ = classify(x[i], k[i], *survey(x[i]))
+            if code == MIXED:
+                sizes[i], left[i] = n, rest
+                compress(x[i], x[i], entries[i])
+
+
+@row
+def _fill(x, c, inv, d, rest, curve, out):
+    """Write p; infinite entries are 1 or 0."""
+    T = x.dtype.type
+    for i in range(x.shape[0]):
+        p = polish(curve, (x[i] - c) * inv - d, rest)
+        out[i] = p if abs(x[i]) < np.inf else T(1) if x[i] > T(0) else T(0)
+
+
+@kernel
+def _scatter(lo, hi, x, tau, sizes, curve, out, solution):
+    """Write p of the gathered rows that have been solved."""
+    T = x.dtype.type
+    x, out = borrowed(x), borrowed(out)
+    for i in range(lo, hi):
+        if sizes[i] >= 0 and solution[i, CODE] != OPEN:
+            solution[i, CODE] = MIXED
+            if out.shape[1] > 0:
+                c, d, rest = solution[i, C], solution[i, D], solution[i, REST]
+                inv = inverse_temperature(tau[i], x)
+                _fill(x[i], T(c), inv, T(d), T(rest), curve, out[i])
+
+
+def _solve_mixed(
+    x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution: Any
+) -> None:
+    """Rows with infinities: their finite entries as rows of their own, with the same bits."""
+    entries = np.empty_like(x)
+    sizes, left = np.empty(len(x), np.int64), np.empty(len(x))
+    nothing = np.empty((len(x), 0), x.dtype)
+    over, work = _schedule.over, x.size
+    over(len(x), work, _gather, x, k, solution, entries, sizes, left)
+    if (sizes >= 0).any():
+        searched = entries, sizes, left, tau, curve, method, nothing, solution
+        over(len(x), work, abreast.solve, *searched)
+        over(len(x), work, _scatter, x, tau, sizes, curve, out, solution)
+
+
+def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution: Any) -> None:
+    """Solve every row: p to `out` (unless its rows are empty), the thresholds to `solution`."""
+    # A user's own functions are called entry by entry, and each kernel compiles them anew.
+    if method.sampled and not isinstance(curve, UserCurve):
+        sizes = np.full(len(x), x.shape[1])
+        problem = x, sizes, k, tau, curve, method, out, solution
+        _schedule.over(len(x), x.size, abreast.solve, *problem)
+        several = max(1, CHUNK // max(1, x.shape[1]))
+        for start in range(0, len(x), several):
+            some = slice(start, start + several)
+            if (solution[some, CODE] == OPEN).any():
+                numbers = k[some], tau[some], curve, method
+                _solve_mixed(x[some], *numbers, out[some], solution[some])
+    else:
+        solution[:, CODE] = OPEN
+    still = np.count_nonzero(solution[:, CODE] == OPEN)
+    if still:
+        kernel, work = kernel_for(curve, rows.solve), still * x.shape[1]
+        _schedule.over(len(x), work, kernel, x, k, tau, curve, method, out, solution)
