@@ -17,7 +17,7 @@ from numba import config, types
 from ._cuda import SIMULATED, cuda
 from ._team import Team
 
-__all__ = ["STREAMING", "Kernel", "choose", "choose_for_two", "pointer_to"]
+__all__ = ["ENOUGH", "MANY", "Kernel", "choose", "choose_for_two", "pointer_to", "streaming"]
 
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a small batch is no mistake
 
@@ -51,11 +51,20 @@ _TEAMS = (
     (16384, Team(512, 32)),
 )
 
-#: Who reads a longer row again in each pass. With more entries in each thread, what steers a search
-#: would be moved out of the registers where two blocks share a multiprocessor.
-STREAMING = Team(512, 8, streams=True)
-
 _MOST_OF_TWO = 64  # bytes of each of two rows that a thread can hold beside what it works out
+
+_REGISTERS = 65536  # of a multiprocessor
+
+#: Registers that a thread may have; the compiler takes as many of them as it finds useful. If not
+#: told, it would make room for more blocks and move some of a search to memory, by its own rules.
+ENOUGH = 128
+#: The most there are, for polynomials beside the entries, and for functions of a user.
+MANY = 255
+
+
+def streaming(T: Any) -> Team:
+    """Who reads a longer row again in each pass. While one thread steers, other blocks work."""
+    return Team(256, _MOST_OF_TWO // np.dtype(T).itemsize, streams=True)
 
 
 def choose(n: int, T: Any) -> Team:
@@ -65,22 +74,33 @@ def choose(n: int, T: Any) -> Team:
         if n * half <= most:
             lanes = team.lanes * half if team.lanes < 32 else team.lanes
             return Team(lanes, team.held // half)
-    return STREAMING
+    return streaming(T)
 
 
 def choose_for_two(n: int, T: Any) -> Team:
     """The team for two rows of n entries of type T, or for one that is read only once."""
     team = choose(n, T)
-    return STREAMING if team.held * np.dtype(T).itemsize > _MOST_OF_TWO else team
+    return streaming(T) if team.held * np.dtype(T).itemsize > _MOST_OF_TWO else team
 
 
 class Kernel:
-    """A kernel for one type of rows and one team, compiled when it is first launched."""
+    """A kernel for one type of rows and one team, compiled when it is first launched.
 
-    def __init__(self, function: Callable[..., None], arguments: tuple[Any, ...], threads: int):
+    Each of its threads may have so many `registers`, where the block is not too large for that.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., None],
+        arguments: tuple[Any, ...],
+        threads: int,
+        registers: int = ENOUGH,
+    ):
         self.function = function
         self.arguments = arguments
         self.threads = threads
+        #: Threads of a block, and how many blocks a multiprocessor must have room for, at least.
+        self.bounds = threads, max(1, _REGISTERS // (registers * threads))
         self._compiled: dict[Any, Any] = {}
         self._configured: dict[Any, Any] = {}
 
@@ -106,7 +126,7 @@ class Kernel:
                     self._compiled[capability] = cuda.jit(self.function)
                 else:
                     self._compiled[capability] = cuda.jit(
-                        types.void(*self.arguments), launch_bounds=self.threads
+                        types.void(*self.arguments), launch_bounds=self.bounds
                     )(self.function)
             compiled = self._compiled[capability]
             if SIMULATED:

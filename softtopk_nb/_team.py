@@ -18,7 +18,17 @@ import numpy as np
 
 from ._cuda import WIDE, cuda, device, load_wide, store_wide
 
-__all__ = ["FULL", "ROOM", "Team", "Tools", "argument", "made_once", "tools"]
+__all__ = [
+    "FULL",
+    "ROOM",
+    "Entries",
+    "Team",
+    "Tools",
+    "argument",
+    "entries_held",
+    "made_once",
+    "tools",
+]
 
 #: Curves of different types can be equal as tuples: a cache must tell them apart.
 made_once = functools.lru_cache(maxsize=None, typed=True)
@@ -32,6 +42,39 @@ SHARED_BLOCK = 128  # threads of a block that several teams share
 def argument(values, value, per_row, row):
     """k or the temperature of a row: one of many in memory, or the same for all."""
     return values[row] if per_row else value
+
+
+class Entries(NamedTuple):
+    """The entries that a thread holds, by their place; no place is -1."""
+
+    #: at(regs, place) -> the entry
+    at: Any
+    #: put(regs, place, value): overwrite it
+    put: Any
+
+
+@made_once
+def entries_held(held: int) -> Entries:
+    """By comparing with every place: an index that is not constant would take regs to memory.
+
+    A constant place costs nothing, so this also serves a loop that may not be unrolled.
+    """
+
+    @device
+    def at(regs, place):
+        value = regs[0]
+        for j in range(1, held):
+            entry = regs[j]
+            value = entry if place == j else value
+        return value
+
+    @device
+    def put(regs, place, value):
+        for j in range(held):
+            entry = regs[j]
+            regs[j] = value if place == j else entry
+
+    return Entries(at, put)
 
 
 class Team(NamedTuple):
@@ -82,6 +125,11 @@ class Tools(NamedTuple):
     extremes: Any
 
 
+def _halves(count: int) -> tuple[int, ...]:
+    """How far apart lanes are that add up what `count` of them have, a power of 2."""
+    return tuple(1 << j for j in reversed(range(count.bit_length() - 1)))
+
+
 @made_once
 def tools(T: Any, team: Team) -> Tools:
     """The functions of a team for rows of type T. `room` is an array of ROOM float64."""
@@ -89,10 +137,11 @@ def tools(T: Any, team: Team) -> Tools:
     wide_count = WIDE // np.dtype(T).itemsize
     groups = held // wide_count
     warps = lanes // 32
-    offsets = tuple(1 << j for j in reversed(range(min(lanes, 32).bit_length() - 1)))
+    offsets = _halves(min(lanes, 32))
+    warp_offsets = _halves(warps)
     whole = lanes >= 32
     lane_bits, last_lane = (1 << min(lanes, 32)) - 1, lanes - 1
-    nothing = 0.0
+    last_warp = warps - 1
 
     @device
     def rank():
@@ -177,6 +226,17 @@ def tools(T: Any, team: Team) -> Tools:
         return np.float64(warp_total(v))
 
     @device
+    def of_warp(room, place):
+        """What a warp has left at this place: each warp reads all, and adds them up once more."""
+        return room[32 * place + (cuda.threadIdx.x & last_warp)]
+
+    @device
+    def total_of_warps(v):
+        for offset in warp_offsets:
+            v += cuda.shfl_xor_sync(FULL, v, offset)
+        return v
+
+    @device
     def totals_in_block(a, b, c, d, room):
         a, b, c, d = warp_total(a), warp_total(b), warp_total(c), warp_total(d)
         warp = cuda.threadIdx.x >> 5
@@ -185,13 +245,8 @@ def tools(T: Any, team: Team) -> Tools:
             room[warp], room[32 + warp] = a, b
             room[64 + warp], room[96 + warp] = c, d
         cuda.syncthreads()
-        ta, tb, tc, td = nothing, nothing, nothing, nothing
-        for w in range(warps):
-            ta += room[w]
-            tb += room[32 + w]
-            tc += room[64 + w]
-            td += room[96 + w]
-        return ta, tb, tc, td
+        a, b, c, d = of_warp(room, 0), of_warp(room, 1), of_warp(room, 2), of_warp(room, 3)
+        return total_of_warps(a), total_of_warps(b), total_of_warps(c), total_of_warps(d)
 
     @device
     def total_in_block(v, room):
@@ -200,10 +255,7 @@ def tools(T: Any, team: Team) -> Tools:
         if cuda.threadIdx.x & 31 == 0:
             room[cuda.threadIdx.x >> 5] = v
         cuda.syncthreads()
-        all_of_it = nothing
-        for w in range(warps):
-            all_of_it += room[w]
-        return all_of_it
+        return total_of_warps(of_warp(room, 0))
 
     @device
     def extremes_in_warp(lo, hi, room):
@@ -222,8 +274,10 @@ def tools(T: Any, team: Team) -> Tools:
         if cuda.threadIdx.x & 31 == 0:
             room[warp], room[32 + warp] = lo, hi
         cuda.syncthreads()
-        for w in range(warps):
-            other_lo, other_hi = T(room[w]), T(room[32 + w])
+        lo, hi = T(of_warp(room, 0)), T(of_warp(room, 1))
+        for offset in warp_offsets:
+            other_lo = cuda.shfl_xor_sync(FULL, lo, offset)
+            other_hi = cuda.shfl_xor_sync(FULL, hi, offset)
             lo = other_lo if other_lo < lo else lo
             hi = other_hi if other_hi > hi else hi
         return lo, hi

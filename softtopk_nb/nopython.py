@@ -343,6 +343,9 @@ def device(name, dtype, *, curve=laplace, lanes=32):
     Rules for non-finite entries and accuracy are those of the operators. Rows are read again in
     each pass, so that x is best kept in shared memory if the row is short.
 
+    Tell the compiler how large your blocks are: ``@cuda.jit(launch_bounds=(threads, 1))``. With
+    1024 lanes a thread has 64 registers, too few for gradtopk: some of it lies in local memory.
+
     Examples
     --------
     ``examples/inside_cuda.py`` is a kernel that calls such a function.

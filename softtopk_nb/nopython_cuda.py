@@ -95,7 +95,7 @@ def _gradtopk(T: Any, team: Team, curve: Any) -> Any:
             inv = inverse_temperature_of(tau, T(1))
             c, d, cut = do.opened(memory.record, inv)
             do.quadrature(x, first, n, 0, k, c, inv, d, cut, regs, memory)
-            do.marginals(x, first, n, 0, c, inv, d, cut, regs, memory, out)
+            do.marginals(x, first, n, 0, inv, regs, memory, out)
         t.meet()
 
     return gradtopk

@@ -15,6 +15,7 @@ import numpy as np
 import ptx
 
 from softtopk_nb import _launch, _layout, _sort
+from softtopk_nb._cuda import cuda
 from softtopk_nb._launch import Kernel
 from softtopk_nb._team import Team
 from softtopk_nb._threshold import cuda as threshold
@@ -86,12 +87,18 @@ def without_team(factory: Any, *arguments: Any) -> Entry:
     return Entry(factory, make, reads=0, writes=0, teams=lambda T: [None])
 
 
-CAUCHY = UserCurve(
-    lambda t: 0.5 + math.atan(t) / math.pi,
-    lambda t: 1 / (math.pi * (1 + t * t)),
-    lambda t: t * (0.5 + math.atan(t) / math.pi) - math.log1p(t * t) / (2 * math.pi),
+@cuda.jit(device=True)
+def _cauchy_integral(t: Any) -> Any:
+    return t * (0.5 + math.atan(t) / math.pi) - math.log1p(t * t) / (2 * math.pi)
+
+
+# So long that loops over the entries held are not unrolled, as a user's curve can be.
+MIXTURE = UserCurve(
+    lambda t: 0.5 + (math.atan(t - 1) + math.atan(t) + math.atan(t + 1)) / (3 * math.pi),
+    lambda t: (1 / (1 + (t - 1) ** 2) + 1 / (1 + t**2) + 1 / (1 + (t + 1) ** 2)) / (3 * math.pi),
+    lambda t: (_cauchy_integral(t - 1) + _cauchy_integral(t) + _cauchy_integral(t + 1)) / 3,
 )
-OTHERS: dict[str, Any] = {"entmax": Entmax(1.5), "entmax 1.3": Entmax(1.3), "user": CAUCHY}
+OTHERS: dict[str, Any] = {"entmax": Entmax(1.5), "entmax 1.3": Entmax(1.3), "user": MIXTURE}
 
 
 def curve_of(name: str) -> Any:
@@ -108,7 +115,7 @@ def solve(
 LAPLACE, NEWTON, SCAN = CURVES["laplace"], METHODS["newton"], METHODS["scan"]
 
 # Which teams a kernel gets, what it reads, and what it does in float64.
-LONG: Any = {"teams": lambda T: [_launch.STREAMING]}
+LONG: Any = {"teams": lambda T: [_launch.streaming(T)]}
 SUMS: Any = {"reads": 0, "writes": 0, **LONG}  # of the sums over parts
 TWO_ROWS: Any = {"reads": 2, "teams": teams_of(_launch.choose_for_two)}
 HEIGHTS: Any = {"writes": 0, "in_float64": True}
@@ -176,17 +183,25 @@ KERNELS = {
         long_threshold._make_finish, LAPLACE, NEWTON, True, writes=0, **LONG
     ),
     "solve long, fill": made(long_threshold._make_fill, LAPLACE, NEWTON, **LONG),
+    "solve long, user, fill": made(
+        long_threshold._make_fill, MIXTURE, NEWTON, in_float64=True, **LONG
+    ),
     "thretopk push": made(thretopk.make_push, LAPLACE, **TWO_ROWS),
     "thretopk pull": made(thretopk.make_pull, LAPLACE, **TWO_ROWS),
     "thretopk potential": made(
         thretopk.make_potential, LAPLACE, teams=TWO_ROWS["teams"], **HEIGHTS
     ),
     "thretopk potential, user": made(
-        thretopk.make_potential, CAUCHY, teams=TWO_ROWS["teams"], **HEIGHTS
+        thretopk.make_potential, MIXTURE, teams=TWO_ROWS["teams"], **HEIGHTS
     ),
+    "thretopk push, user": made(thretopk.make_push, MIXTURE, in_float64=True, **TWO_ROWS),
+    "thretopk pull, user": made(thretopk.make_pull, MIXTURE, in_float64=True, **TWO_ROWS),
     "thretopk threshold": without_team(thretopk.make_threshold),
     "thretopk long, moments": made(long_thretopk._make_moments, LAPLACE, reads=2, writes=0, **LONG),
     "thretopk long, push": made(long_thretopk._make_push, LAPLACE, reads=2, **LONG),
+    "thretopk long, push, user": made(
+        long_thretopk._make_push, MIXTURE, reads=2, in_float64=True, **LONG
+    ),
     "thretopk long, pull": made(long_thretopk._make_pull, LAPLACE, reads=2, **LONG),
     "thretopk long, heights": made(long_thretopk._make_heights, LAPLACE, **HEIGHTS, **LONG),
     "thretopk long, potential": made(long_thretopk._make_potential, LAPLACE, **SUMS),
@@ -271,21 +286,6 @@ KERNELS = {
     "sum": without_team(_layout.make_sum, None),
 }
 
-#: Bytes of stack that ptxas may use in each thread of any kernel: a few words of the search, laid
-#: aside once in a pass even where registers are left.
-ASIDE = 32
-
-#: Where it takes more, by kernel and type: the most of any team, and why.
-STACK: dict[tuple[str, Any], int] = {
-    # A loop over a user's function may be too long to be unrolled: 16 entries lie in memory then.
-    ("thretopk potential, user", np.float32): 64,
-    # The compiler stays at 64 registers, so that two blocks can share a multiprocessor.
-    ("solve clip", np.float32): 48,
-    ("wsoftmaxtopk", np.float32): 40,
-    # And at 128, so that four blocks of 128 threads can; all of it is in float64.
-    ("wsoftmaxtopk pull", np.float64): 40,
-}
-
 
 class Case(NamedTuple):
     """One compilation."""
@@ -310,9 +310,10 @@ class Case(NamedTuple):
 
 
 def few(teams: Teams) -> Teams:
-    """The team that holds most, and the last."""
-    most = max(teams, key=lambda team: team.held if team else 0)
-    return list(dict.fromkeys((most, teams[-1])))
+    """Of those that hold most of a row, the smallest and the largest team; and the last."""
+    holding = [team for team in teams if team and not team.streams]
+    most = [team for team in holding if team.held == max(team.held for team in holding)]
+    return list(dict.fromkeys((*most[:1], *most[-1:], teams[-1])))
 
 
 def cases() -> Iterator[Case]:

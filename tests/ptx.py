@@ -51,7 +51,7 @@ def _tool(name):
     return found
 
 
-def compile_for(kernel, capability, threads=None):
+def compile_for(kernel, capability):
     """PTX of a kernel of the package, a `_launch.Kernel`."""
     import numba.cuda.dispatcher
     from numba import cuda
@@ -66,7 +66,7 @@ def compile_for(kernel, capability, threads=None):
             device=False,
             abi="numba",
             cc=capability,
-            launch_bounds=threads or kernel.threads,
+            launch_bounds=kernel.bounds,
         )
     finally:
         numba.cuda.dispatcher.get_current_device = asked

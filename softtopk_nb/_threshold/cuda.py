@@ -14,11 +14,11 @@ from numba import float64, int32, int64
 
 from .._cuda import cuda, device
 from .._device import Buffer, Rows
-from .._launch import Kernel, pointer_to
+from .._launch import ENOUGH, MANY, Kernel, pointer_to
 from .._rows import ALL, MIXED, SHARED, UNDEFINED, verdict
 from .._scalars import limits
 from .._sort import descending
-from .._team import ROOM, Team, argument, made_once, tools
+from .._team import ROOM, Entries, Team, argument, entries_held, made_once, tools
 from .cuda_scan import make_scan
 from .curves import UserCurve, split
 from .rows import CODE, SOLUTION, TAKEN, WEIGHT, Scan
@@ -43,11 +43,13 @@ __all__ = [
     "LEFT",
     "RECORD",
     "Passes",
+    "entries_for",
     "in_order",
     "keep",
     "make_solve",
     "on_device",
     "passes",
+    "registers_for",
 ]
 
 # A row's record: the solver's state; then what of k the finite entries get, how many those are and
@@ -75,6 +77,29 @@ def on_device(curve: Any, T: Any) -> Any:
         return pdf(min(max(t, -most), most))
 
     return curve._replace(cdf=bounded_cdf, pdf=bounded_pdf, integral=integral)
+
+
+@device
+def _at(regs, j):
+    return regs[j]
+
+
+@device
+def _put(regs, j, value):
+    regs[j] = value
+
+
+def entries_for(curve: Any, held: int) -> Entries:
+    """How loops over the entries held that call a curve get at them.
+
+    The compiler may not unroll a loop over a user's functions, which can be of any length.
+    """
+    return entries_held(held) if isinstance(curve, UserCurve) else Entries(_at, _put)
+
+
+def registers_for(curve: Any) -> int:
+    """What each thread of a kernel may have."""
+    return MANY if isinstance(curve, UserCurve) else ENOUGH
 
 
 class Passes(NamedTuple):
@@ -112,7 +137,7 @@ class Passes(NamedTuple):
 def passes(T: Any, team: Team, curve: Any, method: Any) -> Passes:
     """The passes of a search; `record` is an array of RECORD float64 that the team shares."""
     t = tools(T, team)
-    held, curve = team.held, on_device(curve, T)
+    held, entries, curve = team.held, entries_for(curve, team.held), on_device(curve, T)
     zero, one, infinity = T(0), T(1), T(np.inf)
     most = T(limits(T(1))[2])
 
@@ -181,7 +206,7 @@ def passes(T: Any, team: Team, curve: Any, method: Any) -> Passes:
             if team.streams:
                 t.load(x, start, n, wide, piece, -infinity, regs)
             for j in range(held):
-                mi, ai, bi, wi = split(curve, (regs[j] - c) * inv - d)
+                mi, ai, bi, wi = split(curve, (entries.at(regs, j) - c) * inv - d)
                 m += T(mi)
                 a += T(ai)
                 b += T(bi)
@@ -249,9 +274,9 @@ def passes(T: Any, team: Team, curve: Any, method: Any) -> Passes:
             if team.streams:
                 t.load(x, start, n, wide, piece, -infinity, regs)
             for j in range(held):
-                v = regs[j]
+                v = entries.at(regs, j)
                 p = polish(curve, (v - c) * inv - d, rest)
-                regs[j] = p if abs(v) < infinity else one if v > zero else zero
+                entries.put(regs, j, p if abs(v) < infinity else one if v > zero else zero)
             t.store(regs, start, n, wide, piece, out)
 
     @device
@@ -328,4 +353,4 @@ def make_solve(T: Any, team: Team, curve: Any, method: Any, writes: bool, keeps:
     numbers, real = pointer_to(np.float64), pointer_to(T)
     per_row = (numbers, float64, int32)
     arguments = (real, real, int64, int64, int32, *per_row, *per_row, real, numbers)
-    return Kernel(solve, arguments, team.threads)
+    return Kernel(solve, arguments, team.threads, registers_for(curve))

@@ -21,7 +21,7 @@ from .._device import Buffer, Rows
 from .._launch import Kernel, pointer_to
 from .._rows import MIXED
 from .._team import ROOM, Team, argument, made_once, tools
-from .cuda import FOUND, KIND, LEFT, in_order, keep, passes
+from .cuda import FOUND, KIND, LEFT, in_order, keep, passes, registers_for
 from .cuda_long_start import arguments_of, bisections_of, make_halve, make_start, record_of
 from .rows import SOLUTION
 from .solver import C, D, inverse_temperature_of
@@ -124,8 +124,9 @@ def _make_launches(T: Any, team: Team, curve: Any, method: Any, less: float = 0.
         if part == 0:
             place.hand_on(record, row, new_records)
 
+    arguments, registers = arguments_of(T), registers_for(curve)
     made = (survey, begin, open_search, turn)
-    return _Launches(*(Kernel(f, arguments_of(T), team.threads) for f in made))
+    return _Launches(*(Kernel(f, arguments, team.threads, registers) for f in made))
 
 
 @made_once
@@ -157,7 +158,7 @@ def _make_finish(T: Any, team: Team, curve: Any, method: Any, keeps: bool) -> Ke
 
     numbers, real = pointer_to(np.float64), pointer_to(T)
     arguments = (real, int64, int32, int64, numbers, float64, int32, *(numbers,) * 4)
-    return Kernel(finish, arguments, team.threads)
+    return Kernel(finish, arguments, team.threads, registers_for(curve))
 
 
 @made_once
@@ -183,7 +184,7 @@ def _make_fill(T: Any, team: Team, curve: Any, method: Any) -> Kernel:
     numbers, real = pointer_to(np.float64), pointer_to(T)
     per_row = (numbers, float64, int32)
     arguments = (real, int64, int32, int64, int64, *per_row, *per_row, numbers, real)
-    return Kernel(fill, arguments, team.threads)
+    return Kernel(fill, arguments, team.threads, registers_for(curve))
 
 
 def rounds_of(n: int, method: Any) -> int:

@@ -15,7 +15,7 @@ from numba import float64, int32, int64
 from .._cuda import cuda, device
 from .._rows import MIXED
 from .._scalars import limits
-from .._team import ROOM, Team, made_once, tools
+from .._team import ROOM, Team, entries_held, made_once, tools
 from .._threshold.cuda import FINITE_COUNT, LEFT, RECORD, SLOPE, passes
 from .._threshold.curves import CURVES
 from .._threshold.rows import Newton
@@ -36,7 +36,7 @@ from .contour import (
     node_weight,
     rarer,
 )
-from .cuda_nodes import TWO, fold, held_entries, lane, over_core, polynomials, warp_sum
+from .cuda_nodes import TWO, fold, lane, over_core, polynomials, warp_sum
 from .rows import CUT, LOG_P, SIZE, USED, WEIGHTS
 
 __all__ = ["CORE_SIZE", "LESS", "PRODUCTS", "Contour", "Memory", "arrange", "contours", "keep"]
@@ -124,7 +124,7 @@ class Contour(NamedTuple):
     weigh_nodes: Any
     #: quadrature(x, start, n, wide, k, c, inv, d, cut, regs, memory): all of that for a row
     quadrature: Any
-    #: marginals(x, start, n, wide, c, inv, d, cut, regs, memory, out): writes p
+    #: marginals(x, start, n, wide, inv, regs, memory, out): writes p
     marginals: Any
     #: constant(x, start, n, wide, code, k, regs, record, out): writes p where nothing is solved
     constant: Any
@@ -173,7 +173,7 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
     second = FIRST + order
     # Not more than a few entries in a row of float32 additions.
     flushes = streams and T is np.float32
-    entries, total_of = held_entries(held), fold(count)
+    entries, total_of = entries_held(held), fold(count)
     multiply_core = over_core(T, held, multiply_by, False)
     zero, one = T(0), T(1)
     floor = T(DEEP * math.log(limits(T(1))[1]))
@@ -341,7 +341,9 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
         return T(core_marginal(r, upper, over, under))
 
     @device
-    def marginals(x, start, n, wide, c, inv, d, cut, regs, memory, out):
+    def marginals(x, start, n, wide, inv, regs, memory, out):
+        # By numbers read once more: else what was worked out of each entry would wait in registers.
+        c, d, cut = opened(memory.record, inv)
         limit, q = T(cut), memory.polynomials
         a = T(q[0]), T(q[1]), T(q[2]), T(q[3]), T(q[4]), T(q[5]), T(q[6]), T(q[7])
         b = T(q[8]), T(q[9]), T(q[10]), T(q[11]), T(q[12]), T(q[13]), T(q[14]), T(q[15])
@@ -360,7 +362,9 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
                 p = one - tail if u >= zero else tail
                 regs[j] = regs[j] if later else p
             while bits != 0:
-                entries.put(bits, regs, special(entries.pick(bits, regs), c, inv, d, a[0], memory))
+                place = cuda.ffs(bits) - 1
+                p = special(entries.at(regs, place), c, inv, d, a[0], memory)
+                entries.put(regs, place, p)
                 bits &= bits - 1
             t.store(regs, start, n, wide, piece, out)
 

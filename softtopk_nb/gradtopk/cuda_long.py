@@ -15,7 +15,7 @@ from numba import float64, int32, int64
 from .._cuda import cuda, device
 from .._cuda_parts import SUMS, make_place, parts_of
 from .._device import Buffer, Rows
-from .._launch import Kernel, pointer_to
+from .._launch import MANY, Kernel, pointer_to
 from .._rows import MIXED
 from .._team import Team, argument, made_once, tools
 from .._threshold.cuda import ABOVE, KIND
@@ -182,7 +182,7 @@ def _make_launches(T: Any, team: Team, enough: float) -> _Launches:
                 parted.leave(products, row, parts, part, memory)
 
     arguments = (pointer_to(T), *_shape, *_per_row, *_per_row, _numbers, _numbers, _numbers)
-    return _Launches(*(Kernel(f, arguments, team.threads) for f in (gather, multiply)))
+    return _Launches(*(Kernel(f, arguments, team.threads, MANY) for f in (gather, multiply)))
 
 
 @made_once
@@ -212,11 +212,11 @@ def _make_fill(T: Any, team: Team, enough: float, keeps: bool) -> Kernel:
         re, im, log_p = weights(sums, products, row, parts, k, inv, memory)
         if keeps and part == 0 and t.rank() < NODES:
             keep(re, im, log_p, c, d, cut, memory.notes, solution, base)
-        do.marginals(x, start, entries, wide, c, inv, d, cut, regs, memory, out)
+        do.marginals(x, start, entries, wide, inv, regs, memory, out)
 
     real = pointer_to(T)
     arguments = (real, *_shape, *_per_row, *_per_row, *(_numbers,) * 3, real, _numbers)
-    return Kernel(fill, arguments, team.threads)
+    return Kernel(fill, arguments, team.threads, MANY)
 
 
 @made_once
@@ -235,7 +235,7 @@ def _make_heights(T: Any, team: Team) -> Kernel:
         place.leave(levels, row, parts, part, total, upper, 0.0, 0.0, 0.0)
 
     arguments = (pointer_to(T), *_shape, *_per_row, _numbers, _numbers)
-    return Kernel(smoothed, arguments, team.threads)
+    return Kernel(smoothed, arguments, team.threads, MANY)
 
 
 @made_once
@@ -265,7 +265,7 @@ def _make_potential(T: Any, team: Team, enough: float) -> Kernel:
             phi[row] = up.potential(total, upper, code, k, record[ABOVE], tau, c, d, log_p)
 
     arguments = (int64, *_per_row, *_per_row, *(_numbers,) * 5)
-    return Kernel(potential, arguments, team.threads)
+    return Kernel(potential, arguments, team.threads, MANY)
 
 
 class _Quadrature(NamedTuple):

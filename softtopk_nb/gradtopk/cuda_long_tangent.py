@@ -10,7 +10,7 @@ from numba import float64, int32, int64
 from .._cuda import cuda
 from .._cuda_parts import SUMS, make_place, parts_of
 from .._device import Argument, Buffer, Rows
-from .._launch import Kernel, pointer_to
+from .._launch import MANY, Kernel, pointer_to
 from .._rows import MIXED, UNDEFINED
 from .._team import ROOM, Team, argument, made_once, tools
 from .._threshold.solver import C, D, inverse_temperature_of
@@ -58,7 +58,7 @@ def _make_weigh(T: Any, team: Team) -> Kernel:
             leave(partial, flows, row, parts, part)
 
     real = pointer_to(T)
-    return Kernel(weigh, (real, *_row, real, *_per_row, _numbers), team.threads)
+    return Kernel(weigh, (real, *_row, real, *_per_row, _numbers), team.threads, MANY)
 
 
 @made_once
@@ -107,7 +107,7 @@ def _make_spread(T: Any, team: Team, pulls: bool) -> Kernel:
 
     real = pointer_to(T)
     arguments = (real, *_row, real, *_per_row, _numbers, real, _numbers)
-    return Kernel(spread, arguments, team.threads)
+    return Kernel(spread, arguments, team.threads, MANY)
 
 
 @made_once
@@ -123,7 +123,7 @@ def _make_pair(T: Any, team: Team) -> Kernel:
         if t.rank() == 0:
             gtau[row] = -total if code <= MIXED else np.nan if code == UNDEFINED else 0.0
 
-    return Kernel(pair, (int64, _numbers, _numbers, _numbers), team.threads)
+    return Kernel(pair, (int64, _numbers, _numbers, _numbers), team.threads, MANY)
 
 
 def push(

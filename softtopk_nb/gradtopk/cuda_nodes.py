@@ -7,17 +7,16 @@ and its size has no limit.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from .._cuda import cuda, device
-from .._launch import STREAMING, choose
-from .._team import FULL, Team, made_once
+from .._launch import choose, streaming
+from .._team import FULL, Team, entries_held, made_once
 from .contour import DEGREE, NODES, rarer
 
-__all__ = ["TWO", "choose_whole", "fold", "held_entries", "lane", "over_core", "polynomials"]
-__all__ += ["warp_sum"]
+__all__ = ["TWO", "choose_whole", "fold", "lane", "over_core", "polynomials", "warp_sum"]
 
 TWO = 2 * DEGREE  # coefficients of two polynomials
 HELD = 16  # most entries of 4 bytes that leave room in the registers for the sums
@@ -31,7 +30,7 @@ def choose_whole(n: int, T: Any, most: int = 512) -> Team:
         return Team(NODES, 16 // size)
     # With 512 threads, what float64 rows held would be in the way of their sums.
     if team.lanes > most or team.held > held or team.lanes * size > 2048:
-        return STREAMING._replace(lanes=most)
+        return streaming(T)
     return team
 
 
@@ -88,35 +87,6 @@ def fold(count: int) -> Any:
     return sums
 
 
-class Held(NamedTuple):
-    """What a thread does with a few of the entries that it holds: those whose bit is set."""
-
-    #: pick(bits, regs) -> the entry of the lowest bit
-    pick: Any
-    #: put(bits, regs, value): overwrite it
-    put: Any
-
-
-@made_once
-def held_entries(held: int) -> Held:
-    """By comparing with every place: an index that is not constant would take regs to memory."""
-
-    @device
-    def pick(bits, regs):
-        lowest, value = bits & -bits, regs[0]
-        for j in range(1, held):
-            value = regs[j] if lowest == 1 << j else value
-        return value
-
-    @device
-    def put(bits, regs, value):
-        lowest = bits & -bits
-        for j in range(held):
-            regs[j] = value if lowest == 1 << j else regs[j]
-
-    return Held(pick, put)
-
-
 @made_once
 def over_core(T: Any, held: int, visit: Any, moving: bool) -> Any:
     """The function that takes the core's entries of a warp to all of its lanes.
@@ -124,7 +94,7 @@ def over_core(T: Any, held: int, visit: Any, moving: bool) -> Any:
     Each lane does (a, b) = visit(r, move, g, sine, a, b) for each entry: r is negative where
     pi >= 1/2, `move` what the entry moves by if it is `moving`.
     """
-    pick, zero = held_entries(held).pick, T(0)
+    at, zero = entries_held(held).at, T(0)
 
     @device
     def go(bits, regs, moves, c, inv, d, g, sine, a, b):
@@ -132,10 +102,11 @@ def over_core(T: Any, held: int, visit: Any, moving: bool) -> Any:
             left = cuda.ballot_sync(FULL, bits != 0) & FULL
             if left == 0:
                 break
-            t = (pick(bits, regs) - c) * inv - d
+            place = cuda.ffs(bits) - 1
+            t = (at(regs, place) - c) * inv - d
             r = rarer(t)
             signed = -r if t >= zero else r
-            move = pick(bits, moves) if moving else zero
+            move = at(moves, place) if moving else zero
             bits &= bits - 1
             while left != 0:
                 owner = cuda.ffs(left) - 1

@@ -8,13 +8,13 @@ import numpy as np
 from numba import float64, int32, int64
 
 from .._cuda import cuda, device
-from .._launch import Kernel, pointer_to
+from .._launch import MANY, Kernel, pointer_to
 from .._rows import MIXED, UNDEFINED
-from .._team import FULL, ROOM, Team, argument, made_once, tools
+from .._team import FULL, ROOM, Team, argument, entries_held, made_once, tools
 from .._threshold.solver import C, D, inverse_temperature_of
 from . import tangent
 from .contour import DEGREE, IM, NODES, RE, SINE, SQUARE, node, rarer
-from .cuda_nodes import TWO, fold, held_entries, lane, over_core, polynomials, warp_sum
+from .cuda_nodes import TWO, fold, lane, over_core, polynomials, warp_sum
 from .rows import CODE, CUT, SIZE, SOLUTION, USED, WEIGHTS
 from .tangent import AT_NODES, EVEN, FLOWS, LANES, ODD, node_flow, slopes
 
@@ -77,7 +77,7 @@ def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
     t = tools(T, team)
     held, warps, streams = team.held, team.lanes // 32, team.streams
     flushes = streams and np.dtype(T).itemsize == 4
-    entries, total_of = held_entries(held), fold(AT_NODES)
+    entries, total_of = entries_held(held), fold(AT_NODES)
     attract_core = over_core(T, held, attract, True)
     zero, one, infinity = T(0), T(1), T(np.inf)
 
@@ -173,10 +173,11 @@ def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
                 bits |= 1 << j if s > limit else 0
                 moves[j] = moves[j] if s > limit else moved
             while bits != 0:
-                u = (entries.pick(bits, regs) - c) * inv - d
-                move = float64(entries.pick(bits, moves))
+                place = cuda.ffs(bits) - 1
+                u = (entries.at(regs, place) - c) * inv - d
+                move = float64(entries.at(moves, place))
                 moved = core_tangent(float64(rarer(u)), u >= zero, move, memory.table, used)
-                entries.put(bits, moves, T(inv * moved))
+                entries.put(moves, place, T(inv * moved))
                 bits &= bits - 1
             if pulls:
                 paired = zero
@@ -256,4 +257,4 @@ def make_push(T: Any, team: Team, pulls: bool) -> Kernel:
     numbers, real = pointer_to(np.float64), pointer_to(T)
     per_row = (numbers, float64, int32)
     arguments = (real, int64, int64, int32, *per_row, numbers, real, *per_row, real, numbers)
-    return Kernel(push, arguments, team.threads)
+    return Kernel(push, arguments, team.threads, MANY)

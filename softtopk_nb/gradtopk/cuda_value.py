@@ -11,7 +11,7 @@ import numpy as np
 from numba import float64, int32, int64
 
 from .._cuda import cuda, device
-from .._launch import Kernel, pointer_to
+from .._launch import MANY, Kernel, pointer_to
 from .._rows import ALL, MIXED, UNDEFINED
 from .._team import Team, argument, made_once, tools
 from .._threshold.cuda import ABOVE
@@ -99,7 +99,7 @@ def make_solve(T: Any, team: Team, enough: float, writes: bool, keeps: bool) -> 
             if keeps and t.rank() < NODES:
                 keep(re, im, log_p, c, d, cut, memory.notes, solution, base)
             if writes:
-                do.marginals(x, start, n, wide, c, inv, d, cut, regs, memory, out)
+                do.marginals(x, start, n, wide, inv, regs, memory, out)
         if not writes:
             tilt, over = float64(c), float64(d)
             total, upper = up.sums(x, start, n, code, tau, tilt, over, memory.room)
@@ -110,4 +110,4 @@ def make_solve(T: Any, team: Team, enough: float, writes: bool, keeps: bool) -> 
     numbers, real = pointer_to(np.float64), pointer_to(T)
     per_row = (numbers, float64, int32)
     arguments = (real, int64, int64, int32, *per_row, *per_row, real, numbers, numbers)
-    return Kernel(solve, arguments, team.threads)
+    return Kernel(solve, arguments, team.threads, MANY)

@@ -16,6 +16,7 @@ from .._device import Argument, Buffer, Rows
 from .._launch import Kernel, pointer_to
 from .._rows import MIXED, UNDEFINED
 from .._team import ROOM, Team, argument, made_once, tools
+from .._threshold.cuda import registers_for
 from .._threshold.rows import CODE, SOLUTION
 from .._threshold.solver import C, D, inverse_temperature_of
 from .cuda_rows import derivatives, heights
@@ -47,7 +48,7 @@ def _make_moments(T: Any, team: Team, curve: Any) -> Kernel:
 
     real = pointer_to(T)
     arguments = (real, *_shape, *_per_row, _numbers, real, _numbers)
-    return Kernel(moments, arguments, team.threads)
+    return Kernel(moments, arguments, team.threads, registers_for(curve))
 
 
 @made_once
@@ -78,7 +79,7 @@ def _make_push(T: Any, team: Team, curve: Any) -> Kernel:
 
     real = pointer_to(T)
     arguments = (real, *_shape, *_per_row, _numbers, real, _numbers, *_per_row, *_per_row, real)
-    return Kernel(push, arguments, team.threads)
+    return Kernel(push, arguments, team.threads, registers_for(curve))
 
 
 @made_once
@@ -111,7 +112,7 @@ def _make_pull(T: Any, team: Team, curve: Any) -> Kernel:
 
     real = pointer_to(T)
     arguments = (real, *_shape, *_per_row, _numbers, real, _numbers, real, _numbers, _numbers)
-    return Kernel(pull, arguments, team.threads)
+    return Kernel(pull, arguments, team.threads, registers_for(curve))
 
 
 @made_once
@@ -130,7 +131,7 @@ def _make_heights(T: Any, team: Team, curve: Any) -> Kernel:
         place.leave(sums, row, parts, part, total, upper, above, 0.0, 0.0)
 
     arguments = (pointer_to(T), *_shape, *_per_row, _numbers, _numbers)
-    return Kernel(smoothed, arguments, team.threads)
+    return Kernel(smoothed, arguments, team.threads, registers_for(curve))
 
 
 @made_once
@@ -147,7 +148,7 @@ def _make_potential(T: Any, team: Team, curve: Any) -> Kernel:
             out[row] = do.potential(total, upper, above, k, tau, solution, row * SOLUTION)
 
     arguments = (int64, *_per_row, *_per_row, _numbers, _numbers, _numbers)
-    return Kernel(potential, arguments, team.threads)
+    return Kernel(potential, arguments, team.threads, registers_for(curve))
 
 
 def push(

@@ -11,7 +11,7 @@ from .._cuda import cuda, device
 from .._launch import Kernel, pointer_to
 from .._rows import ALL, MIXED, UNDEFINED
 from .._team import ROOM, Team, argument, made_once, tools
-from .._threshold.cuda import on_device
+from .._threshold.cuda import entries_for, on_device, registers_for
 from .._threshold.curves import UserCurve, excess
 from .._threshold.rows import CODE, SOLUTION
 from .._threshold.solver import REST, C, D, inverse_temperature_of
@@ -47,7 +47,7 @@ class Derivatives(NamedTuple):
 def derivatives(T: Any, team: Team, curve: Any) -> Derivatives:
     """`rows.moments` and `rows.spread`; entries that are not finite do not move."""
     t = tools(T, team)
-    held, curve = team.held, on_device(curve, T)
+    held, entries, curve = team.held, entries_for(curve, team.held), on_device(curve, T)
     zero, infinity = T(0), T(np.inf)
 
     @device
@@ -58,12 +58,13 @@ def derivatives(T: Any, team: Team, curve: Any) -> Derivatives:
             t.load(x, start, n, wide, piece, -infinity, regs)
             t.load(v, start, n, wide, piece, zero, more)
             for j in range(held):
-                if abs(regs[j]) < infinity:
-                    w, wti = weights(curve, (regs[j] - c) * inv - d)
+                entry, move = entries.at(regs, j), entries.at(more, j)
+                if abs(entry) < infinity:
+                    w, wti = weights(curve, (entry - c) * inv - d)
                     w0 += T(w)
-                    wv += T(w) * more[j]
+                    wv += T(w) * move
                     wt += T(wti)
-                    wvt += T(wti) * more[j]
+                    wvt += T(wti) * move
             if team.streams:
                 # Not more than a few entries in a row of float32 additions.
                 t0 += w0
@@ -82,11 +83,11 @@ def derivatives(T: Any, team: Team, curve: Any) -> Derivatives:
                 t.load(x, start, n, wide, piece, -infinity, regs)
                 t.load(v, start, n, wide, piece, zero, more)
             for j in range(held):
-                if abs(regs[j]) < infinity:
-                    u = (regs[j] - c) * inv - d
-                    more[j] = T(tangent(curve, u, more[j], inv, mean, dtau))
-                else:
-                    more[j] = zero
+                entry, move = entries.at(regs, j), zero
+                if abs(entry) < infinity:
+                    u = (entry - c) * inv - d
+                    move = T(tangent(curve, u, entries.at(more, j), inv, mean, dtau))
+                entries.put(more, j, move)
             t.store(more, start, n, wide, piece, out)
 
     @device
@@ -134,7 +135,7 @@ def make_push(T: Any, team: Team, curve: Any) -> Kernel:
     per_row = (numbers, float64, int32)
     shape = (int64, int64, int32)
     arguments = (real, *shape, *per_row, numbers, real, *per_row, *per_row, real)
-    return Kernel(push, arguments, team.threads)
+    return Kernel(push, arguments, team.threads, registers_for(curve))
 
 
 @made_once
@@ -173,7 +174,7 @@ def make_pull(T: Any, team: Team, curve: Any) -> Kernel:
     numbers, real = pointer_to(np.float64), pointer_to(T)
     shape = (int64, int64, int32)
     arguments = (real, *shape, numbers, float64, int32, numbers, real, real, numbers, numbers)
-    return Kernel(pull, arguments, team.threads)
+    return Kernel(pull, arguments, team.threads, registers_for(curve))
 
 
 class Heights(NamedTuple):
@@ -190,7 +191,7 @@ class Heights(NamedTuple):
 def heights(T: Any, team: Team, curve: Any) -> Heights:
     """`rows.potential` in parts: Theorem thm-potential."""
     t = tools(T, team)
-    held, infinity = team.held, T(np.inf)
+    held, entries, infinity = team.held, entries_for(curve, team.held), T(np.inf)
     if isinstance(curve, UserCurve):
         integral = device(getattr(curve.integral, "py_func", curve.integral))
         curve = on_device(curve, np.float64)._replace(integral=integral)
@@ -205,7 +206,7 @@ def heights(T: Any, team: Team, curve: Any) -> Heights:
         for piece in range(t.pieces(n)):
             t.load(x, start, n, wide, piece, -infinity, regs)
             for j in range(held):
-                v = float64(regs[j])
+                v = float64(entries.at(regs, j))
                 above += 1.0 if v == np.inf else 0.0
                 if abs(v) < np.inf:
                     if code <= MIXED:
@@ -259,7 +260,7 @@ def make_potential(T: Any, team: Team, curve: Any) -> Kernel:
     numbers, real = pointer_to(np.float64), pointer_to(T)
     per_row = (numbers, float64, int32)
     arguments = (real, int64, int64, int32, *per_row, *per_row, numbers, numbers)
-    return Kernel(potential, arguments, team.threads)
+    return Kernel(potential, arguments, team.threads, registers_for(curve))
 
 
 THREADS = 128  # of a block, where each has a row of its own
