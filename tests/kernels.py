@@ -135,6 +135,10 @@ ITERATED: Any = {
     "in_float64": True,
     "teams": teams_of(lambda n, T: iterative.choose(n)),
 }
+ITERATED_MOVING: Any = {
+    **ITERATED,
+    "teams": teams_of(lambda n, T: iterative.choose(n, iterative.MOVERS)),
+}
 SORTED: Any = {"teams": teams_of(_launch.choose, longest=hardtopk.SORTED)}
 COUNTED: Any = {"teams": teams_of(_launch.choose, shortest=hardtopk.SORTED + 1)}
 NOISY: Any = {"teams": teams_of(noise.team_for)}
@@ -270,11 +274,11 @@ KERNELS = {
     "noise long, on finite entries": made(long_noise._make_perturb, True, **LONG),
     "draw long": made(long_noise._make_pick, writes=0, **LONG),
     "itertopk": made(iterated.make_solve, IterTopK._kind, **ITERATED),
-    "itertopk push": made(iterated.make_push, IterTopK._kind, **ITERATED),
-    "itertopk pull": made(iterated.make_pull, IterTopK._kind, **ITERATED),
+    "itertopk push": made(iterated.make_push, IterTopK._kind, **ITERATED_MOVING),
+    "itertopk pull": made(iterated.make_pull, IterTopK._kind, **ITERATED_MOVING),
     "wsoftmaxtopk": made(iterated.make_solve, WSoftmaxTopK._kind, **ITERATED),
-    "wsoftmaxtopk push": made(iterated.make_push, WSoftmaxTopK._kind, **ITERATED),
-    "wsoftmaxtopk pull": made(iterated.make_pull, WSoftmaxTopK._kind, **ITERATED),
+    "wsoftmaxtopk push": made(iterated.make_push, WSoftmaxTopK._kind, **ITERATED_MOVING),
+    "wsoftmaxtopk pull": made(iterated.make_pull, WSoftmaxTopK._kind, **ITERATED_MOVING),
     "sort, short": made(_sort.make_short, writes=0, teams=one_warp),
     "sort, chunks": without_team(_sort.make_chunks, None, _sort.CHUNK, False),
     "sort, merge": without_team(_sort.make_chunks, None, _sort.CHUNK, True),

@@ -27,7 +27,7 @@ def team(monkeypatch):
     from softtopk_nb.iterative import cuda as room
 
     def force(lanes):
-        monkeypatch.setattr(room, "choose", lambda n: Team(lanes, 2))
+        monkeypatch.setattr(room, "choose", lambda n, most: Team(lanes, 2))
 
     return force
 

@@ -20,13 +20,15 @@ MEMORY = 2**28  # bytes for the vectors of all teams, unless one team needs more
 # threads to wait for in each of a step's sums.
 _TEAMS = ((512, Team(32, 2)), (4096, Team(128, 2)))
 
+MOVERS = 256  # threads of a block: more do not leave each the registers that a derivative takes
 
-def choose(n: int) -> Team:
-    """The team for rows of n entries."""
-    for most, team in _TEAMS:
-        if n <= most:
+
+def choose(n: int, most: int = 512) -> Team:
+    """The team for rows of n entries: `most` threads at most."""
+    for longest, team in _TEAMS:
+        if n <= longest:
             return team
-    return Team(512, 2)
+    return Team(most, 2)
 
 
 class _Launch(NamedTuple):
@@ -38,8 +40,8 @@ class _Launch(NamedTuple):
     work: Buffer
 
 
-def _plan(rows: Rows, vectors: int) -> _Launch:
-    team = choose(rows.n)
+def _plan(rows: Rows, vectors: int, most: int = 512) -> _Launch:
+    team = choose(rows.n, most)
     block_bytes = 8 * vectors * max(1, rows.n) * team.rows
     blocks = min(team.blocks(rows.rows), MOST_BLOCKS, max(1, MEMORY // block_bytes))
     teams = blocks * team.rows
@@ -66,7 +68,7 @@ def push(
     rows: Rows, kind: Any, state: Any, dx: Buffer, dk: Argument, dtau: Argument, dp: Buffer
 ) -> None:
     """Write the derivative along a direction."""
-    team, blocks, teams, work = _plan(rows, PUSH)
+    team, blocks, teams, work = _plan(rows, PUSH, MOVERS)
     kernel = make_push(rows.dtype, team, kind)
     kernel(
         blocks,
@@ -85,7 +87,7 @@ def pull(
     """Write the gradients. A k that only the device knows may be as large as n."""
     most = rows.n if rows.k.per_row else int(rows.k.value)
     stride = math.ceil(math.sqrt(most))
-    team, blocks, teams, work = _plan(rows, PULL + 2 * stride)
+    team, blocks, teams, work = _plan(rows, PULL + 2 * stride, MOVERS)
     kernel = make_pull(rows.dtype, team, kind)
     kernel(
         blocks,

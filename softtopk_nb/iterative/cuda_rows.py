@@ -13,7 +13,7 @@ import numpy as np
 from numba import float64, int32, int64
 
 from .._cuda import cuda, device
-from .._launch import Kernel, pointer_to
+from .._launch import MANY, Kernel, pointer_to
 from .._rows import UNDEFINED
 from .._team import ROOM, Team, argument, made_once, tools
 from . import entry
@@ -166,7 +166,7 @@ def make_push(T: Any, team: Team, kind: Any) -> Kernel:
 
     real = pointer_to(T)
     problem = (real, int64, int64, int64, *_PER_ROW, *_PER_ROW)
-    return Kernel(push, (*problem, real, *_PER_ROW, _NUMBERS, real), team.threads)
+    return Kernel(push, (*problem, real, *_PER_ROW, _NUMBERS, real), team.threads, MANY)
 
 
 @made_once
@@ -293,4 +293,4 @@ def make_pull(T: Any, team: Team, kind: Any) -> Kernel:
 
     real = pointer_to(T)
     problem = (real, int64, int64, int64, *_PER_ROW, *_PER_ROW)
-    return Kernel(pull, (*problem, real, int64, _NUMBERS, real, _NUMBERS), team.threads)
+    return Kernel(pull, (*problem, real, int64, _NUMBERS, real, _NUMBERS), team.threads, MANY)
