@@ -31,6 +31,8 @@ from softtopk_nb.hardtopk import cuda as hardtopk
 from softtopk_nb.hardtopk import cuda_long as long_hardtopk
 from softtopk_nb.iterative import IterTopK, WSoftmaxTopK
 from softtopk_nb.iterative import cuda as iterative
+from softtopk_nb.iterative import cuda_long as long_iterated
+from softtopk_nb.iterative import cuda_long_start as iterated_start
 from softtopk_nb.iterative import cuda_rows as iterated
 from softtopk_nb.softmax import cuda_long as long_softmax
 from softtopk_nb.softmax import cuda_long_noise as long_noise
@@ -139,6 +141,11 @@ ITERATED_MOVING: Any = {
     **ITERATED,
     "teams": teams_of(lambda n, T: iterative.choose(n, iterative.MOVERS)),
 }
+ITERATED_MOVING: Any = {
+    **ITERATED,
+    "teams": teams_of(lambda n, T: iterative.choose(n, iterative.MOVERS)),
+}
+LONG_ITERATED: Any = {**ITERATED, **LONG}
 SORTED: Any = {"teams": teams_of(_launch.choose, longest=hardtopk.SORTED)}
 COUNTED: Any = {"teams": teams_of(_launch.choose, shortest=hardtopk.SORTED + 1)}
 NOISY: Any = {"teams": teams_of(noise.team_for)}
@@ -279,6 +286,18 @@ KERNELS = {
     "wsoftmaxtopk": made(iterated.make_solve, WSoftmaxTopK._kind, **ITERATED),
     "wsoftmaxtopk push": made(iterated.make_push, WSoftmaxTopK._kind, **ITERATED_MOVING),
     "wsoftmaxtopk pull": made(iterated.make_pull, WSoftmaxTopK._kind, **ITERATED_MOVING),
+    **{
+        f"{name} long, {part}": made(factory, kind, **LONG_ITERATED)
+        for name, kind in (("itertopk", IterTopK._kind), ("wsoftmaxtopk", WSoftmaxTopK._kind))
+        for part, factory in {
+            "survey": iterated_start.make_survey,
+            "open": iterated_start.make_open,
+            "start": iterated_start.make_start,
+            "look": long_iterated.make_look,
+            "weigh": long_iterated.make_weigh,
+            "fill": long_iterated.make_fill,
+        }.items()
+    },
     "sort, short": made(_sort.make_short, writes=0, teams=one_warp),
     "sort, chunks": without_team(_sort.make_chunks, None, _sort.CHUNK, False),
     "sort, merge": without_team(_sort.make_chunks, None, _sort.CHUNK, True),

@@ -32,6 +32,26 @@ def team(monkeypatch):
     return force
 
 
+@pytest.fixture
+def in_parts(monkeypatch):
+    """Cut every row into parts of 128 entries, or into at most `most`; none has a single block."""
+    from softtopk_nb import _cuda_parts
+    from softtopk_nb._team import Team
+    from softtopk_nb.iterative import cuda as room
+
+    def one_block(*arguments):
+        raise AssertionError("a long row has one block")
+
+    def use(most=1024):
+        for name, value in {"LONG": 1, "PIECES": 1, "MOST": most}.items():
+            monkeypatch.setattr(_cuda_parts, name, value)
+        monkeypatch.setattr(_cuda_parts, "choose", lambda n, T: Team(64, 2, streams=True))
+        for name in ("make_solve",):
+            monkeypatch.setattr(room, name, one_block)
+
+    return use
+
+
 def close(got, expected, dtype, spread=0.0, factor=1.0):
     """Compare with the CPU, to rounding; `spread` of the rows in temperatures."""
     expected = np.asarray(expected, np.float64)
@@ -193,3 +213,105 @@ def test_more_rows_than_teams(name, limit, rng, monkeypatch):
     monkeypatch.setattr(room, limit, 1)
     for one, all_of_them in zip(each, results(slice(None)), strict=True):
         np.testing.assert_array_equal(one, all_of_them)
+
+
+@both
+@both_dtypes
+@pytest.mark.parametrize("k", [0, 1, 5])
+def test_rows_in_parts(name, dtype, k, rng, in_parts):
+    """With a part of one entry; the pullback's segments are not all of one length."""
+    in_parts()
+    x = rng.normal(size=(3, 257)).astype(dtype)
+    x[1, ::3] = -np.inf
+    check(name, x, k, np.array([0.5, 1.0, 2.0]), rng)
+    check(name, x[:1], k, 0.7, rng)
+
+
+@both
+@both_dtypes
+def test_infinities_and_nan_in_parts(name, dtype, rng, in_parts):
+    """What counts as one row is spread over its parts; +inf entries leave a row fewer steps."""
+    in_parts(most=2)
+    n = 300
+    x = rng.normal(size=(8, n)).astype(dtype)
+    x[0, 7], x[0, 290], x[0, ::2] = np.inf, -np.inf, -np.inf
+    x[1, 7], x[1, 290] = np.inf, np.inf
+    x[2, [3, 130, 131, 260]] = np.inf  # all of k
+    x[3, ::40] = np.inf  # more than k
+    x[4, 299] = np.nan
+    x[5, 3:] = -np.inf  # fewer than k
+    x[6] = -np.inf
+    x[6, [1, 140, 260, 299]] = 1.0, 1.0, 0.5, 2.0  # as many as k
+    x[7, [0, 150, 260]] = np.inf
+    p, dp, gx = check(name, x, 4, np.linspace(0.5, 1.0, 8), rng)
+    assert np.isnan(p).all(axis=1).tolist() == [i in (4, 5) for i in range(8)]
+    assert (dp[2:4] == 0).all()
+    assert (gx[2:4] == 0).all()
+    np.testing.assert_array_equal(p[3], np.where(np.arange(n) % 40, 0, 0.5).astype(dtype))
+
+
+@both
+def test_ties_and_leaders_in_parts(name, rng, in_parts):
+    """Leaders of a row in different parts: before, at and after the step at which they settle."""
+    in_parts()
+    far = 1e4 if name == "wsoftmaxtopk" else 60.0
+    x = rng.normal(size=(4, 300))
+    x[0, [5, 140, 290]] = 50.0
+    x[1, [5, 140, 290]] = far, far, np.inf
+    x[2, [0, 127, 128, 256]] = -5.0  # equal minima
+    x[3] = 0.0
+    for k in (3, 4, 6):
+        p, dp, _ = check(name, x, k, 1.0, rng)
+        finite = np.isfinite(x)
+        np.testing.assert_allclose(p.sum(axis=1), k, rtol=0, atol=1e-11)
+        assert (np.abs(dp[finite.all(axis=1)]).max(axis=1) > 1e-3).all()
+
+
+@both
+def test_what_the_host_cannot_see_in_parts(name, rng, in_parts):
+    in_parts()
+    x, tau = rng.normal(size=(3, 200)), np.array([1.0, -1.0, 0.5])
+    op, kw = OPERATORS[name], {"temperature": cuda.to_device(tau)}
+    p, dp = op.jvp(cuda.to_device(x), 3, cuda.to_device(x), **kw)
+    gradients = op.vjp(cuda.to_device(x), 3, **kw)[1](cuda.to_device(x))
+    for values in (p, dp, gradients.x):
+        rows = values.copy_to_host()
+        assert np.isnan(rows[1]).all()
+        assert np.isfinite(rows[[0, 2]]).all()
+    assert np.isnan(gradients.temperature.copy_to_host()).tolist() == [False, True, False]
+
+
+@both
+def test_rows_in_parts_do_not_know_of_each_other(name, rng, in_parts, monkeypatch):
+    """A row has the same bits alone, in a batch, and in one that memory does not hold at once."""
+    from softtopk_nb.iterative import cuda as room
+
+    in_parts()
+    x, v = rng.normal(size=(2, 3, 200))
+    x[1, 3], x[2, 7] = np.inf, np.nan
+    tau, op = cuda.to_device(np.array([0.5, 1.0, 2.0])), OPERATORS[name]
+
+    def results(those):
+        kw = {"temperature": tau[those]}
+        there, along = cuda.to_device(x[those]), cuda.to_device(v[those])
+        gradients = op.vjp(there, 3, **kw)[1](along)
+        all_of_them = (*op.jvp(there, 3, along, **kw), gradients.x, gradients.temperature)
+        return [a.copy_to_host() for a in all_of_them]
+
+    each = [results(slice(i, i + 1)) for i in range(3)]
+    at_once = results(slice(None))
+    monkeypatch.setattr(room, "MEMORY", 1)
+    for alone, together, in_turn in zip(
+        zip(*each, strict=True), at_once, results(slice(None)), strict=True
+    ):
+        np.testing.assert_array_equal(np.concatenate(alone), together)
+        np.testing.assert_array_equal(together, in_turn)
+
+
+@both
+def test_steps_that_only_the_device_knows_are_taken_by_one_block(name, rng, monkeypatch):
+    from softtopk_nb import _cuda_parts
+
+    monkeypatch.setattr(_cuda_parts, "LONG", 1)
+    x = rng.normal(size=(3, 40))
+    check(name, x, np.array([1, 2, 5]), 1.0, rng)

@@ -9,16 +9,19 @@ import numpy as np
 
 from .._device import Argument, Buffer, Rows
 from .._team import Team
+from . import cuda_long
 from .cuda_rows import PULL, PUSH, VALUE, make_pull, make_push, make_solve
 
 __all__ = ["linearize", "pull", "push", "value"]
 
 MOST_BLOCKS = 1024  # what fills the largest device
-MEMORY = 2**28  # bytes for the vectors of all teams, unless one team needs more
+MEMORY = 2**28  # bytes for the vectors of all rows at work, unless one team needs more
 
 # The first team takes the row. Nothing is held in registers between steps; a larger team has more
 # threads to wait for in each of a step's sums.
 _TEAMS = ((512, Team(32, 2)), (4096, Team(128, 2)))
+MOST = 512  # threads of a block
+MOVERS = 256  # more do not leave each thread the registers that a derivative takes
 
 MOVERS = 256  # threads of a block: more do not leave each the registers that a derivative takes
 
@@ -54,6 +57,9 @@ def _problem(rows: Rows, teams: int) -> tuple[Any, ...]:
 
 def value(rows: Rows, kind: Any, out: Buffer) -> None:
     """Write p."""
+    if cuda_long.is_long(rows):
+        cuda_long.value(rows, kind, out, MEMORY)
+        return
     team, blocks, teams, work = _plan(rows, VALUE)
     kernel = make_solve(rows.dtype, team, kind)
     kernel(blocks, rows.stream, *_problem(rows, teams), work.pointer, out.pointer)
