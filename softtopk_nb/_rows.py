@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._compile import scalar
-from ._scalars import to_ordinal
+from ._scalars import to_ordinal, wide_vectors
 
 __all__ = [
     "ALL",
@@ -42,6 +42,7 @@ UNDEFINED = 5  # a NaN, or fewer entries than k
 @scalar
 def survey(x):
     """Ordinals of the smallest and the largest entry, 0 for an empty row; NaNs lie outermost."""
+    wide_vectors()
     lo = hi = to_ordinal(x[0] if x.shape[0] > 0 else x.dtype.type(0))
     for i in range(x.shape[0]):
         o = to_ordinal(x[i])

@@ -11,7 +11,7 @@ import pytest
 import softtopk_nb as stk
 from softtopk_nb import _parts, _schedule
 from softtopk_nb._threshold.curves import CURVES
-from softtopk_nb._threshold.rows import METHODS, SOLUTION, solve
+from softtopk_nb._threshold.rows import METHODS, OPEN, SOLUTION, solve
 from softtopk_nb.thretopk import rows
 
 N = _parts.LONG + 4321
@@ -41,7 +41,7 @@ def test_value_threshold_and_potential(row, curve, dtype):
     p, one, solution = (
         stk.thretopk(x, k, curve=curve),
         np.empty((1, N), dtype),
-        np.empty((1, SOLUTION)),
+        np.full((1, SOLUTION), OPEN),
     )
     args = np.array([k]), np.array([1.0]), CURVES[curve]
     in_one_piece(solve, x, *args, METHODS["newton"], one, solution)

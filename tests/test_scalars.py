@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from softtopk_nb._scalars import exp_neg, from_ordinal, to_ordinal
+from softtopk_nb._scalars import circular, exp_neg, from_ordinal, to_ordinal
 
 
 @njit
@@ -51,6 +51,40 @@ def test_exp_neg_is_within_two_units(dtype, lowest, rng):
         exact = [mpmath.exp(mpmath.mpf(float(v))) for v in t]
         error = max(abs(mpmath.mpf(float(g)) / e - 1) for g, e in zip(got, exact, strict=True))
     assert error <= np.finfo(dtype).eps
+
+
+@njit
+def circle(t, cosine, sine):
+    for i in range(t.shape[0]):
+        cosine[i], sine[i] = circular(t[i])
+
+
+def test_circular_is_within_two_to_the_minus_52(rng):
+    """Also a float away from a multiple of pi/2, where all of its digits are at stake."""
+    crossings = np.arange(-50, 51) * math.pi / 2
+    t = np.concatenate(
+        [
+            rng.uniform(-7, 7, 4000),
+            rng.uniform(-1e6, 1e6, 2000),
+            crossings,
+            np.nextafter(crossings, np.inf),
+            10.0 ** np.linspace(-300, 0, 100),
+            [0.0, 1e6, -1e6],
+        ]
+    )
+    assert len(np.unique(t)) > 6000
+    cosine, sine = np.empty_like(t), np.empty_like(t)
+    circle(t, cosine, sine)
+    with mpmath.workdps(40):
+        exact = [(mpmath.cos(mpmath.mpf(v)), mpmath.sin(mpmath.mpf(v))) for v in t]
+        off = [
+            max(abs(c - mpmath.mpf(a)), abs(s - mpmath.mpf(b)))
+            for a, b, (c, s) in zip(cosine, sine, exact, strict=True)
+        ]
+    assert max(off) <= 2.0**-52
+    small = abs(t) < 1e-9
+    np.testing.assert_allclose(sine[small], t[small], rtol=1e-15)
+    assert circular(1.0) == (math.cos(1.0), math.sin(1.0))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

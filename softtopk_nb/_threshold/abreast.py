@@ -8,15 +8,11 @@ soon, are left open, for `rows.solve`. What becomes of a row depends on that row
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba.extending import intrinsic
 
 from .._compile import kernel, row, scalar
 from .._rows import FINITE, survey
-from .._scalars import borrowed, from_ordinal, shortened, to_ordinal, wide_vectors
+from .._scalars import borrowed, from_ordinal, layout_known, shortened, to_ordinal, wide_vectors
 from .rows import CODE, LARGEST_SAMPLE, OPEN, ROUGH, SAMPLED, TAKEN, WEIGHT
 from .solver import (
     REST,
@@ -54,23 +50,14 @@ GROUP = 1 << 12  # entries of a group, about: from pass to pass they stay in the
 MOST_PASSES = 16.0  # ordinary rows take 2 to 4
 
 
-@intrinsic
-def _layout_known(typingctx: Any, table: Any) -> Any:
-    """The table, its shape known to the compiler, which then sees that fields do not overlap."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, value=args[0])
-        array.shape = ir.Constant(array.shape.type, [FIELDS, LANES])
-        return array._getvalue()
-
-    return table(table), codegen
+_known = layout_known(FIELDS, LANES)
 
 
 @scalar
 def begin(table, columns, curve, one):
     """Set each threshold to where its search begins."""
     wide_vectors()
-    table = _layout_known(borrowed(table))
+    table = _known(borrowed(table))
     for r in range(columns):
         mean, variance, n, k = table[MEAN, r], table[VARIANCE, r], table[COUNT, r], table[LEFT, r]
         guess = quantile_of_law(curve, mean, variance, n, k)
@@ -95,7 +82,7 @@ def inside(at, residual, step, lo, lo_r, hi, hi_r, spread):
 def advance(table, columns, curve, one, enough):
     """Take the sums of each row's pass: move its threshold, or say that it is found or lost."""
     wide_vectors()
-    table = _layout_known(borrowed(table))
+    table = _known(borrowed(table))
     for r in range(columns):
         c, d, rest = table[C, r], table[D, r], table[REST, r]
         k, passes, status = table[LEFT, r], table[PASSES, r] + 1.0, table[STATUS, r]

@@ -15,7 +15,8 @@ import numpy as np
 from .._compile import kernel
 from .contour import (
     BLOCK,
-    NODES,
+    FIELDS,
+    ROOM,
     VARIANCE,
     cut_of,
     excess_of_mean,
@@ -71,8 +72,9 @@ def count_coins(t, sums, core):
 def log_chance(n, k, sums, core, found):
     """log P(k of the coins come up), from `count_coins`; -inf where that is 0 to rounding."""
     variance, far = sums[VARIANCE], abs(excess_of_mean(k, sums, core, found))
-    # Bernstein: below e^-L. Up to there twice NODES are enough for every variance.
+    # Bernstein: below e^-L. Up to there ROOM nodes are enough for every variance.
     if k < 0 or k > n or far * far > 2.0 * exponent(variance, 1.0) * (variance + far / 3.0):
         return -np.inf
-    _, _, log_p = quadrature(n, k, 1.0, sums, core, found, np.empty((4, 2 * NODES)))
+    nodes = np.empty((FIELDS, ROOM))
+    _, _, log_p = quadrature(n, k, 1.0, sums, core, found, nodes, ROOM)
     return log_p if log_p == log_p else -np.inf  # the log of 0 but for rounding

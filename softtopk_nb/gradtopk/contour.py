@@ -19,8 +19,8 @@ import math
 
 import numpy as np
 
-from .._compile import scalar, summing
-from .._scalars import circular, exp_neg, limits, quotient
+from .._compile import row, scalar, summing
+from .._scalars import borrowed, circular, exp_neg, layout_known, limits, quotient, wide_vectors
 
 __all__ = [
     "CORE",
@@ -32,27 +32,22 @@ __all__ = [
     "ORDER",
     "POWER",
     "RE",
+    "ROOM",
     "SINE",
     "SQUARE",
     "SUMS",
-    "add_node",
     "circle",
-    "coefficients",
-    "core_marginal",
     "cut_of",
-    "deep_tail",
     "excess_of_mean",
     "exponent",
     "gather",
-    "horner",
-    "marginals",
+    "in_lanes",
+    "known_nodes",
     "node",
     "node_count",
-    "node_terms",
     "node_weight",
     "quadrature",
     "rarer",
-    "tail_away",
 ]
 
 RATIO = 1 / 64  # of the geometric series in g s that polynomials cut off
@@ -61,7 +56,7 @@ ORDER_32 = 6  # for float32
 DEGREE = 8  # terms of the polynomials in s
 NODES = 32  # most nodes on the upper half of the circle (Theorem thm-grad-nodes)
 CORE = 8192  # most entries with g s > RATIO (Proposition prop-grad-core)
-LANES = 16  # nodes taken together, a divisor of NODES
+LANES = 16  # nodes in the lanes of a product over the core, a divisor of NODES
 DEEP = 0.98  # of the log of the smallest normal number: below it p is not r times a polynomial
 BLOCK = 1024  # entries summed in the row's own type before float64 takes over
 
@@ -72,6 +67,10 @@ SUMS = POWERS + 2 * ORDER
 # A table of nodes: |u|^2, sin theta, the normalised weight c, and a power of |u|^2 to work with.
 SQUARE, SINE, RE, IM, POWER = 0, 1, 2, 3, 4
 FIELDS = 5
+ROOM = 2 * NODES  # for so many nodes a table has room: the chance of any count takes up to these
+
+
+known_nodes = layout_known(FIELDS, ROOM)
 
 
 @scalar
@@ -104,6 +103,7 @@ def gather(x, c, inv, d, cut, work, sums, core):
 
     Returns the size of the core. `work`: four arrays of BLOCK numbers to work in.
     """
+    wide_vectors()
     T = x.dtype.type
     limit = T(cut)
     order = ORDER if limits(inv)[0] < 1e-10 else ORDER_32
@@ -131,11 +131,13 @@ def gather(x, c, inv, d, cut, work, sums, core):
         sums[VARIANCE] += variance
         if near > T(0):
             for i in range(count):
-                # Left out above, and not because r underflows.
-                out = low[i] == T(0) and high[i] == T(0) and abs(low_power[i]) > limit
-                if out and found < CORE:
-                    core[found] = low_power[i]
-                    found += 1
+                # Left out above, and not because r underflows. No branch: it could not be foreseen.
+                r = low_power[i]
+                out = (low[i] == T(0)) & (high[i] == T(0)) & (abs(r) > limit)
+                core[found if found < CORE else CORE - 1] = r
+                found += out
+        if near == T(count):
+            continue
         # The first powers make the mean, which is not spread thin: float64.
         first_low, first_high = 0.0, 0.0
         for i in range(count):
@@ -156,18 +158,26 @@ def gather(x, c, inv, d, cut, work, sums, core):
     return found
 
 
-@scalar
+@row
 def node(j, size):
     """|u|^2 and sin theta of the j-th of `size` nodes, from theta = 0 on."""
-    half = math.pi * j / size
-    return 4.0 * circular(half)[1] ** 2, circular(2.0 * half)[1]
+    cosine, sine = circular(math.pi * j / size)
+    return 4.0 * sine * sine, 2.0 * sine * cosine
+
+
+@scalar
+def in_lanes(used):
+    """The number of nodes, rounded up so that no lane is empty."""
+    return (used + 7) & -8
 
 
 @scalar
 def circle(size, used, nodes):
-    """Write the first `used` of `size` nodes."""
-    for j in range(used):
-        nodes[SQUARE, j], nodes[SINE, j] = node(j, size)
+    """Write the first `used` of `size` nodes, and maybe a few more."""
+    wide_vectors()
+    table = known_nodes(borrowed(nodes))
+    for j in range(in_lanes(used)):
+        table[SQUARE, j], table[SINE, j] = node(j, size)
 
 
 @scalar
@@ -196,7 +206,7 @@ def node_count(n, variance, excess, inv, most):
     return size, min(used, most)
 
 
-@scalar
+@row
 def node_weight(j, size, square, sine, order, turns, sums):
     """What the entries away from the core and w^-k multiply to at node j and its conjugate.
 
@@ -211,183 +221,56 @@ def node_weight(j, size, square, sine, order, turns, sums):
         log_modulus += power_r * (below + above) / (m + 1)
         angle += power_i * (below - above) / (m + 1)
         power_r, power_i = power_i * ui - power_r * ur, -(power_r * ui + power_i * ur)
-    scale = math.exp(log_modulus) * (1.0 if j == 0 else 2.0)
+    scale = exp_neg(log_modulus) * (1.0 if j == 0 else 2.0)
     cosine, sine = circular(angle)
     return scale * cosine, scale * sine
 
 
 @scalar
-def quadrature(n, k, inv, sums, core, found, nodes):
-    """Choose the nodes and write them; returns (of how many, how many, log P(N = k))."""
+def quadrature(n, k, inv, sums, core, found, nodes, most=NODES):
+    """Choose the nodes, at most `most`, and write them.
+
+    Returns (of how many, how many, log P(N = k)).
+    """
+    wide_vectors()
     excess = excess_of_mean(k, sums, core, found)
-    size, used = node_count(n, sums[VARIANCE], excess, inv, nodes.shape[1])
+    size, used = node_count(n, sums[VARIANCE], excess, inv, most)
     circle(size, used, nodes)
-    square, sine, re, im = nodes[SQUARE], nodes[SINE], nodes[RE], nodes[IM]
-    for j in range(nodes.shape[1]):
-        re[j], im[j] = 1.0, 0.0
+    table = known_nodes(borrowed(nodes))
+    for j in range(ROOM):
+        table[RE, j], table[IM, j] = 1.0, 0.0
         if j >= used:
-            square[j] = sine[j] = 0.0  # to fill the lanes: factors of 1
+            table[SQUARE, j] = table[SINE, j] = 0.0  # to fill the lanes: factors of 1
     for i in range(found, min(found + 3, CORE)):
         core[i] = 0.0  # likewise
-    for first in range(0, used, LANES):
-        g, y = square[first : first + LANES], sine[first : first + LANES]
-        pr, pi = re[first : first + LANES], im[first : first + LANES]
+    for group in range(ROOM // LANES):
+        if group * LANES >= used:
+            break
         for i in range(0, found, 4):
             # r u, or r times its conjugate above 1/2.
             y0, y1, y2, y3 = core[i], core[i + 1], core[i + 2], core[i + 3]
             x0, x1, x2, x3 = 0.5 * abs(y0), 0.5 * abs(y1), 0.5 * abs(y2), 0.5 * abs(y3)
-            for j in range(LANES):
-                ar, ai = 1.0 - x0 * g[j], y0 * y[j]
-                br, bi = 1.0 - x1 * g[j], y1 * y[j]
-                cr, ci = 1.0 - x2 * g[j], y2 * y[j]
-                dr, di = 1.0 - x3 * g[j], y3 * y[j]
+            for lane in range(LANES):
+                j = np.uint64(group * LANES + lane)  # an index that cannot be negative
+                g, y = table[SQUARE, j], table[SINE, j]
+                ar, ai = 1.0 - x0 * g, y0 * y
+                br, bi = 1.0 - x1 * g, y1 * y
+                cr, ci = 1.0 - x2 * g, y2 * y
+                dr, di = 1.0 - x3 * g, y3 * y
                 er, ei = ar * br - ai * bi, ar * bi + ai * br
                 fr, fi = cr * dr - ci * di, cr * di + ci * dr
                 er, ei = er * fr - ei * fi, er * fi + ei * fr
-                fr, fi = pr[j], pi[j]
-                pr[j], pi[j] = er * fr - ei * fi, er * fi + ei * fr
+                fr, fi = table[RE, j], table[IM, j]
+                table[RE, j], table[IM, j] = er * fr - ei * fi, er * fi + ei * fr
+    turns = sums[ABOVE] - k
+    for j in range(in_lanes(used)):
+        g, y, re, im = table[SQUARE, j], table[SINE, j], table[RE, j], table[IM, j]
+        cr, ci = node_weight(j, size, g, y, ORDER, turns, sums)
+        table[RE, j], table[IM, j] = re * cr - im * ci, re * ci + im * cr
     total = 0.0
     for j in range(used):
-        cr, ci = node_weight(j, size, square[j], sine[j], ORDER, sums[ABOVE] - k, sums)
-        re[j], im[j] = re[j] * cr - im[j] * ci, re[j] * ci + im[j] * cr
-        total += re[j]
+        total += table[RE, j]
     for j in range(used):
-        re[j] /= total
-        im[j] /= total
+        table[RE, j] /= total
+        table[IM, j] /= total
     return size, used, math.log(total / size)
-
-
-@scalar
-def node_terms(g, sine, re, im):
-    """Re(c w), Re c and Re(c / w)."""
-    even, odd = re * (1.0 - 0.5 * g), im * sine
-    return even - odd, re, even + odd
-
-
-@scalar
-def coefficients(nodes, used, coefficient, table):
-    """What `marginals` needs of the nodes.
-
-    `coefficient`, in the type of the row: polynomials in s, sums over the nodes of g^m times
-    Re(c w), Re c and Re(c / w). `table`: g and these three at each node, for the core. In float64:
-    the weights change sign, and errors of the sum over the row would add up.
-    """
-    for j in range(used):
-        table[0, j] = g = nodes[SQUARE, j]
-        terms = node_terms(g, nodes[SINE, j], nodes[RE, j], nodes[IM, j])
-        table[1, j], table[2, j], table[3, j] = terms
-        nodes[POWER, j] = 1.0
-    for m in range(DEGREE):
-        below, plain, above = 0.0, 0.0, 0.0
-        for j in range(used):
-            power = nodes[POWER, j]
-            below += power * table[1, j]
-            plain += power * table[2, j]
-            above += power * table[3, j]
-            nodes[POWER, j] = power * table[0, j]
-        coefficient[0, m], coefficient[1, m], coefficient[2, m] = below, plain, above
-
-
-@scalar
-def horner(c, s):
-    """The polynomial of DEGREE coefficients c at s."""
-    high = ((c[7] * s + c[6]) * s + c[5]) * s + c[4]
-    return (((high * s + c[3]) * s + c[2]) * s + c[1]) * s + c[0]
-
-
-@summing
-def tail_away(r, s, upper, a, b, z):
-    """p below 1/2, 1 - p above, of an entry away from the core; a, b, z: the polynomials."""
-    T = type(r)
-    below, above, middle = horner(a, s), horner(z, s), horner(b, s)
-    tail = r * ((T(1) - r) * (above if upper else below) + r * middle)
-    # Sums that are 0 or 1 but for rounding.
-    return T(0) if tail < T(0) else T(1) if tail > T(1) else tail
-
-
-@scalar
-def deep_tail(t, a0):
-    """p where r is about to underflow, and p = r a(0) can be larger."""
-    return type(t)(math.exp(np.float64(t)) * a0)
-
-
-@summing
-def add_node(over, under, r, edge, square, plain):
-    """Add a node to the fraction over/under of `core_tails`; edge: Re(c w), or Re(c/w) above."""
-    rest = 1.0 - r
-    share = 1.0 - square * (r * rest)
-    value = rest * edge + r * plain
-    return over * share + value * under, under * share
-
-
-@summing
-def core_tails(minor, crowd, table, used, over, under):
-    """Write over/under = p/r below 1/2, (1 - p)/r above (Theorem thm-grad-marginals).
-
-    `minor`: r of `crowd` entries, negative where pi >= 1/2. The fractions of the nodes are added
-    over a common denominator, a division for each entry and not for each node of it.
-    """
-    for i in range(crowd):
-        over[i], under[i] = 0.0, 1.0
-    for j in range(used):
-        square, below, plain, above = table[0, j], table[1, j], table[2, j], table[3, j]
-        for i in range(crowd):
-            edge = above if minor[i] < 0.0 else below
-            over[i], under[i] = add_node(over[i], under[i], abs(minor[i]), edge, square, plain)
-
-
-@summing
-def core_marginal(r, upper, over, under):
-    """p of an entry of the core, from `core_tails`."""
-    tail = r * (over / under)
-    tail = 0.0 if tail < 0.0 else 1.0 if tail > 1.0 else tail
-    return 1.0 - tail if upper else tail
-
-
-@summing
-def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
-    """Write p (Theorem thm-grad-marginals) with the table and polynomials of `coefficients`.
-
-    `work`: arrays of BLOCK numbers to work in, one of x's type, three of float64, one of integers.
-    """
-    T = x.dtype.type
-    signed, minor, over, under, at = work
-    floor = T(DEEP * math.log(limits(inv)[1]))
-    limit = T(cut)
-    a, b, z = coefficient[0], coefficient[1], coefficient[2]
-    a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
-    b0, b1, b2, b3, b4, b5, b6, b7 = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
-    z0, z1, z2, z3, z4, z5, z6, z7 = z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7]
-    for start in range(0, x.shape[0], BLOCK):
-        part, p = x[start : start + BLOCK], out[start : start + BLOCK]
-        near, deep = T(0), T(0)
-        for i in range(part.shape[0]):
-            t = (part[i] - c) * inv - d
-            r = rarer(t)
-            s = r * (T(1) - r)
-            upper = t >= T(0)
-            lower = a0, a1, a2, a3, a4, a5, a6, a7
-            middle = b0, b1, b2, b3, b4, b5, b6, b7
-            tail = tail_away(r, s, upper, lower, middle, (z0, z1, z2, z3, z4, z5, z6, z7))
-            p[i] = T(1) - tail if upper else tail
-            signed[i] = -r if upper else r
-            near += T(1) if s > limit else T(0)
-            deep += T(1) if t < floor else T(0)
-        if deep > T(0):
-            for i in range(part.shape[0]):
-                t = (part[i] - c) * inv - d
-                if t < floor:
-                    p[i] = deep_tail(t, a0)
-        if near == T(0):
-            continue
-        crowd = 0
-        for i in range(part.shape[0]):
-            r = abs(signed[i])
-            if r * (T(1) - r) > limit:
-                minor[crowd], at[crowd] = signed[i], i
-                crowd += 1
-        core_tails(minor, crowd, table, used, over, under)
-        for i in range(crowd):
-            over[i] = core_marginal(abs(minor[i]), minor[i] < 0.0, over[i], under[i])
-        for i in range(crowd):
-            p[at[i]] = T(over[i])

@@ -20,7 +20,7 @@ from .._threshold.cuda import FINITE_COUNT, LEFT, RECORD, SLOPE, passes
 from .._threshold.curves import CURVES
 from .._threshold.rows import Newton
 from .._threshold.solver import C, D, inverse_temperature_of
-from . import contour
+from . import marginals as formulas
 from .contour import (
     DEEP,
     NODES,
@@ -29,14 +29,13 @@ from .contour import (
     POWERS,
     SUMS,
     cut_of,
-    deep_tail,
     node,
     node_count,
-    node_terms,
     node_weight,
     rarer,
 )
 from .cuda_nodes import TWO, fold, lane, over_core, polynomials, warp_sum
+from .marginals import deep_tail, node_terms
 from .rows import CUT, LOG_P, SIZE, USED, WEIGHTS
 
 __all__ = ["CORE_SIZE", "LESS", "PRODUCTS", "Contour", "Memory", "arrange", "contours", "keep"]
@@ -54,8 +53,8 @@ NOTES = 4
 
 PRODUCTS = 2 * NODES  # numbers of a warp: the core at each node, and before that its sums
 
-# In a row of numbers for each node: g, and the terms of `contour.core_tails`; up to then sin theta
-# in place of the first.
+# In a row of numbers for each node: g, and the terms of `marginals.core_tails`; up to then sin
+# theta in place of the first.
 TABLE = 4 * NODES
 BELOW, PLAIN, OVER = NODES, 2 * NODES, 3 * NODES
 
@@ -131,7 +130,7 @@ class Contour(NamedTuple):
 
 
 add_node, core_marginal, tail_away = map(
-    device, (contour.add_node, contour.core_marginal, contour.tail_away)
+    device, (formulas.add_node, formulas.core_marginal, formulas.tail_away)
 )
 
 

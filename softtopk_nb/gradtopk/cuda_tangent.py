@@ -45,9 +45,23 @@ class Tangents(NamedTuple):
     constant: Any
 
 
-core_tangent, motion, tangent_away = map(
-    device, (tangent.core_tangent, tangent.motion, tangent.tangent_away)
+add_flow, core_move, motion, tangent_away = map(
+    device, (tangent.add_flow, tangent.core_move, tangent.motion, tangent.tangent_away)
 )
+
+
+@device
+def core_tangent(r, upper, move, table, used):
+    """tau (J v)_i of an entry of the core, node by node."""
+    s = r * (1.0 - r)
+    z = 1.0 - 2.0 * r if upper else 2.0 * r - 1.0
+    h, slope, others = 0.0, 0.0, 0.0
+    for j in range(used):
+        g, sine, re, im = table[0, j], table[1, j], table[2, j], table[3, j]
+        flow_re, flow_im, share = table[4, j], table[5, j], 1.0 / (1.0 - g * s)
+        terms = add_flow(h, slope, others, share, z, g, sine, re, im, flow_re, flow_im)
+        h, slope, others = terms
+    return core_move(s, z, move, h, slope, others)
 
 
 @device

@@ -14,21 +14,10 @@ from .._threshold.rows import CODE as TILTED
 from .._threshold.rows import WEIGHT
 from .._threshold.solver import C, D, inverse_temperature
 from . import rows
-from .contour import (
-    BLOCK,
-    CORE,
-    DEGREE,
-    FIELDS,
-    NODES,
-    SUMS,
-    coefficients,
-    cut_of,
-    gather,
-    marginals,
-    quadrature,
-)
+from .contour import BLOCK, CORE, DEGREE, FIELDS, NODES, ROOM, SUMS, cut_of, gather, quadrature
+from .marginals import TABLE, coefficients, marginals
 from .rows import CODE, CUT, LOG_P, USED, keep, restore, smoothed_sum
-from .tangent import FLOWS, LANES, PIECES, flow, spread, steer, weigh
+from .tangent import CORE_ROOM, FLOWS, LANES, PIECES, flow, spread, steer, weigh
 
 __all__ = ["potential", "pull", "push", "solve"]
 
@@ -66,7 +55,7 @@ def close_row(x, k, tau, sums, cores, found, solution, coefficient, table):
         for i in range(min(found[j], CORE - count)):
             core[count] = cores[j, i]
             count += 1
-    nodes = np.empty((FIELDS, NODES))
+    nodes = np.empty((FIELDS, ROOM))
     size, used, log_p = quadrature(x.shape[0], k, inv, total, core, count, nodes)
     keep(nodes, size, used, log_p, solution)
     coefficients(nodes, used, coefficient, table)
@@ -90,11 +79,17 @@ def weigh_parts(lo, hi, x, v, dtau, tau, solution, flows):
     first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     work = first, second, np.empty(BLOCK, x.dtype)
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
-    nodes = np.empty((FIELDS, NODES))
+    nodes, room, at = (
+        np.empty((FIELDS, ROOM)),
+        np.empty((CORE_ROOM, BLOCK)),
+        np.empty(BLOCK, np.int64),
+    )
     used = restore(solution, nodes)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        weigh(x[part], v[part], dtau, c, inv, d, solution[CUT], nodes, used, work, flows[j])
+        weigh(
+            x[part], v[part], dtau, c, inv, d, solution[CUT], nodes, used, work, room, at, flows[j]
+        )
 
 
 @kernel
@@ -104,7 +99,7 @@ def steer_row(solution, flows, pieces, table):
     for j in range(flows.shape[0]):
         for m in range(FLOWS):
             total[m] += flows[j, m]
-    nodes, flow_re, flow_im = np.empty((FIELDS, NODES)), np.empty(NODES), np.empty(NODES)
+    nodes, flow_re, flow_im = np.empty((FIELDS, ROOM)), np.empty(NODES), np.empty(NODES)
     used = restore(solution, nodes)
     mean = flow(nodes, used, total, flow_re, flow_im)
     steer(nodes, used, flow_re, flow_im, mean, pieces, table)
@@ -115,9 +110,10 @@ def spread_parts(lo, hi, x, v, dtau, tau, solution, pieces, table, out):
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     cut, used = solution[CUT], int(solution[USED])
+    room, at = np.empty((CORE_ROOM, BLOCK)), np.empty(BLOCK, np.int64)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        spread(x[part], v[part], dtau, c, inv, d, cut, table, used, pieces, out[part])
+        spread(x[part], v[part], dtau, c, inv, d, cut, table, used, pieces, room, at, out[part])
 
 
 @kernel
@@ -134,7 +130,7 @@ def _solve_finite(x: Array, k: int, tau: float, tilt: Array, out: Array, solutio
     sums, found = np.empty((parts, SUMS)), np.empty(parts, np.int64)
     cores = np.empty((parts, CORE))  # hardly any of which is ever touched
     over(parts, 2 * x.size, gather_parts, x, tau, solution, sums, cores, found)
-    coefficient, table = np.empty((3, DEGREE), x.dtype), np.empty((4, NODES))
+    coefficient, table = np.empty((3, DEGREE), x.dtype), np.empty((TABLE, NODES))
     close_row(x, k, tau, sums, cores, found, solution, coefficient, table)
     if len(out):
         over(parts, 2 * x.size, marginals_parts, x, tau, solution, coefficient, table, out)

@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
-from .._compile import kernel, scalar
+from .._compile import kernel, scalar, summing
 from .._rows import ALL, MIXED, UNDEFINED, classify, expand, fill_constant, present_part, survey
-from .._scalars import borrowed
+from .._scalars import borrowed, wide_vectors
 from .._threshold.rows import WEIGHT
 from .._threshold.solver import C, D, inverse_temperature
 from .contour import (
@@ -23,16 +23,16 @@ from .contour import (
     IM,
     NODES,
     RE,
+    ROOM,
     SUMS,
     circle,
-    coefficients,
     cut_of,
     gather,
-    marginals,
     quadrature,
 )
 from .dp import dp, recursion
-from .tangent import FLOWS, LANES, PIECES, flow, spread, steer, weigh
+from .marginals import TABLE, coefficients, marginals
+from .tangent import CORE_ROOM, FLOWS, LANES, PIECES, flow, spread, steer, weigh
 
 __all__ = [
     "CODE",
@@ -91,7 +91,7 @@ def solve(lo, hi, x, k, tau, tilt, out, solution):
     sums, core = np.empty(SUMS), np.empty(CORE)
     over, under, at = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.int64)
     room = first, np.empty(BLOCK), over, under, at
-    nodes, table = np.empty((FIELDS, NODES)), np.empty((4, NODES))
+    nodes, table = np.empty((FIELDS, ROOM)), np.empty((TABLE, NODES))
     coefficient = np.empty((3, DEGREE), x.dtype)
     x, tilt, out, solution = borrowed(x), borrowed(tilt), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
@@ -155,8 +155,9 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
     T = x.dtype.type
     first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     work, flows = (first, second, np.empty(BLOCK, x.dtype)), np.empty(FLOWS)
-    nodes, flow_re, flow_im = np.empty((FIELDS, NODES)), np.empty(NODES), np.empty(NODES)
+    nodes, flow_re, flow_im = np.empty((FIELDS, ROOM)), np.empty(NODES), np.empty(NODES)
     pieces, table = np.empty((PIECES, DEGREE), x.dtype), np.empty((LANES, NODES))
+    room, at = np.empty((CORE_ROOM, BLOCK)), np.empty(BLOCK, np.int64)
     x, v, out, solution = borrowed(x), borrowed(v), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         entries, answer, dp = x[i], solution[i], out[i]
@@ -169,13 +170,24 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
         c, d, cut = T(answer[C]), T(answer[D]), answer[CUT]
         xs, vs = present_part(entries, v[i], code)
         used = restore(answer, nodes)
-        weigh(xs, vs, dtau[i], c, inv, d, cut, nodes, used, work, flows)
+        weigh(xs, vs, dtau[i], c, inv, d, cut, nodes, used, work, room, at, flows)
         mean = flow(nodes, used, flows, flow_re, flow_im)
         steer(nodes, used, flow_re, flow_im, mean, pieces, table)
         target = dp[: xs.shape[0]]
-        spread(xs, vs, dtau[i], c, inv, d, cut, table, used, pieces, target)
+        spread(xs, vs, dtau[i], c, inv, d, cut, table, used, pieces, room, at, target)
         if code == MIXED:
             expand(entries, target, 0.0, dp)
+
+
+@summing
+def pair(x, gradient, c, tau, d):
+    """<t, gradient>; a saturated entry may lie infinitely many temperatures away."""
+    wide_vectors()
+    total = 0.0
+    for i in range(x.shape[0]):
+        t = (np.float64(x[i]) - c) / tau - d
+        total += gradient[i] * t if gradient[i] != 0.0 else 0.0
+    return total
 
 
 @kernel
@@ -190,12 +202,7 @@ def pull(lo, hi, x, tau, solution, gx, gtau):
         if code > MIXED:
             gtau[i] = np.nan if code == UNDEFINED else 0.0
             continue
-        total = 0.0
-        for j in range(entries.shape[0]):
-            if gradient[j] != 0.0:
-                t = (np.float64(entries[j]) - answer[C]) / tau[i] - answer[D]
-                total += gradient[j] * t
-        gtau[i] = -total
+        gtau[i] = -pair(entries, gradient, answer[C], tau[i], answer[D])
 
 
 @scalar

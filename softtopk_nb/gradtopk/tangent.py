@@ -18,14 +18,18 @@ from __future__ import annotations
 import numpy as np
 
 from .._compile import scalar, summing
-from .contour import BLOCK, DEGREE, IM, NODES, POWER, RE, SINE, SQUARE, horner, rarer
+from .._scalars import borrowed, layout_known, wide_vectors
+from .contour import BLOCK, DEGREE, IM, NODES, POWER, RE, SINE, SQUARE, rarer
+from .marginals import horner, is_dense
 
 __all__ = [
     "AT_NODES",
+    "CORE_ROOM",
     "FLOWS",
     "LANES",
     "PIECES",
-    "core_tangent",
+    "add_flow",
+    "core_move",
     "flow",
     "motion",
     "node_flow",
@@ -46,6 +50,13 @@ PIECES = 4
 
 # A table for the core: the nodes, and c_j (Q_j - H).
 LANES = 6
+TOGETHER = 2  # nodes taken together for each entry of the core, a divisor of NODES
+
+# Room for the core of a block: z, s and v - t dtau of its entries, and what the nodes add up to.
+Z, S, MOVE, H, SLOPE, OTHERS = 0, 1, 2, 3, 4, 5
+CORE_ROOM = 6
+
+_known = layout_known(CORE_ROOM, BLOCK)
 
 
 @summing
@@ -55,11 +66,62 @@ def motion(t, s, v, drift):
 
 
 @summing
-def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows):
+def gather_core(part, vs, c, inv, d, drift, limit, near, room, at):
+    """Write Z, S and MOVE of the `near` entries of the core, and where they lie to `at`.
+
+    Returns how many there are. Where they are most of the block it is all of it, with zeros for
+    the others: nothing is sought out then.
+    """
+    T = part.dtype.type
+    room = _known(borrowed(room))
+    for i in range(part.shape[0]):
+        t = (part[i] - c) * inv - d
+        r = rarer(t)
+        there = r * (T(1) - r) > limit
+        z = 1.0 - 2.0 * np.float64(r)
+        room[Z, i] = z if t >= T(0) else -z
+        room[S, i] = np.float64(r) * (1.0 - np.float64(r)) if there else 0.0
+        room[MOVE, i] = np.float64(vs[i] - drift * t) if there else 0.0
+    if is_dense(near, part.shape[0]):
+        return part.shape[0]
+    crowd = 0
+    for i in range(part.shape[0]):
+        s = room[S, i]
+        room[Z, crowd], room[S, crowd], room[MOVE, crowd] = room[Z, i], s, room[MOVE, i]
+        at[crowd] = i
+        crowd += s > 0.0
+    return crowd
+
+
+@summing
+def weigh_core(room, crowd, nodes, used, flows):
+    """Add the sums of s v z and s v over the core, each over 1 - g s, to those at the nodes."""
+    room = _known(borrowed(room))
+    for j in range(0, used, TOGETHER):
+        g, next_g = nodes[SQUARE, j], nodes[SQUARE, j + 1]
+        odd, even, next_odd, next_even = 0.0, 0.0, 0.0, 0.0
+        for i in range(crowd):
+            s, z = room[S, i], room[Z, i]
+            below, next_below = 1.0 - g * s, 1.0 - next_g * s
+            share = s * room[MOVE, i] / (below * next_below)
+            first, second = share * next_below, share * below
+            odd += z * first
+            even += first
+            next_odd += z * second
+            next_even += second
+        flows[AT_NODES + j] += odd
+        flows[AT_NODES + NODES + j] += even
+        flows[AT_NODES + j + 1] += next_odd
+        flows[AT_NODES + NODES + j + 1] += next_even
+
+
+@summing
+def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, room, at, flows):
     """Write the sums over the row of the direction v - t dtau.
 
-    `work`: three arrays of BLOCK numbers to work in.
+    `work`: three arrays of BLOCK numbers to work in; `room`, `at`: as for `gather_core`.
     """
+    wide_vectors()
     T = x.dtype.type
     limit, drift = T(cut), T(dtau)
     odd, even, power = work
@@ -81,18 +143,8 @@ def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows):
             power[i] = s
             near += T(1) if s > limit else T(0)
         if near > T(0):
-            for i in range(count):
-                if power[i] <= limit:
-                    continue
-                t = (part[i] - c) * inv - d
-                r = np.float64(rarer(t))
-                s = r * (1.0 - r)
-                sv = s * (vs[i] - drift * t)
-                svz = sv * (1.0 - 2.0 * r) * (1.0 if t >= T(0) else -1.0)
-                for j in range(used):
-                    share = 1.0 / (1.0 - nodes[SQUARE, j] * s)
-                    flows[AT_NODES + j] += svz * share
-                    flows[AT_NODES + NODES + j] += sv * share
+            crowd = gather_core(part, vs, c, inv, d, drift, limit, near, room, at)
+            weigh_core(room, crowd, nodes, used, flows)
         for m in range(DEGREE):
             sum_odd, sum_even = T(0), T(0)
             for i in range(count):
@@ -148,6 +200,9 @@ def steer(nodes, used, flow_re, flow_im, mean, pieces, table):
         table[4, j] = flow_re[j] - mean * nodes[RE, j]
         table[5, j] = flow_im[j] - mean * nodes[IM, j]
         nodes[POWER, j] = 1.0
+    for j in range(used, min(used + TOGETHER - 1, NODES)):
+        for a in range(LANES):
+            table[a, j] = 0.0  # a node that adds nothing
     last = 0.0
     for m in range(DEGREE):
         even, odd, others_even, others_odd = 0.0, 0.0, 0.0, 0.0
@@ -165,20 +220,42 @@ def steer(nodes, used, flow_re, flow_im, mean, pieces, table):
 
 
 @summing
-def core_tangent(r, upper, v, table, used):
-    """tau (J v)_i of an entry of the core, node by node."""
-    square, sine, re, im = table[0], table[1], table[2], table[3]
-    flow_re, flow_im = table[4], table[5]
-    s = r * (1.0 - r)
-    z = 1.0 - 2.0 * r if upper else 2.0 * r - 1.0
-    h, slope, others = 0.0, 0.0, 0.0
-    for j in range(used):
-        share = 1.0 / (1.0 - square[j] * s)
-        yr, yi = 0.5 * square[j] * z * share, sine[j] * share
-        h += re[j] * yr - im[j] * yi
-        slope -= re[j] * (yr * yr - yi * yi) - 2.0 * im[j] * yr * yi
-        others += flow_re[j] * yr - flow_im[j] * yi
-    return s * (v * (1.0 - z * h + s * slope) + others)
+def add_flow(h, slope, others, share, z, g, sine, re, im, flow_re, flow_im):
+    """Add a node to h, its slope and the third term of an entry; `share` is 1/(1 - g s)."""
+    yr, yi = 0.5 * g * z * share, sine * share
+    h += re * yr - im * yi
+    slope -= re * (yr * yr - yi * yi) - 2.0 * im * yr * yi
+    return h, slope, others + flow_re * yr - flow_im * yi
+
+
+@summing
+def core_move(s, z, move, h, slope, others):
+    """tau (J v)_i of an entry of the core, from all nodes."""
+    return s * (move * (1.0 - z * h + s * slope) + others)
+
+
+@summing
+def core_tangents(room, crowd, table, used):
+    """Write tau (J v)_i of the core's entries to MOVE."""
+    room = _known(borrowed(room))
+    for i in range(crowd):
+        room[H, i], room[SLOPE, i], room[OTHERS, i] = 0.0, 0.0, 0.0
+    for j in range(0, used, TOGETHER):
+        g0, g1, y0, y1 = table[0, j], table[0, j + 1], table[1, j], table[1, j + 1]
+        re0, re1, im0, im1 = table[2, j], table[2, j + 1], table[3, j], table[3, j + 1]
+        fr0, fr1, fi0, fi1 = table[4, j], table[4, j + 1], table[5, j], table[5, j + 1]
+        for i in range(crowd):
+            s, z = room[S, i], room[Z, i]
+            below, next_below = 1.0 - g0 * s, 1.0 - g1 * s
+            both = 1.0 / (below * next_below)
+            first, second = both * next_below, both * below
+            h, slope, others = room[H, i], room[SLOPE, i], room[OTHERS, i]
+            h, slope, others = add_flow(h, slope, others, first, z, g0, y0, re0, im0, fr0, fi0)
+            h, slope, others = add_flow(h, slope, others, second, z, g1, y1, re1, im1, fr1, fi1)
+            room[H, i], room[SLOPE, i], room[OTHERS, i] = h, slope, others
+    for i in range(crowd):
+        h, slope, others = room[H, i], room[SLOPE, i], room[OTHERS, i]
+        room[MOVE, i] = core_move(room[S, i], room[Z, i], room[MOVE, i], h, slope, others)
 
 
 @summing
@@ -192,8 +269,12 @@ def tangent_away(move, s, side, inv, a, b, w, z):
 
 
 @summing
-def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, out):
-    """Write J (v - t dtau) with the table and polynomials of `steer`."""
+def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, room, at, out):
+    """Write J (v - t dtau) with the table and polynomials of `steer`.
+
+    `room`, `at`: as for `gather_core`.
+    """
+    wide_vectors()
     T = x.dtype.type
     limit, drift = T(cut), T(dtau)
     a, b, w, z = pieces[0], pieces[1], pieces[2], pieces[3]
@@ -214,13 +295,16 @@ def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, out):
             own = (a0, a1, a2, a3, a4, a5, a6, a7), (b0, b1, b2, b3, b4, b5, b6, b7)
             others = (w0, w1, w2, w3, w4, w5, w6, w7), (z0, z1, z2, z3, z4, z5, z6, z7)
             moved = tangent_away(move, s, side, inv, *own, *others)
-            dp[i] = moved if s <= limit else move
+            dp[i] = moved
             near += T(1) if s > limit else T(0)
         if near == T(0):
             continue
-        for i in range(part.shape[0]):
-            t = (part[i] - c) * inv - d
-            r = rarer(t)
-            if r * (T(1) - r) > limit:
-                moved = core_tangent(np.float64(r), t >= T(0), np.float64(dp[i]), table, used)
-                dp[i] = T(inv * moved)
+        crowd = gather_core(part, vs, c, inv, d, drift, limit, near, room, at)
+        core_tangents(room, crowd, table, used)
+        known = _known(borrowed(room))
+        if is_dense(near, part.shape[0]):
+            for i in range(crowd):
+                dp[i] = T(inv * known[MOVE, i]) if known[S, i] > 0.0 else dp[i]
+        else:
+            for i in range(crowd):
+                dp[at[i]] = T(inv * known[MOVE, i])

@@ -6,7 +6,7 @@ import numpy as np
 
 from .._compile import kernel, row, scalar, summing
 from .._rows import survey
-from .._scalars import borrowed, from_ordinal, to_ordinal
+from .._scalars import borrowed, from_ordinal, to_ordinal, wide_vectors
 
 __all__ = ["count", "hard_row", "middle_of", "solve"]
 
@@ -16,6 +16,7 @@ BLOCK = 1 << 16  # entries counted in the row's own type, which is exact and vec
 @summing
 def count(x, value, strictly):
     """How many entries are greater than `value`, or (not `strictly`) at least that."""
+    wide_vectors()
     T = x.dtype.type
     total = 0.0
     for start in range(0, x.shape[0], BLOCK):
@@ -41,6 +42,7 @@ def hard_row(x, k, out):
     Bisection on ordinals for the k-th largest value: no sort, and no more than 64 passes of
     comparisons.
     """
+    wide_vectors()
     T = x.dtype.type
     lo, hi = survey(x)
     if lo < to_ordinal(T(-np.inf)) or hi > to_ordinal(T(np.inf)) or k > count(x, T(-np.inf), True):

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._compile import kernel, row, summing
 from .._rows import ALL, MIXED, UNDEFINED, classify, compress, expand, fill_constant, survey
-from .._scalars import from_ordinal
+from .._scalars import from_ordinal, wide_vectors
 from .entry import back, carry, collect, lies_at_zero, scale, slide, swing, turn, unslide
 from .steps import COUNT, FACTS, INV, RATE, REF, open_row, shares, slopes
 
@@ -52,6 +52,7 @@ def prepare(kind, x, k, tau, a, e, facts):
 @summing
 def add(s, p):
     """p += s."""
+    wide_vectors()
     for i in range(p.shape[0]):
         p[i] += s[i]
 
@@ -85,6 +86,7 @@ def directions(a, facts, v, dtau, dz):
 
     Where several entries are the zero of z (the smallest of a row, say), their v count equally.
     """
+    wide_vectors()
     base = 0.0
     for i in range(a.shape[0]):
         base += v[i] if a[i] == facts[REF] else 0.0
@@ -96,6 +98,7 @@ def directions(a, facts, v, dtau, dz):
 @summing
 def tangent(a, facts, kappa, s, alpha, beta, dz, dp):
     """Move dp over one step (Theorem thm-iter-derivatives)."""
+    wide_vectors()
     mean = others = total = 0.0
     if kappa > 0.0:
         for i in range(a.shape[0]):
@@ -113,6 +116,7 @@ def tangent(a, facts, kappa, s, alpha, beta, dz, dp):
 @summing
 def adjoint(a, facts, kappa, s, alpha, beta, gz, adj):
     """Move the gradient in p back over one step, and collect that in z."""
+    wide_vectors()
     centre = total = 0.0
     for i in range(a.shape[0]):
         centre += s[i] * adj[i]
@@ -130,6 +134,7 @@ def adjoint(a, facts, kappa, s, alpha, beta, gz, adj):
 @summing
 def gather(a, facts, gz, gx):
     """Write the gradient in the entries from that in z; returns the one in the temperature."""
+    wide_vectors()
     total = turned = 0.0
     for i in range(a.shape[0]):
         total += gz[i]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .._compile import overload_scalar, row, scalar, summing
-from .._scalars import exp_neg, from_ordinal, to_ordinal
+from .._scalars import exp_neg, from_ordinal, to_ordinal, wide_vectors
 from .entry import Plain, Weighted, ahead, plain_slope, relative, score, weight, weighted_slope
 
 __all__ = ["COUNT", "FACTS", "INV", "RATE", "REF", "open_row", "shares", "slopes"]
@@ -30,6 +30,7 @@ FACTS = 4
 
 @summing
 def _plain_shares(kind, t, a, facts, p, e, s):
+    wide_vectors()
     # y stays in the units of x until its maximum is taken off: nothing overflows on the way up,
     # and what overflows on the way down has the exponential 0.
     ref, inv = facts[REF], facts[INV]
@@ -49,6 +50,7 @@ def _plain_shares(kind, t, a, facts, p, e, s):
 
 @summing
 def _plain_slopes(kind, t, a, facts, p, e, s, alpha, beta):
+    wide_vectors()
     ref, inv = facts[REF], facts[INV]
     for i in range(a.shape[0]):
         alpha[i], beta[i] = plain_slope(a[i], p[i], s[i], ref, inv)
@@ -57,6 +59,7 @@ def _plain_slopes(kind, t, a, facts, p, e, s, alpha, beta):
 
 @row
 def _open_weighted(kind, a, facts, e):
+    wide_vectors()
     ref, inv = facts[REF], facts[INV]
     highest = to_ordinal(-np.inf)
     for i in range(a.shape[0]):
@@ -76,6 +79,7 @@ def _weights(t, a, facts, p, e, u):
     shared among the leaders (Proposition prop-iter-leaders): as a difference from 1 it would lose
     as many digits as the leaders lie ahead, and the others' u is no larger.
     """
+    wide_vectors()
     ref, leaders = facts[REF], facts[COUNT]
     settled = t == leaders
     left = 0.0
@@ -92,6 +96,7 @@ def _weights(t, a, facts, p, e, u):
 
 @summing
 def _weighted_shares(kind, t, a, facts, p, e, s):
+    wide_vectors()
     total, _ = _weights(t, a, facts, p, e, s)
     for i in range(a.shape[0]):
         s[i] /= total
@@ -99,6 +104,7 @@ def _weighted_shares(kind, t, a, facts, p, e, s):
 
 @summing
 def _weighted_slopes(kind, t, a, facts, p, e, s, alpha, beta):
+    wide_vectors()
     # Settled leaders are equal, but may move apart: the mean of their dw is the sum of the others'
     # dp, shared, and e = 1.
     total, settled = _weights(t, a, facts, p, e, beta)

@@ -1,0 +1,215 @@
+"""The marginals of GradTopK on one row, from the nodes that `contour` has chosen.
+
+An entry enters through its tilted probability alone (Theorem thm-grad-marginals): away from the
+core by polynomials, in the core by fractions at the nodes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .._compile import scalar, summing
+from .._scalars import borrowed, layout_known, limits, wide_vectors
+from .contour import (
+    BLOCK,
+    DEEP,
+    DEGREE,
+    IM,
+    NODES,
+    POWER,
+    RE,
+    SINE,
+    SQUARE,
+    in_lanes,
+    known_nodes,
+    rarer,
+)
+
+__all__ = [
+    "TABLE",
+    "add_node",
+    "coefficients",
+    "core_marginal",
+    "core_tails",
+    "deep_tail",
+    "horner",
+    "is_dense",
+    "marginals",
+    "node_terms",
+    "tail_away",
+]
+
+TABLE = 4  # fields of the core's table: g, Re(c w), Re c and Re(c / w)
+TOGETHER = 4  # nodes taken together for each entry of the core, a divisor of NODES
+
+_known_table = layout_known(TABLE, NODES)
+
+
+@scalar
+def node_terms(g, sine, re, im):
+    """Re(c w), Re c and Re(c / w)."""
+    even, odd = re * (1.0 - 0.5 * g), im * sine
+    return even - odd, re, even + odd
+
+
+@summing
+def coefficients(nodes, used, coefficient, table):
+    """What `marginals` needs of the nodes.
+
+    `coefficient`, in the type of the row: polynomials in s, sums over the nodes of g^m times
+    Re(c w), Re c and Re(c / w). `table`: g and these three at each node, for the core. In float64:
+    the weights change sign, and errors of the sum over the row would add up.
+    """
+    wide_vectors()
+    nodes, table = known_nodes(borrowed(nodes)), _known_table(borrowed(table))
+    count = in_lanes(used)
+    for j in range(count):
+        g, sine, re, im = nodes[SQUARE, j], nodes[SINE, j], nodes[RE, j], nodes[IM, j]
+        below, plain, above = node_terms(g, sine, re, im)
+        there = j < used  # the others add nothing
+        table[0, j], table[1, j] = g if there else 0.0, below if there else 0.0
+        table[2, j], table[3, j] = plain if there else 0.0, above if there else 0.0
+        nodes[POWER, j] = 1.0
+    for m in range(DEGREE):
+        below, plain, above = 0.0, 0.0, 0.0
+        for j in range(count):
+            power = nodes[POWER, j]
+            below += power * table[1, j]
+            plain += power * table[2, j]
+            above += power * table[3, j]
+            nodes[POWER, j] = power * table[0, j]
+        coefficient[0, m], coefficient[1, m], coefficient[2, m] = below, plain, above
+
+
+@scalar
+def horner(c, s):
+    """The polynomial of DEGREE coefficients c at s."""
+    high = ((c[7] * s + c[6]) * s + c[5]) * s + c[4]
+    return (((high * s + c[3]) * s + c[2]) * s + c[1]) * s + c[0]
+
+
+@summing
+def tail_away(r, s, upper, a, b, z):
+    """p below 1/2, 1 - p above, of an entry away from the core; a, b, z: the polynomials."""
+    T = type(r)
+    below, above, middle = horner(a, s), horner(z, s), horner(b, s)
+    tail = r * ((T(1) - r) * (above if upper else below) + r * middle)
+    # Sums that are 0 or 1 but for rounding.
+    return T(0) if tail < T(0) else T(1) if tail > T(1) else tail
+
+
+@scalar
+def is_dense(near, count):
+    """Whether `near` of `count` entries are so many that it does not pay to seek them out."""
+    return 3.0 * near > count
+
+
+@scalar
+def deep_tail(t, a0):
+    """p where r is about to underflow, and p = r a(0) can be larger."""
+    return type(t)(math.exp(np.float64(t)) * a0)
+
+
+@summing
+def add_node(over, under, r, edge, square, plain):
+    """Add a node to the fraction over/under of `core_tails`; edge: Re(c w), or Re(c/w) above."""
+    rest = 1.0 - r
+    share = 1.0 - square * (r * rest)
+    value = rest * edge + r * plain
+    return over * share + value * under, under * share
+
+
+@summing
+def core_tails(minor, crowd, table, used, over, under):
+    """Write over/under = p/r below 1/2, (1 - p)/r above (Theorem thm-grad-marginals).
+
+    `minor`: r of `crowd` entries, negative where pi >= 1/2. The fractions of the nodes are added
+    over a common denominator, a division for each entry and not for each node of it.
+    """
+    wide_vectors()
+    for i in range(crowd):
+        over[i], under[i] = 0.0, 1.0
+    # Four nodes at a time, so that the fractions stay in registers meanwhile.
+    for j in range(0, used, TOGETHER):
+        g0, g1, g2, g3 = table[0, j], table[0, j + 1], table[0, j + 2], table[0, j + 3]
+        below = table[1, j], table[1, j + 1], table[1, j + 2], table[1, j + 3]
+        p0, p1, p2, p3 = table[2, j], table[2, j + 1], table[2, j + 2], table[2, j + 3]
+        above = table[3, j], table[3, j + 1], table[3, j + 2], table[3, j + 3]
+        for i in range(crowd):
+            upper, r = minor[i] < 0.0, abs(minor[i])
+            a, b = over[i], under[i]
+            a, b = add_node(a, b, r, above[0] if upper else below[0], g0, p0)
+            a, b = add_node(a, b, r, above[1] if upper else below[1], g1, p1)
+            a, b = add_node(a, b, r, above[2] if upper else below[2], g2, p2)
+            over[i], under[i] = add_node(a, b, r, above[3] if upper else below[3], g3, p3)
+
+
+@summing
+def core_marginal(r, upper, over, under):
+    """p of an entry of the core, from `core_tails`."""
+    tail = r * (over / under)
+    tail = 0.0 if tail < 0.0 else 1.0 if tail > 1.0 else tail
+    return 1.0 - tail if upper else tail
+
+
+@summing
+def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
+    """Write p (Theorem thm-grad-marginals) with the table and polynomials of `coefficients`.
+
+    `work`: arrays of BLOCK numbers to work in, one of x's type, three of float64, one of integers.
+    """
+    wide_vectors()
+    T = x.dtype.type
+    signed, minor, over, under, at = work
+    floor = T(DEEP * math.log(limits(inv)[1]))
+    limit = T(cut)
+    a, b, z = coefficient[0], coefficient[1], coefficient[2]
+    a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
+    b0, b1, b2, b3, b4, b5, b6, b7 = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
+    z0, z1, z2, z3, z4, z5, z6, z7 = z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7]
+    for start in range(0, x.shape[0], BLOCK):
+        part, p = x[start : start + BLOCK], out[start : start + BLOCK]
+        near, deep = T(0), T(0)
+        for i in range(part.shape[0]):
+            t = (part[i] - c) * inv - d
+            r = rarer(t)
+            s = r * (T(1) - r)
+            upper = t >= T(0)
+            lower = a0, a1, a2, a3, a4, a5, a6, a7
+            middle = b0, b1, b2, b3, b4, b5, b6, b7
+            tail = tail_away(r, s, upper, lower, middle, (z0, z1, z2, z3, z4, z5, z6, z7))
+            p[i] = T(1) - tail if upper else tail
+            signed[i] = -r if upper else r
+            near += T(1) if s > limit else T(0)
+            deep += T(1) if t < floor else T(0)
+        if deep > T(0):
+            for i in range(part.shape[0]):
+                t = (part[i] - c) * inv - d
+                if t < floor:
+                    p[i] = deep_tail(t, a0)
+        if near == T(0):
+            continue
+        # Where the core is most of the block, all of it is treated alike, and nothing sought out.
+        dense = is_dense(near, part.shape[0])
+        crowd = 0
+        if dense:
+            crowd = part.shape[0]
+            for i in range(crowd):
+                minor[i] = signed[i]
+        else:
+            for i in range(part.shape[0]):
+                minor[crowd], at[crowd] = signed[i], i
+                r = abs(signed[i])
+                crowd += r * (T(1) - r) > limit
+        core_tails(minor, crowd, table, used, over, under)
+        for i in range(crowd):
+            over[i] = core_marginal(abs(minor[i]), minor[i] < 0.0, over[i], under[i])
+        if dense:
+            for i in range(crowd):
+                r = abs(signed[i])
+                p[i] = T(over[i]) if r * (T(1) - r) > limit else p[i]
+        else:
+            for i in range(crowd):
+                p[at[i]] = T(over[i])
