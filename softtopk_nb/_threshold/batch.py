@@ -75,17 +75,24 @@ def _solve_mixed(
         over(len(x), work, _scatter, x, tau, sizes, curve, out, solution)
 
 
+def _some_open(solution: Any) -> bool:
+    return len(solution) > 0 and bool(solution[:, CODE].min() == OPEN)  # the least of all codes
+
+
 def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution: Any) -> None:
     """Solve every row: p to `out` (unless its rows are empty), the thresholds to `solution`."""
     # A user's own functions are called entry by entry, and each kernel compiles them anew.
     if method.sampled and not isinstance(curve, UserCurve):
-        sizes = np.full(len(x), x.shape[1])
+        sizes = np.empty(len(x), np.int64)
+        sizes.fill(x.shape[1])
         problem = x, sizes, k, tau, curve, method, out, solution
         _schedule.over(len(x), x.size, abreast.solve, *problem)
+        if not _some_open(solution):
+            return
         several = max(1, CHUNK // max(1, x.shape[1]))
         for start in range(0, len(x), several):
             some = slice(start, start + several)
-            if (solution[some, CODE] == OPEN).any():
+            if _some_open(solution[some]):
                 numbers = k[some], tau[some], curve, method
                 _solve_mixed(x[some], *numbers, out[some], solution[some])
     else:
