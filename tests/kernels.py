@@ -32,6 +32,7 @@ from softtopk_nb.hardtopk import cuda_long as long_hardtopk
 from softtopk_nb.iterative import IterTopK, WSoftmaxTopK
 from softtopk_nb.iterative import cuda as iterative
 from softtopk_nb.iterative import cuda_long as long_iterated
+from softtopk_nb.iterative import cuda_long_slopes as iterated_slopes
 from softtopk_nb.iterative import cuda_long_start as iterated_start
 from softtopk_nb.iterative import cuda_rows as iterated
 from softtopk_nb.softmax import cuda_long as long_softmax
@@ -136,10 +137,6 @@ ITERATED: Any = {
     "writes": 0,
     "in_float64": True,
     "teams": teams_of(lambda n, T: iterative.choose(n)),
-}
-ITERATED_MOVING: Any = {
-    **ITERATED,
-    "teams": teams_of(lambda n, T: iterative.choose(n, iterative.MOVERS)),
 }
 ITERATED_MOVING: Any = {
     **ITERATED,
@@ -287,17 +284,21 @@ KERNELS = {
     "wsoftmaxtopk push": made(iterated.make_push, WSoftmaxTopK._kind, **ITERATED_MOVING),
     "wsoftmaxtopk pull": made(iterated.make_pull, WSoftmaxTopK._kind, **ITERATED_MOVING),
     **{
-        f"{name} long, {part}": made(factory, kind, **LONG_ITERATED)
+        f"{name} long, {part.replace('_', ' ')}": made(
+            getattr(module, f"make_{part}"), kind, **LONG_ITERATED
+        )
         for name, kind in (("itertopk", IterTopK._kind), ("wsoftmaxtopk", WSoftmaxTopK._kind))
-        for part, factory in {
-            "survey": iterated_start.make_survey,
-            "open": iterated_start.make_open,
-            "start": iterated_start.make_start,
-            "look": long_iterated.make_look,
-            "weigh": long_iterated.make_weigh,
-            "fill": long_iterated.make_fill,
-        }.items()
+        for module, parts in (
+            (iterated_start, "survey open start"),
+            (long_iterated, "look weigh fill"),
+            (iterated_slopes, "push_base push_turn push_look push_swing push_fill"),
+            (iterated_slopes, "pull_receive pull_centre pull_back pull_gather pull_fill"),
+        )
+        for part in parts.split()
     },
+    "wsoftmaxtopk long, pull led": made(
+        iterated_slopes.make_pull_led, WSoftmaxTopK._kind, **LONG_ITERATED
+    ),
     "sort, short": made(_sort.make_short, writes=0, teams=one_warp),
     "sort, chunks": without_team(_sort.make_chunks, None, _sort.CHUNK, False),
     "sort, merge": without_team(_sort.make_chunks, None, _sort.CHUNK, True),

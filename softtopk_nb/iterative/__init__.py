@@ -109,7 +109,7 @@ class IterTopK(_Iteration):
 
     *Cost*: O(n k), one exponential per entry and step. `jvp` is run beside the loop, with two more
     rows. `vjp` keeps nothing: its pullback runs the loop twice and needs O(n sqrt(k)) memory for
-    the row at work. One row is not shared out among threads.
+    the row at work. One row is not shared out among threads of the CPU.
 
     *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; +inf gives 1 and uses up
     one of k, and more +inf than k share k equally. Where several entries are the smallest, min x
@@ -193,7 +193,7 @@ class WSoftmaxTopK(_Iteration):
 
     *Cost*: O(n k), with one exponential per entry in all. `jvp` is run beside the loop, with two
     more rows. `vjp` keeps nothing: its pullback runs the loop twice and needs O(n sqrt(k)) memory
-    for the row at work. One row is not shared out among threads.
+    for the row at work. One row is not shared out among threads of the CPU.
 
     *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; +inf gives 1 and uses up
     one of k, and more +inf than k share k equally. Temperatures below 2.3e-308 act as that, and

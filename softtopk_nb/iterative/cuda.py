@@ -9,7 +9,7 @@ import numpy as np
 
 from .._device import Argument, Buffer, Rows
 from .._team import Team
-from . import cuda_long
+from . import cuda_long, cuda_long_slopes
 from .cuda_rows import PULL, PUSH, VALUE, make_pull, make_push, make_solve
 
 __all__ = ["linearize", "pull", "push", "value"]
@@ -20,8 +20,6 @@ MEMORY = 2**28  # bytes for the vectors of all rows at work, unless one team nee
 # The first team takes the row. Nothing is held in registers between steps; a larger team has more
 # threads to wait for in each of a step's sums.
 _TEAMS = ((512, Team(32, 2)), (4096, Team(128, 2)))
-MOST = 512  # threads of a block
-MOVERS = 256  # more do not leave each thread the registers that a derivative takes
 
 MOVERS = 256  # threads of a block: more do not leave each the registers that a derivative takes
 
@@ -74,6 +72,9 @@ def push(
     rows: Rows, kind: Any, state: Any, dx: Buffer, dk: Argument, dtau: Argument, dp: Buffer
 ) -> None:
     """Write the derivative along a direction."""
+    if cuda_long.is_long(rows):
+        cuda_long_slopes.push(rows, kind, dx, dtau, dp, MEMORY)
+        return
     team, blocks, teams, work = _plan(rows, PUSH, MOVERS)
     kernel = make_push(rows.dtype, team, kind)
     kernel(
@@ -91,6 +92,9 @@ def pull(
     rows: Rows, kind: Any, state: Any, g: Buffer, gx: Buffer, gk: Buffer, gtau: Buffer
 ) -> None:
     """Write the gradients. A k that only the device knows may be as large as n."""
+    if cuda_long.is_long(rows):
+        cuda_long_slopes.pull(rows, kind, g, gx, gtau, MEMORY)
+        return
     most = rows.n if rows.k.per_row else int(rows.k.value)
     stride = math.ceil(math.sqrt(most))
     team, blocks, teams, work = _plan(rows, PULL + 2 * stride, MOVERS)

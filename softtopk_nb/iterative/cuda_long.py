@@ -9,6 +9,7 @@ In every vector a block keeps to its part of the row.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,11 @@ from .._device import Buffer, Rows
 from .._launch import Kernel, pointer_to
 from .._team import ROOM, Team, made_once
 from . import entry
-from .cuda_long_start import NUMBERS, given_first, make_visit, opened
+from .cuda_long_start import NUMBERS, Batch, given_first, make_visit, opened
 from .cuda_rows import VALUE, E, P, U
 from .cuda_steps import results, steps
 
-__all__ = ["is_long", "make_look", "make_weigh", "shares_of", "value"]
+__all__ = ["is_long", "make_fill", "make_look", "make_weigh", "run", "shares_of", "value"]
 
 
 def is_long(rows: Rows) -> bool:
@@ -113,11 +114,28 @@ def make_fill(T: Any, team: Team, kind: Any) -> Kernel:
     return Kernel(fill, arguments, team.threads)
 
 
+def run(
+    batch: Batch,
+    first: int,
+    last: int,
+    place: Callable[[int], int],
+    looks: list[Buffer],
+    totals: list[Buffer],
+) -> None:
+    """Launch steps first .. last; p has not moved over the last of them when they end.
+
+    `place` is the vector of p before a step; sums of steps take turns in `looks` and `totals`.
+    """
+    for step in range(first, last):
+        before, now = (step - 1) % len(looks), step % len(looks)
+        p, moves = place(step), int(step > first)
+        batch.launch(make_look, step, moves, place(step - 1), p, totals[before], looks[now])
+        batch.launch(make_weigh, step, p, looks[now], totals[now])
+
+
 def value(rows: Rows, kind: Any, out: Buffer, memory: int) -> None:
     """Write p; the vectors of the rows at work take `memory` bytes, or what one row takes."""
     for batch in opened(rows, kind, VALUE, P, memory):
         looks, totals = batch.sums(), batch.sums()
-        for step in range(batch.steps):
-            batch.launch(make_look, step, int(step > 0), P, P, totals, looks)
-            batch.launch(make_weigh, step, P, looks, totals)
+        run(batch, 0, batch.steps, lambda step: P, [looks], [totals])
         batch.launch(make_fill, batch.steps, totals, out)
