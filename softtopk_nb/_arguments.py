@@ -62,6 +62,8 @@ def check_axis(axis: Any, ndim: int) -> int:
 
 def check_broadcast(given: Array, shape: tuple[int, ...], name: str) -> None:
     """Refuse what does not broadcast to `shape`, or would enlarge it."""
+    if given.ndim == 0 or given.shape == shape:  # the usual cases, in a hurry
+        return
     try:
         fits = np.broadcast_shapes(given.shape, shape) == shape
     except ValueError:
@@ -76,7 +78,9 @@ def per_row(given: Array, batch: tuple[int, ...]) -> Array:
     A kernel would be compiled anew for a read-only array, as a broadcast one is.
     """
     if given.ndim == 0:
-        return np.full(math.prod(batch), given[()])
+        rows = np.empty(math.prod(batch), given.dtype)
+        rows.fill(given[()])
+        return rows
     return np.array(np.broadcast_to(given, batch), order="C").reshape(-1)
 
 
@@ -127,8 +131,10 @@ def rows_of(
     """A direction or cotangent of x's shape as rows, 0 where the entry is masked out."""
     given = _arrays.as_numpy(value, name)
     _arrays.compute_dtype(given.dtype, name)
-    check_broadcast(given, shape, name)
-    rows = _arrays.to_rows(np.broadcast_to(given, shape), axis, dtype)
+    if given.shape != shape:
+        check_broadcast(given, shape, name)
+        given = np.broadcast_to(given, shape)
+    rows = _arrays.to_rows(given, axis, dtype)
     if where is not None:
         rows = np.where(_arrays.to_rows(where, axis, bool), rows, rows.dtype.type(0))
     return rows

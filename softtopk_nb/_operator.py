@@ -178,14 +178,18 @@ class Operator:
         )
 
     def _plan(self, options: dict[str, Any]) -> Any:
-        known = inspect.signature(self._options).parameters if options else ()
         for name in options:
-            if name not in known:
+            if name not in self._known:
                 raise TypeError(
                     f"{self.__name__} got an unexpected keyword argument {name!r}"
-                    + (f"; it knows {', '.join(known)}" if known else "")
+                    + (f"; it knows {', '.join(self._known)}" if self._known else "")
                 )
         return self._options(**options)
+
+    @functools.cached_property
+    def _known(self) -> tuple[str, ...]:
+        """The room's own keyword arguments; reading a signature takes longer than a row."""
+        return tuple(inspect.signature(self._options).parameters)
 
     def _check_k(self, k: Any, n: int, batch: tuple[int, ...]) -> Array:
         if type(k) is int and 0 <= k <= n:

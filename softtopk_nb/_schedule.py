@@ -54,7 +54,9 @@ def over(count: int, entries: int, kernel: Callable[..., Any], *args: Any) -> No
     The calling thread takes the first range itself. Every range has ended on return, also when
     one of them raised.
     """
-    shares = min(count, thread_count(), 1 + entries // _WORTH_A_THREAD)
+    shares = min(count, 1 + entries // _WORTH_A_THREAD)
+    if shares > 1:  # to ask how many threads there are takes longer than a short row
+        shares = min(shares, thread_count())
     if shares <= 1:
         if count:
             kernel(0, count, *args)

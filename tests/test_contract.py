@@ -376,6 +376,22 @@ def test_rows_are_independent_to_the_bit(op, options, dtype, n, rng, monkeypatch
 
 
 @every
+@dtypes
+def test_bits_do_not_depend_on_where_the_arrays_lie(op, options, dtype, rng):
+    n = 57
+    x, p = rng.normal(size=(2, n)).astype(dtype), None
+    for start, gap in rng.integers(0, 40, size=(12, 2)):
+        memory = np.empty(4 * n + 80, dtype)
+        row = memory[start : start + 2 * n].reshape(2, n)
+        out = memory[start + 2 * n + gap : start + 4 * n + gap].reshape(2, n)
+        for here, there in ((row, out), (out, row)):
+            here[...] = x
+            op(here, 3, out=there, **options)
+            p = there.copy() if p is None else p
+            same(there, p)
+
+
+@every
 def test_same_input_same_bits(op, options, rng):
     x = rng.normal(size=(50, 300)).astype(np.float32)
     first = op(x, 7, **options)

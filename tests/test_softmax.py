@@ -16,6 +16,9 @@ from reference import exact, mp, to_float64
 from scipy import special
 
 import softtopk_nb as stk
+from softtopk_nb import _schedule
+from softtopk_nb._parts import LONG
+from softtopk_nb.softmax import smooth
 
 SMOOTH = {"softmax": stk.softmax, "log_softmax": stk.log_softmax, "logsumexp": stk.logsumexp}
 every = pytest.mark.parametrize("f", [pytest.param(f, id=name) for name, f in SMOOTH.items()])
@@ -273,6 +276,47 @@ def test_gradients_have_the_shape_of_their_arguments(f, rng):
 
 
 # ------------------------------------------------------------------- arrays, types, infinities
+
+
+@every
+@dtypes
+def test_bits_do_not_depend_on_where_the_arrays_lie(f, dtype, rng):
+    for n in (10, 57, 1500):
+        x = rng.normal(size=n).astype(dtype)
+        expected = f(x), f.jvp(x, x)[1], f.vjp(x)[1](1.0).x
+        for start in rng.integers(0, 64, size=20):
+            room = np.empty(n + 64, dtype)[start : start + n]
+            room[...] = x
+            for found, there in zip(
+                (f(room), f.jvp(room, room)[1], f.vjp(room)[1](1.0).x), expected, strict=True
+            ):
+                same(found, there)
+
+
+@every
+@dtypes
+@pytest.mark.parametrize("end", [0.0, np.inf, np.nan])
+def test_long_rows_are_cut_in_parts(f, dtype, end, rng, monkeypatch):
+    """The same as uncut to rounding, and to the bit with any number of threads."""
+    x, dx = rng.normal(size=(2, 2, LONG + 3)).astype(dtype)
+    x[1, -1] = end
+    g = rng.normal(size=2) if f is stk.logsumexp else dx
+
+    def results():
+        value, tangent = f.jvp(x, dx, dtemperature=0.3, temperature=0.7)
+        pulled = f.vjp(x, temperature=0.7)[1](g)
+        return value, tangent, pulled.x, pulled.temperature
+
+    several = results()
+    monkeypatch.setattr(_schedule, "thread_count", lambda: 1)
+    alone = results()
+    monkeypatch.setattr(smooth, "LONG", LONG + 4)
+    whole = results()
+    # Sums of that many terms: of a float32 each block is added in float32.
+    bound = 1e-4 if dtype is np.float32 else 1e-11
+    for a, b, c in zip(several, alone, whole, strict=True):
+        same(a, b)
+        np.testing.assert_allclose(a, c, rtol=bound, atol=bound)
 
 
 @every

@@ -171,7 +171,7 @@ def sinkhorn(
 
 def _start(s: Array, r: Array, c: Array, tau: Array) -> _Problem:
     count, n, m = s.shape
-    z = calls.shifted(s.reshape(-1, m), np.repeat(tau, n)[:, None])[1].reshape(s.shape)
+    z = calls.shifted(s.reshape(-1, m), np.repeat(tau, n))[1].reshape(s.shape)
     zt = np.ascontiguousarray(z.transpose(0, 2, 1))
     return _Problem(np.arange(count), z, zt, r, c, np.zeros((count, n)), np.zeros((count, m)))
 

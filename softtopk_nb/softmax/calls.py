@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arguments, _arrays
+from .. import _arguments, _arrays, _schedule
 from .._operator import Array
+from . import rows
 
 __all__ = ["Call", "check", "check_nonempty", "give_back", "give_back_batch", "shifted", "tangent"]
 
@@ -20,7 +21,7 @@ class Call(NamedTuple):
     """A checked call: one row of `x` for each entry of `tau`, and how to give a result back."""
 
     x: Array  # (rows, n), contiguous, float32 or float64; an absent entry is -inf
-    tau: Array  # (rows, 1), float64
+    tau: Array  # (rows,), float64
     given: Any  # x as it came
     shape: tuple[int, ...]
     axis: int
@@ -42,12 +43,12 @@ def check(x: Any, temperature: Any, axis: Any, where: Any = None) -> Call:
     batch = shape[:axis] + shape[axis + 1 :]
     given = _arguments.check_temperature(temperature, batch)
     mask = None if where is None else _arguments.check_where(where, shape)
-    rows = _arrays.to_rows(values, axis, compute)
+    x_rows = _arrays.to_rows(values, axis, compute)
     if mask is not None:
         # An absent entry is one at -inf, as in the operators.
-        rows = np.where(_arrays.to_rows(mask, axis, bool), rows, compute(-np.inf))
-    tau = np.broadcast_to(given, batch).reshape(-1, 1)
-    return Call(rows, tau, x, shape, axis, batch, dtype, mask, given)
+        x_rows = np.where(_arrays.to_rows(mask, axis, bool), x_rows, compute(-np.inf))
+    tau = _arguments.per_row(given, batch)
+    return Call(x_rows, tau, x, shape, axis, batch, dtype, mask, given)
 
 
 def check_nonempty(shape: tuple[int, ...], axis: int) -> None:
@@ -59,19 +60,12 @@ def check_nonempty(shape: tuple[int, ...], axis: int) -> None:
 def shifted(x: Array, tau: Array) -> tuple[Array, Array]:
     """The largest entry m of each row, and z = (x - m)/tau, 0 at the largest entry.
 
-    An absent entry has z = -inf and no other entry has: a difference that overflows is taken to
-    be the lowest finite number. Where m is +inf, the entries equal to it have z = 0 and all
-    others are absent. A row with a NaN has m NaN, and z NaN at every entry above -inf.
+    The rules are those of `entry.z_of`. A row with a NaN has m NaN, and z NaN at every entry above
+    -inf.
     """
-    limits = np.finfo(x.dtype)
-    with np.errstate(all="ignore"):
-        width = np.clip(tau, 1 / limits.max, limits.max).astype(x.dtype)
-        m = x.max(axis=1, keepdims=True)
-        infinite = m == np.inf
-        absent = (x == -np.inf) | (infinite & (x < np.inf))
-        difference = np.where(infinite, x.dtype.type(0), x - m)
-        z = np.maximum(np.maximum(difference, limits.min) / width, limits.min)
-        return m, np.where(absent, x.dtype.type(-np.inf), z)
+    m, z = np.empty((len(x), 1), x.dtype), np.empty_like(x)
+    _schedule.over(len(x), x.size, rows.shift, x, tau, m[:, 0], z)
+    return m, z
 
 
 def tangent(call: Call, v: Any, name: str) -> Array:
@@ -79,9 +73,9 @@ def tangent(call: Call, v: Any, name: str) -> Array:
     return _arguments.rows_of(v, name, call.shape, call.axis, call.x.dtype.type, call.where)
 
 
-def give_back(call: Call, rows: Array) -> Any:
+def give_back(call: Call, values: Array) -> Any:
     """Rows as an array of x's shape, type and kind."""
-    result = _arrays.from_rows(rows, call.shape, call.axis)
+    result = _arrays.from_rows(values, call.shape, call.axis)
     return _arrays.like(call.given, _arrays.cast(result, call.dtype))
 
 

@@ -14,8 +14,9 @@ from .._cuda_parts import is_long
 from .._device import Argument, Buffer, Rows
 from .._launch import choose, choose_for_two
 from . import cuda_long, cuda_long_slopes
-from .cuda_rows import RECORD, make_value
+from .cuda_rows import make_value
 from .cuda_slopes import make_pull, make_pull_sum, make_push, make_push_sum
+from .rows import RECORD
 
 __all__ = ["linearize", "pull", "push", "value"]
 

@@ -15,7 +15,7 @@ from numba import float64, int64
 
 from .._cuda import WIDE, device
 from .._team import Team, made_once, tools
-from .cuda_rows import passes
+from .entry import z_of
 from .philox import gumbel, philox, uniform32, uniform64
 
 __all__ = ["Noise", "noise"]
@@ -40,7 +40,7 @@ class Noise(NamedTuple):
 @made_once
 def noise(T: Any, team: Team, stays: bool) -> Noise:
     """The noise for rows of type T."""
-    t, place = tools(T, team), passes(T, team, "softmax").place
+    t = tools(T, team)
     counts = tools(np.float64, Team(team.lanes, 2))
     held, streams = team.held, team.streams
     wide_count = WIDE // np.dtype(T).itemsize
@@ -72,7 +72,7 @@ def noise(T: Any, team: Team, stays: bool) -> Noise:
             gumbels = numbers(a, b, c, e)
             for j in range(wide_count):
                 v = regs[g * wide_count + j]
-                moved = place(v, m, inv) + gumbels[j]
+                moved = z_of(v, m, inv) + gumbels[j]
                 if stays:
                     moved = moved if abs(v) < infinity else v
                 else:

@@ -1,7 +1,7 @@
 """What a team does with a row, or with a part, for softmax, its logarithm and logsumexp.
 
-The steps are those of `calls.shifted` and `family`, in the same order; what a derivative needs of
-a row is two numbers, from which it makes the probabilities again.
+The steps are those of `rows`, in the same order; what a derivative needs of a row is two numbers,
+from which it makes the probabilities again.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from numba import float64, int32, int64
 
 from .._cuda import cuda, device
 from .._launch import Kernel, pointer_to
-from .._scalars import exp_neg, limits
+from .._scalars import exp_neg
 from .._team import ROOM, Team, argument, made_once, tools
+from .entry import inverse, z_of
+from .rows import EXCESS, RECORD, TOP
 
-__all__ = ["EXCESS", "RECORD", "TOP", "Passes", "conclusion", "make_value", "passes"]
-
-RECORD = 2  # of a row: its largest entry, and what the others add to sum exp z
-TOP, EXCESS = range(RECORD)
+__all__ = ["Passes", "conclusion", "make_value", "passes"]
 
 
 class Passes(NamedTuple):
@@ -28,8 +27,6 @@ class Passes(NamedTuple):
 
     #: inverse(tau): 1/tau in the rows' type, finite
     inverse: Any
-    #: place(v, m, inv): (v - m)/tau by the rules of `calls.shifted`
-    place: Any
     #: look(x, start, n, wide, regs, room): less than 0 if there is a NaN; the largest entry
     look: Any
     #: look_at_finite(x, start, n, wide, regs, room): 0; the largest finite entry
@@ -57,25 +54,15 @@ def passes(T: Any, team: Team, f: str) -> Passes:
     t = tools(T, team)
     held, logs = team.held, f == "log_softmax"
     zero, one, infinity = T(0), T(1), T(np.inf)
-    most = limits(T(1))[2]
-    lowest, widest, narrowest = T(-most), most, 1.0 / most
 
     @device
-    def inverse(tau):
-        width = min(max(np.float64(tau), narrowest), widest)
-        return T(min(1.0 / width, widest))
-
-    @device
-    def place(v, m, inv):
-        z = max(max(v - m, lowest) * inv, lowest)
-        if v > -infinity and m < infinity:
-            return z
-        return zero if v == infinity else -infinity
+    def inverse_of(tau):
+        return inverse(np.float64(tau), one)
 
     @device
     def view(v, m, inv):
         """What of an entry the value is made of."""
-        z = place(v, m, inv)
+        z = z_of(v, m, inv)
         return z if logs else exp_neg(z)
 
     @device
@@ -130,7 +117,7 @@ def passes(T: Any, team: Team, f: str) -> Passes:
             if team.streams:
                 t.load(x, start, n, wide, piece, -infinity, regs)
             for j in range(held):
-                z = place(regs[j], m, inv)
+                z = z_of(regs[j], m, inv)
                 e = exp_neg(z)
                 s += e if z < zero else zero
                 ties += one if z == zero else zero
@@ -160,7 +147,7 @@ def passes(T: Any, team: Team, f: str) -> Passes:
             t.store(regs, start, n, wide, piece, out)
 
     looks, sums = (look, look_at_finite, judge, survey), (whole, both)
-    return Passes(inverse, place, *looks, *sums, gather, excess, fill)
+    return Passes(inverse_of, *looks, *sums, gather, excess, fill)
 
 
 @made_once

@@ -12,7 +12,9 @@ from .._cuda import cuda, device
 from .._launch import Kernel, pointer_to
 from .._scalars import exp_neg
 from .._team import ROOM, Team, argument, made_once, tools
-from .cuda_rows import EXCESS, RECORD, TOP, passes
+from .cuda_rows import passes
+from .entry import z_of
+from .rows import EXCESS, RECORD, TOP
 
 __all__ = [
     "Slopes",
@@ -61,7 +63,7 @@ def push_passes(T: Any, team: Team, f: str) -> Slopes:
         """Entries to their weights (0 if nothing moves them), directions to d; returns <p, d>."""
         s = zero
         for j in range(held):
-            z = do.place(regs[j], m, inv)
+            z = z_of(regs[j], m, inv)
             p = exp_neg(z) * scale
             still = (z == -infinity or m == infinity) and p == p
             d = zero if still else moves[j] - z * dtau
@@ -109,7 +111,7 @@ def pull_passes(T: Any, team: Team, f: str) -> Slopes:
         """Entries to z; returns <p, g>, or for the logarithm the sum of g over what moves."""
         s = zero
         for j in range(held):
-            z = do.place(regs[j], m, inv)
+            z = z_of(regs[j], m, inv)
             regs[j] = z
             p = exp_neg(z) * scale
             if logs:
@@ -192,7 +194,7 @@ def sum_passes(T: Any, team: Team) -> SumSlopes:
             t.load(x, start, n, wide, piece, -infinity, regs)
             t.load(dx, start, n, wide, piece, zero, moves)
             for j in range(held):
-                z = do.place(regs[j], m, inv)
+                z = z_of(regs[j], m, inv)
                 p = exp_neg(z) * scale
                 sv += p if p == zero else p * moves[j]
                 sz += p if p == zero else p * z
@@ -208,7 +210,7 @@ def sum_passes(T: Any, team: Team) -> SumSlopes:
         for piece in range(t.pieces(n)):
             t.load(x, start, n, wide, piece, -infinity, regs)
             for j in range(held):
-                z = do.place(regs[j], m, inv)
+                z = z_of(regs[j], m, inv)
                 p = exp_neg(z) * scale
                 s += p if p == zero else p * z
                 regs[j] = cotangent * (zero if constant else p)

@@ -172,7 +172,7 @@ def gumbel_softmax(
     call = calls.check(x, temperature, axis, where)
     # Shifted by the largest score, which softmax does not see: the noise is not rounded away.
     z = calls.shifted(call.x.astype(np.float64), np.ones_like(call.tau))[1]
-    p = softmax(_perturbed(z, (), generator), temperature=call.tau[:, 0])
+    p = softmax(_perturbed(z, (), generator), temperature=call.tau)
     return calls.give_back(call, p)
 
 

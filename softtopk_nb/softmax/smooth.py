@@ -6,16 +6,62 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arguments, _arrays
+from .. import _arguments, _arrays, _schedule
 from .._operator import Array
+from .._parts import LONG
 from . import calls
+from . import long as _long
+from . import rows as _rows
 from .calls import Call
-from .family import State, TopOne, device_side, mean, total
+from .family import TopOne, device_side
+from .rows import EXCESS, RECORD, TOP
 
 __all__ = ["energy_score", "log_softmax", "logsumexp", "softmax"]
 
 
-class Softmax(TopOne):
+def _solve(call: Call, logs: bool, out: Array) -> Array:
+    """Write softmax or its logarithm, unless the rows of `out` are empty; returns the records."""
+    x, tau, record = call.x, call.tau, np.empty((len(call.x), RECORD))
+    if x.shape[1] >= LONG:
+        for i in range(len(x)):
+            _long.value(x[i], tau[i], logs, out[i], record[i])
+    else:
+        _schedule.over(len(x), x.size, _rows.value, x, tau, logs, out, record)
+    return record
+
+
+class _Entrywise(TopOne):
+    """Softmax, or its logarithm: what has an entry for each of x."""
+
+    _logs: bool
+
+    def _value(self, call: Call) -> tuple[Array, Array]:
+        out = np.empty_like(call.x)
+        return out, _solve(call, self._logs, out)
+
+    def _push(self, call: Call, record: Array, dx: Array, dtau: Array) -> Array:
+        x, tau, out = call.x, call.tau, np.empty_like(call.x)
+        if x.shape[1] >= LONG:
+            for i in range(len(x)):
+                _long.push(x[i], tau[i], record[i], self._logs, dx[i], dtau[i], out[i])
+        else:
+            directions = dx, dtau, out
+            _schedule.over(len(x), x.size, _rows.push, x, tau, record, self._logs, *directions)
+        return out
+
+    def _pull(self, call: Call, record: Array, g: Array) -> tuple[Array, Array]:
+        x, tau = call.x, call.tau
+        gx, gtau = np.empty_like(x), np.empty(len(x))
+        if x.shape[1] >= LONG:
+            for i in range(len(x)):
+                gtau[i] = _long.pull(x[i], tau[i], record[i], self._logs, g[i], gx[i])
+        else:
+            gradients = g, gx, gtau
+            _schedule.over(len(x), x.size, _rows.pull, x, tau, record, self._logs, *gradients)
+        return gx, gtau
+
+
+class Softmax(_Entrywise):
     """Softmax: p_i = exp(x_i / temperature) / sum_j exp(x_j / temperature).
 
     Parameters
@@ -79,24 +125,10 @@ class Softmax(TopOne):
     """
 
     __name__ = "softmax"
-
-    def _value(self, call: Call, s: State) -> Array:
-        return s.p
-
-    def _push(self, s: State, dx: Array, dtau: Array) -> Array:
-        # thm-lse-gradient: the Jacobian is (Diag(p) - p p^T)/tau, applied to dx - z dtau.
-        d = np.where(s.still, s.z.dtype.type(0), dx - s.z * dtau)
-        dp: Array = s.p * (d - mean(s.p, d)) / s.tau
-        dp[s.still | (s.p == 0)] = 0
-        return dp
-
-    def _pull(self, s: State, g: Array) -> tuple[Array, Array]:
-        gx: Array = s.p * (g - mean(s.p, g)) / s.tau
-        gx[s.still] = 0
-        return gx, -mean(gx, s.z)
+    _logs = False
 
 
-class LogSoftmax(TopOne):
+class LogSoftmax(_Entrywise):
     """Logarithm of softmax: log p_i = x_i/temperature - log sum_j exp(x_j/temperature).
 
     Parameters
@@ -150,23 +182,7 @@ class LogSoftmax(TopOne):
     """
 
     __name__ = "log_softmax"
-
-    def _value(self, call: Call, s: State) -> Array:
-        with np.errstate(all="ignore"):
-            log_p: Array = s.z - s.log_s.astype(s.z.dtype)
-        return log_p
-
-    def _push(self, s: State, dx: Array, dtau: Array) -> Array:
-        d = np.where(s.still, s.z.dtype.type(0), dx - s.z * dtau)
-        dlog_p: Array = (d - mean(s.p, d)) / s.tau
-        dlog_p[s.still] = 0
-        return dlog_p
-
-    def _pull(self, s: State, g: Array) -> tuple[Array, Array]:
-        g = np.where(s.still, g.dtype.type(0), g)
-        gx: Array = (g - s.p * total(g)) / s.tau
-        gx[s.still] = 0
-        return gx, -mean(gx, s.z)
+    _logs = True
 
 
 class LogSumExp(TopOne):
@@ -233,27 +249,31 @@ class LogSumExp(TopOne):
 
     __name__ = "logsumexp"
 
-    def _value(self, call: Call, s: State) -> Array:
+    def _value(self, call: Call) -> tuple[Array, Array]:
+        record = _solve(call, False, np.empty((len(call.x), 0), call.x.dtype))
         with np.errstate(all="ignore"):
-            # -inf in a row without entries, whose log_s is -inf.
-            value: Array = s.m + call.tau * s.log_s
-        return value
+            # -inf in a row without entries, as log 0 is.
+            value: Array = record[:, TOP] + call.tau * np.log1p(record[:, EXCESS])
+        return value, record
 
-    def _push(self, s: State, dx: Array, dtau: Array) -> Array:
-        weights, entropy = self._gradient(s)
-        moved: Array = mean(weights, dx) + entropy * dtau
-        return moved
+    def _push(self, call: Call, record: Array, dx: Array, dtau: Array) -> Array:
+        x, tau, out = call.x, call.tau, np.empty(len(call.x))
+        if x.shape[1] >= LONG:
+            for i in range(len(x)):
+                out[i] = _long.push_sum(x[i], tau[i], record[i], dx[i], dtau[i])
+        else:
+            _schedule.over(len(x), x.size, _rows.push_sum, x, tau, record, dx, dtau, out)
+        return out
 
-    def _pull(self, s: State, g: Array) -> tuple[Array, Array]:
-        weights, entropy = self._gradient(s)
-        return g * weights, g * entropy
-
-    @staticmethod
-    def _gradient(s: State) -> tuple[Array, Array]:
-        """Softmax, and its entropy log S - <p, z>; both 0 in rows without a finite maximum."""
-        constant, zero = np.isinf(s.m), s.z.dtype.type(0)
-        entropy = s.log_s.astype(s.z.dtype) - mean(s.p, s.z)
-        return np.where(constant, zero, s.p), np.where(constant, zero, entropy)
+    def _pull(self, call: Call, record: Array, g: Array) -> tuple[Array, Array]:
+        x, tau = call.x, call.tau
+        gx, gtau = np.empty_like(x), np.empty(len(x))
+        if x.shape[1] >= LONG:
+            for i in range(len(x)):
+                gtau[i] = _long.pull_sum(x[i], tau[i], record[i], g[i], gx[i])
+        else:
+            _schedule.over(len(x), x.size, _rows.pull_sum, x, tau, record, g, gx, gtau)
+        return gx, gtau
 
     def _give_back(self, call: Call, rows: Array) -> Any:
         return calls.give_back_batch(call, rows)
@@ -262,7 +282,7 @@ class LogSumExp(TopOne):
         given = _arrays.as_numpy(g, "the cotangent")
         _arrays.compute_dtype(given.dtype, "the cotangent")
         _arguments.check_broadcast(given, call.batch, "the cotangent")
-        return np.broadcast_to(given, call.batch).reshape(-1, 1).astype(call.x.dtype)
+        return _arguments.per_row(given.astype(np.float64), call.batch)
 
 
 softmax = Softmax()
