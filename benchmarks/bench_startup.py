@@ -22,7 +22,7 @@ FIRST_CALL = """
 import numpy as np, softtopk_nb as stk, time
 x = np.zeros((4, 64), np.float32)
 start = time.perf_counter()
-stk.thretopk(x, 3)
+stk.{}(x, 3)
 print(time.perf_counter() - start)
 """
 
@@ -50,17 +50,20 @@ def bench_import(benchmark, tmp_path, module):
     benchmark.extra_info.update(startup=f"import {module}", seconds=min(seconds))
 
 
+@pytest.mark.parametrize("operator", ["thretopk", "gradtopk", "hardtopk", "itertopk"])
 @pytest.mark.parametrize("cache", ["cold", "warm"])
-def bench_first_call(benchmark, tmp_path, cache):
+def bench_first_call(benchmark, tmp_path, cache, operator):
     benchmark.group = "first call"
+    code = FIRST_CALL.format(operator)
     if cache == "warm":
-        python(FIRST_CALL, str(tmp_path))
+        python(code, str(tmp_path))
     seconds = []
     rounds = iter(range(10**6))
 
     def first_call() -> None:
         folder = tmp_path if cache == "warm" else tmp_path / str(next(rounds))
-        seconds.append(python(FIRST_CALL, str(folder)))
+        seconds.append(python(code, str(folder)))
 
     benchmark.pedantic(first_call, rounds=3)
-    benchmark.extra_info.update(startup=f"first call, {cache} cache", seconds=min(seconds))
+    startup = f"first call of {operator}, {cache} cache"
+    benchmark.extra_info.update(startup=startup, seconds=min(seconds))

@@ -1,6 +1,9 @@
 """Time as a ratio: an operator and its unit take turns, and each round has a ratio of its own.
 
-Whatever the machine does meets both alike. Nothing here knows what is timed, or on which device.
+Whatever the machine does meets both alike. But for one thing: threads that spin after their last
+call, as those of OpenMP do for some milliseconds, take a core from whoever comes next. So each turn
+begins with a rest that outlasts them, and with a call that is not timed, after which a team of
+threads is as awake as in a loop of calls. Nothing here knows what is timed, or on which device.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ __all__ = ["SHORT", "Turns", "figures", "quartiles", "seconds"]
 
 ROUNDS = 7, 101  # at least, at most
 SHORT = 5e-4  # seconds: a shorter call is repeated until it takes as long
+REST = 6e-3  # seconds before each turn: libgomp's threads spin for about 4 ms
+LONG = 2e-2  # seconds: what wakes a team of threads is nothing beside a longer call
 
 Call = Callable[[], Any]
 
@@ -66,9 +71,14 @@ class Turns:
         once, *others_once = map(seconds, (call, *others))
         self.call, self.repeat = call, self._repeats(once)
         self._others = [
-            (other, self._repeats(took)) for other, took in zip(others, others_once, strict=True)
+            (other, self._repeats(took), took)
+            for other, took in zip(others, others_once, strict=True)
         ]
-        round_takes = sum(max(took, SHORT) for took in (once, *others_once))
+        self._once = once
+        round_takes = sum(
+            REST + max(took, SHORT) + (took if took < LONG else 0.0)
+            for took in (once, *others_once)
+        )
         self.rounds = int(np.clip(budget / round_takes, *ROUNDS))
         self._taken: list[list[float]] = []
 
@@ -81,11 +91,20 @@ class Turns:
         for _ in range(times):
             call()
 
+    @staticmethod
+    def _prepare(call: Call, takes: float) -> None:
+        time.sleep(REST)
+        if takes < LONG:
+            call()
+
+    def _turn(self, call: Call, times: int, takes: float) -> float:
+        self._prepare(call, takes)
+        return seconds(functools.partial(self._again, call, times)) / times
+
     def time_others(self) -> None:
-        """The unit's turn, and the value's."""
-        self._taken.append(
-            [seconds(functools.partial(self._again, *other)) / other[1] for other in self._others]
-        )
+        """The unit's turn, and the value's; then all is ready for `take`."""
+        self._taken.append([self._turn(*other) for other in self._others])
+        self._prepare(self.call, self._once)
 
     def take(self) -> None:
         """The operator's turn."""

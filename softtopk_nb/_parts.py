@@ -14,7 +14,7 @@ from ._compile import kernel
 from ._rows import survey
 from ._schedule import over
 
-__all__ = ["LONG", "PART", "part_count", "range_of"]
+__all__ = ["LONG", "PART", "ordinals_of", "part_count", "range_of"]
 
 #: Rows from this length on are shared out among the threads in parts.
 LONG = 1_000_000
@@ -32,8 +32,14 @@ def _survey_parts(lo, hi, x, ordinals):
         ordinals[j, 0], ordinals[j, 1] = survey(x[j * PART : (j + 1) * PART])
 
 
+def ordinals_of(x: Any) -> Any:
+    """Room for the range of each part, as ordinals."""
+    return np.empty((part_count(x), 2), np.int32 if x.dtype == np.float32 else np.int64)
+
+
 def range_of(x: Any) -> tuple[Any, Any]:
     """`_rows.survey` of a long row."""
-    ordinals = np.empty((part_count(x), 2), np.int32 if x.dtype == np.float32 else np.int64)
-    over(len(ordinals), x.size // 4, _survey_parts, x, ordinals)
+    ordinals = ordinals_of(x)
+    # Bound by memory: two threads are little faster than one below some million entries.
+    over(len(ordinals), x.size // 16, _survey_parts, x, ordinals)
     return ordinals[:, 0].min(), ordinals[:, 1].max()

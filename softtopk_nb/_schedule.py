@@ -7,31 +7,102 @@ OpenMP's kills a forked child, and the work queue aborts under two calling threa
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from numba import config
 
 __all__ = ["over", "thread_count"]
 
-_WORTH_A_THREAD = 1 << 16  # entries: about 50 us of work, against 30 us to hand it over
+_WORTH_A_THREAD = 1 << 16  # about so many nanoseconds of work; to hand it over takes about 40 us
+_PIECES = 8  # of the work, at most, for each thread
 
-_lock = threading.Lock()
-_pool: ThreadPoolExecutor | None = None
+_idle: deque[_Helper] = deque()
+_made: list[_Helper] = []
+_making = threading.Lock()
 
 
-def _forget_pool() -> None:
-    """In a forked child: the pool's threads stayed with the parent."""
-    global _lock, _pool
-    _lock, _pool = threading.Lock(), None
+class _Job:
+    """Something to call, and what came of it."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+        self.error: BaseException | None = None
+        self._running = threading.Lock()
+        self._running.acquire()
+
+    def run(self) -> None:
+        try:
+            self.call()
+        except BaseException as error:  # raised again in the thread that asked for it
+            self.error = error
+
+    def ended(self) -> None:
+        self._running.release()
+
+    def wait(self) -> None:
+        self._running.acquire()
+
+
+class _Helper:
+    """A thread that sleeps until it is given a job.
+
+    A lock to sleep on and one for each job, and nothing else: an executor's queue, future and
+    condition cost as much as a pass over a million numbers.
+    """
+
+    def __init__(self) -> None:
+        self._wake = threading.Lock()
+        self._wake.acquire()
+        self._job: _Job | None = None
+        threading.Thread(target=self._live, name="softtopk_nb", daemon=True).start()
+
+    def _live(self) -> None:
+        while True:
+            self._wake.acquire()
+            job, self._job = self._job, None
+            if job is not None:
+                job.run()
+                _idle.append(self)
+                job.ended()
+            del job  # and the arrays it holds
+
+    def start(self, job: _Job) -> None:
+        self._job = job
+        self._wake.release()
+
+
+def _forget_helpers() -> None:
+    """In a forked child: the threads stayed with the parent."""
+    global _making
+    _making = threading.Lock()
+    _idle.clear()
+    _made.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pool)
+    os.register_at_fork(after_in_child=_forget_helpers)
+
+
+def _helper(most: int) -> _Helper | None:
+    """A helper that nobody else has, if there is one or there may be another."""
+    try:
+        return _idle.pop()
+    except IndexError:
+        pass
+    with _making:
+        if len(_made) >= most:
+            return None
+        try:
+            _made.append(_Helper())
+        except RuntimeError:  # no new threads: the interpreter shuts down, or a limit is reached
+            return None
+        return _made[-1]
 
 
 def thread_count() -> int:
@@ -40,37 +111,45 @@ def thread_count() -> int:
     return max(1, min(cores or 1, int(config.NUMBA_NUM_THREADS)))
 
 
-def _helpers(count: int) -> ThreadPoolExecutor:
-    global _pool
-    with _lock:
-        if _pool is None or _pool._max_workers < count:
-            _pool = ThreadPoolExecutor(count, thread_name_prefix="softtopk_nb")
-        return _pool
+def over(count: int, work: int, kernel: Callable[..., Any], *args: Any) -> None:
+    """Call ``kernel(lo, hi, *args)`` on ranges that cover 0 .. count.
 
+    `work` is what all of them take, in nanoseconds, about: an entry of a solved row takes one.
 
-def over(count: int, entries: int, kernel: Callable[..., Any], *args: Any) -> None:
-    """Call ``kernel(lo, hi, *args)`` on ranges that cover 0 .. count; `entries` is the work in all.
-
-    The calling thread takes the first range itself. Every range has ended on return, also when
-    one of them raised.
+    A sleeping thread takes its time to wake: it and the calling thread take ranges, one after the
+    other, from the two ends, until none is left. Every range has ended on return, also when one
+    of them raised.
     """
-    shares = min(count, 1 + entries // _WORTH_A_THREAD)
-    if shares > 1:  # to ask how many threads there are takes longer than a short row
-        shares = min(shares, thread_count())
-    if shares <= 1:
+    pieces = min(count, 1 + work // _WORTH_A_THREAD)
+    threads = thread_count() if pieces > 1 else 1  # asking takes longer than a short row
+    if threads <= 1:
         if count:
             kernel(0, count, *args)
         return
-    cuts = [count * j // shares for j in range(shares + 1)]
-    pool = _helpers(shares - 1)
+    pieces = min(pieces, _PIECES * threads)
+    todo = deque(itertools.pairwise([count * j // pieces for j in range(pieces + 1)]))
+
+    def take_part(take: Callable[[], tuple[int, int]]) -> None:
+        while todo:
+            try:
+                lo, hi = take()
+            except IndexError:  # another thread has just taken the last one
+                return
+            kernel(lo, hi, *args)
+
+    jobs = []
+    for _ in range(min(threads, pieces) - 1):
+        helper = _helper(threads - 1)
+        if helper is None:
+            break  # all are at work for other threads
+        jobs.append(_Job(functools.partial(take_part, todo.pop)))
+        helper.start(jobs[-1])
     try:
-        others = [pool.submit(kernel, lo, hi, *args) for lo, hi in itertools.pairwise(cuts[1:])]
-    except RuntimeError:  # no new threads: the interpreter shuts down, or a limit is reached
-        kernel(0, count, *args)
-        return
-    try:
-        kernel(cuts[0], cuts[1], *args)
+        take_part(todo.popleft)
     finally:
-        wait(others)
-    for other in others:
-        other.result()
+        todo.clear()
+        for job in jobs:
+            job.wait()
+    for job in jobs:
+        if job.error is not None:
+            raise job.error

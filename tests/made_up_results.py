@@ -70,7 +70,10 @@ def content(date: str, device: str = "cpu", factor: float = 1.0) -> dict[str, An
         "threads": 2,
         "date": date,
         "results": results,
-        "startup": {"import softtopk_nb over numba": 0.05, "first call, cold cache": 2.5},
+        "startup": {
+            "import softtopk_nb over numba": 0.05,
+            "first call of thretopk, cold cache": 2.5,
+        },
     }
 
 

@@ -154,7 +154,7 @@ def test_a_filter_changes_table_and_charts(browser, name, value, word):
 
 def test_first_calls_are_told_apart(browser):
     text = browser.find_element("id", "stk-startup").text
-    assert "first call, cold cache 2.5 s" in text
+    assert "first call of thretopk, cold cache 2.5 s" in text
     assert "import softtopk_nb over numba 50 ms" in text
 
 

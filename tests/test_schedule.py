@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
+import weakref
+from collections import deque
 
 import numpy as np
 import pytest
@@ -23,9 +26,8 @@ def test_every_piece_is_done_once(monkeypatch, count, threads):
 
     _schedule.over(count, 1 << 30, kernel, 1)
     assert (times == 1).all()
-    assert len(calls) == min(count, threads)
-    if calls:
-        assert any(thread is threading.current_thread() for _, _, thread in calls)
+    assert len(calls) == (min(count, threads * _schedule._PIECES) if threads > 1 else min(count, 1))
+    assert len({thread for _, _, thread in calls}) <= threads
 
 
 def test_little_work_stays_in_the_calling_thread():
@@ -46,22 +48,84 @@ def test_an_error_in_any_piece_is_raised_once_all_have_ended(monkeypatch, bad):
 
     with pytest.raises(ArithmeticError, match=str(bad)):
         _schedule.over(4, 1 << 30, kernel)
-    assert sorted(done) == [0, 1, 2, 3]
+    found = list(done)
+    assert bad in found
+    time.sleep(0.05)
+    assert done == found  # nothing goes on behind the caller's back
+
+
+def test_a_thread_that_is_late_leaves_its_work_to_the_others(monkeypatch):
+    monkeypatch.setattr(_schedule, "thread_count", lambda: 2)
+    caller, seen = threading.current_thread(), []
+
+    def kernel(lo, hi):
+        if threading.current_thread() is not caller:
+            time.sleep(0.2)
+        seen.append((lo, hi))
+
+    _schedule.over(100, 1 << 30, kernel)
+    assert sum(hi - lo for lo, hi in seen) == 100
+    assert len(seen) == 2 * _schedule._PIECES
 
 
 def test_without_new_threads_the_caller_does_it_all(monkeypatch):
     class Exhausted:
-        def submit(self, *args):
+        def __init__(self):
             raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(_schedule, "thread_count", lambda: 4)
-    monkeypatch.setattr(_schedule, "_helpers", lambda count: Exhausted())
+    monkeypatch.setattr(_schedule, "_idle", deque())
+    monkeypatch.setattr(_schedule, "_made", [])
+    monkeypatch.setattr(_schedule, "_Helper", Exhausted)
     seen = []
     _schedule.over(10, 1 << 30, lambda lo, hi: seen.append((lo, hi)))
-    assert seen == [(0, 10)]
+    assert seen == [(i, i + 1) for i in range(10)]
 
 
 def test_thread_count_is_at_least_one(monkeypatch):
     assert _schedule.thread_count() >= 1
     monkeypatch.setattr(_schedule.config, "NUMBA_NUM_THREADS", 1)
     assert _schedule.thread_count() == 1
+
+
+def test_no_more_threads_than_there_may_be(monkeypatch):
+    """Also where several threads call at once: those that find no helper work alone."""
+    monkeypatch.setattr(_schedule, "thread_count", lambda: 3)
+    monkeypatch.setattr(_schedule, "_idle", deque())
+    monkeypatch.setattr(_schedule, "_made", [])
+    done = np.zeros((6, 40), int)
+
+    def call(i):
+        def kernel(lo, hi):
+            time.sleep(1e-3)
+            done[i, lo:hi] += 1
+
+        for _ in range(3):
+            _schedule.over(40, 1 << 30, kernel)
+
+    callers = [threading.Thread(target=call, args=(i,)) for i in range(6)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert (done == 3).all()
+    assert 1 <= len(_schedule._made) <= 2
+    assert sorted(map(id, _schedule._idle)) == sorted(map(id, _schedule._made))
+
+
+def test_a_helper_keeps_nothing_alive(monkeypatch):
+    monkeypatch.setattr(_schedule, "thread_count", lambda: 2)
+
+    class Kernel:
+        def __call__(self, lo, hi):
+            time.sleep(1e-3)
+
+    kernel = Kernel()
+    gone = weakref.ref(kernel)
+    _schedule.over(40, 1 << 30, kernel)
+    del kernel
+    for _ in range(100):
+        if gone() is None:
+            break
+        time.sleep(0.01)
+    assert gone() is None

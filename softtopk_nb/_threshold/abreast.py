@@ -12,7 +12,7 @@ import numpy as np
 
 from .._compile import kernel, row, scalar
 from .._rows import FINITE, survey
-from .._scalars import borrowed, from_ordinal, layout_known, shortened, to_ordinal, wide_vectors
+from .._scalars import borrowed, from_ordinal, layout_known, to_ordinal, wide_vectors, window
 from .rows import CODE, LARGEST_SAMPLE, OPEN, ROUGH, SAMPLED, TAKEN, WEIGHT
 from .solver import (
     REST,
@@ -158,7 +158,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution):
         for i in range(first, first + group if first + group < hi else hi):
             if sizes[i] >= 0:
                 solution[i, CODE] = OPEN
-                if admit(shortened(x[i], sizes[i]), k[i], tau[i], table, count):
+                if admit(window(x[i], 0, sizes[i]), k[i], tau[i], table, count):
                     rows[0, count] = i
                     count += 1
         columns = (count + WIDE - 1) // WIDE * WIDE
@@ -168,11 +168,11 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution):
             starts = rough or not sampled
             for r in range(count):
                 i = rows[0, r]
-                part, share = shortened(x[i], sizes[i]), k[i]
+                part, share = window(x[i], 0, sizes[i]), k[i]
                 if rough:
                     size = sizes[i] // 16
-                    part = shortened(few[0], size if size < LARGEST_SAMPLE else LARGEST_SAMPLE)
-                    sample(shortened(x[i], sizes[i]), part)
+                    part = window(few[0], 0, size if size < LARGEST_SAMPLE else LARGEST_SAMPLE)
+                    sample(window(x[i], 0, sizes[i]), part)
                     share = share * part.shape[0] / sizes[i]
                 look(part, share, starts, table, r)
                 rows[1, r] = r
@@ -183,7 +183,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution):
                 for j in range(left):
                     r = rows[1, j]
                     i, size = rows[0, r], int(table[COUNT, r])
-                    part = shortened(few[0], size) if rough else shortened(x[i], size)
+                    part = window(few[0], 0, size) if rough else window(x[i], 0, size)
                     c, d, inv = T(table[C, r]), T(table[D, r]), T(table[INV, r])
                     m, a, b, w = tally(part, c, inv, d, curve)
                     table[M, r], table[A, r], table[B, r], table[W, r] = m, a, b, w

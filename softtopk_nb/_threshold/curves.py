@@ -13,6 +13,8 @@ modelled as exponentials.
 ``excess(curve, t)``    F(t) - max(t, 0), F the antiderivative of f that vanishes at -inf.
 ``quantile(curve, u)``  the t with f(t) = u, for the bracket.
 ``law(curve)``          mean and variance of the law with CDF f, for a first guess.
+``slope(curve, a, b, w)``  the sum of w over a row, from the sums of all three.
+``within(curve, p)``    p after a last correction of first order, kept in [0, 1] where f has kinks.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ __all__ = [
     "kernel_for",
     "law",
     "quantile",
+    "slope",
     "split",
+    "within",
 ]
 
 
@@ -312,19 +316,54 @@ def _law_user(curve):
     return 0.0, 2.0  # not known; as good as any
 
 
+@scalar
+def _as_it_is(curve, p):
+    return p
+
+
+@scalar
+def _clamped(curve, p):
+    T = type(p)
+    return T(0) if p < T(0) else T(1) if p > T(1) else p
+
+
+@scalar
+def _slope_of_exp(curve, a, b, w):
+    return b
+
+
+@scalar
+def _slope_of_laplace(curve, a, b, w):
+    return a + b
+
+
+@scalar
+def _slope_as_summed(curve, a, b, w):
+    return w
+
+
 class _Traits(NamedTuple):
     split: Any
     excess: Any
     quantile: Any
     law: Any
+    within: Any = _clamped
+    slope: Any = _slope_as_summed
 
 
 _TRAITS: dict[type, _Traits] = {
-    Exp: _Traits(_split_exp, _excess_exp, _quantile_exp, _law_exp),
-    Sigmoid: _Traits(_split_sigmoid, _excess_sigmoid, _quantile_sigmoid, _law_sigmoid),
-    Laplace: _Traits(_split_laplace, _excess_laplace, _quantile_laplace, _law_laplace),
+    Exp: _Traits(_split_exp, _excess_exp, _quantile_exp, _law_exp, slope=_slope_of_exp),
+    Sigmoid: _Traits(_split_sigmoid, _excess_sigmoid, _quantile_sigmoid, _law_sigmoid, _as_it_is),
+    Laplace: _Traits(
+        _split_laplace,
+        _excess_laplace,
+        _quantile_laplace,
+        _law_laplace,
+        _as_it_is,
+        _slope_of_laplace,
+    ),
     Clip: _Traits(_split_clip, _excess_clip, _quantile_clip, _law_clip),
-    Normal: _Traits(_split_normal, _excess_normal, _quantile_normal, _law_normal),
+    Normal: _Traits(_split_normal, _excess_normal, _quantile_normal, _law_normal, _as_it_is),
     Entmax: _Traits(_split_entmax, _excess_entmax, _quantile_entmax, _law_entmax),
     UserCurve: _Traits(_split_user, _excess_user, _quantile_search, _law_user),
 }
@@ -360,6 +399,16 @@ def law(curve):
     return _traits(curve).law(curve)
 
 
+def within(curve, p):
+    """p + O(rounding) in [0, 1]: a first order taken within a rounding of a kink can leave it."""
+    return _traits(curve).within(curve, p)
+
+
+def slope(curve, a, b, w):
+    """Sum of f' over a row, from the sums of `split`: w itself, unless it is known without."""
+    return _traits(curve).slope(curve, a, b, w)
+
+
 @overload_scalar(split)
 def _split(curve, t):
     return _traits(curve).split
@@ -378,3 +427,13 @@ def _quantile(curve, u):
 @overload_scalar(law)
 def _law(curve):
     return _traits(curve).law
+
+
+@overload_scalar(within)
+def _within(curve, p):
+    return _traits(curve).within
+
+
+@overload_scalar(slope)
+def _slope(curve, a, b, w):
+    return _traits(curve).slope

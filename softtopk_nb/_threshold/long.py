@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from .._compile import kernel
-from .._parts import LONG, PART, part_count, range_of
-from .._rows import MIXED, classify
+from .._parts import LONG, PART, ordinals_of, part_count
+from .._rows import MIXED, classify, survey
 from .._scalars import from_ordinal
 from .._schedule import over
 from . import batch
@@ -30,7 +30,6 @@ from .solver import (
     begin,
     fill,
     inverse_temperature,
-    sample,
     tally,
 )
 
@@ -67,8 +66,14 @@ def what_row(x, k, lo, hi):
 
 
 @kernel
-def pick_sample(x, out):
-    sample(x, out)
+def look_parts(lo, hi, x, few, ordinals):
+    """The range of each part, and what of the row's sample lies in it and is at hand now."""
+    stride = x.shape[0] // few.shape[0]
+    for j in range(lo, hi):
+        start, end = j * PART, min((j + 1) * PART, x.shape[0])
+        ordinals[j, 0], ordinals[j, 1] = survey(x[start:end])
+        for i in range(-(-start // stride), min(-(-end // stride), few.shape[0])):
+            few[i] = x[i * stride]
 
 
 @kernel
@@ -95,13 +100,12 @@ def _solve_finite(
     tau: float,
     curve: Any,
     method: Any,
+    few: Array,
     ends: Any,
     out: Array,
     solution: Array,
 ) -> None:
-    """A finite row, 0 < k < n."""
-    few = np.empty(SAMPLE, x.dtype)
-    pick_sample(x, few)
+    """A finite row, 0 < k < n, and entries from all over it."""
     start = np.empty((1, SOLUTION))
     share = np.array([k * SAMPLE / len(x)])
     nothing = np.empty((1, 0), x.dtype)
@@ -111,26 +115,29 @@ def _solve_finite(
     kernel_for(curve, open_search)(state, x, tau, curve, k, start[0, C], start[0, D])
     sums = np.empty((part_count(x), 4))
     while True:
-        over(len(sums), x.size, kernel_for(curve, tally_parts), x, tau, state, curve, sums)
+        over(len(sums), x.size // 4, kernel_for(curve, tally_parts), x, tau, state, curve, sums)
         if kernel_for(curve, step)(state, x, tau, sums, curve, k, method.enough):
             break
     solution[TAKEN], solution[WEIGHT] = state[PASSES], sums[:, 3].sum()
     solution[[C, D, REST]] = state[[C, D, REST]]
     if len(out):
-        over(len(sums), x.size, kernel_for(curve, fill_parts), x, tau, state, curve, out)
+        over(len(sums), x.size // 4, kernel_for(curve, fill_parts), x, tau, state, curve, out)
 
 
 def solve(
     x: Array, k: float, tau: float, curve: Any, method: Any, out: Array, solution: Array
 ) -> None:
     """One row, as `rows.solve`: p to `out` unless it is empty, the rest to `solution`."""
-    lo, hi = range_of(x)
+    few, ordinals = np.empty(min(len(x), SAMPLE), x.dtype), ordinals_of(x)
+    # Bound by memory: two threads are little faster than one below some million entries.
+    over(len(ordinals), x.size // 16, look_parts, x, few, ordinals)
+    lo, hi = ordinals[:, 0].min(), ordinals[:, 1].max()
     code, left, smallest, largest = what_row(x, k, lo, hi)
     if len(x) < LONG or code > MIXED:
         one = x[None], np.array([k]), np.array([tau])
         batch.solve(*one, curve, method, out[None], solution[None])
     elif code != MIXED:
-        _solve_finite(x, k, tau, curve, method, (smallest, largest), out, solution)
+        _solve_finite(x, k, tau, curve, method, few, (smallest, largest), out, solution)
         solution[CODE] = code
     else:
         finite = np.isfinite(x)

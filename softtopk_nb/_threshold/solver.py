@@ -17,9 +17,9 @@ import math
 import numpy as np
 
 from .._compile import row, scalar, summing
-from .._scalars import from_ordinal, limits, to_ordinal, wide_vectors
+from .._scalars import block, from_ordinal, limits, to_ordinal, wide_vectors
 from .._special import natural_log
-from .curves import law, quantile, split
+from .curves import law, quantile, slope, split, within
 
 __all__ = [
     "MAX",
@@ -155,7 +155,7 @@ def tally(x, c, inv, d, curve):
     T = x.dtype.type
     m, a, b, w = 0.0, 0.0, 0.0, 0.0
     for start in range(0, x.shape[0], BLOCK):
-        part = x[start : start + BLOCK]
+        part = block(x, start, BLOCK)
         ms = As = bs = ws = T(0)
         for i in range(part.shape[0]):
             mi, ai, bi, wi = split(curve, (part[i] - c) * inv - d)
@@ -167,7 +167,7 @@ def tally(x, c, inv, d, curve):
         a += As
         b += bs
         w += ws
-    return m, a, b, w
+    return m, a, b, slope(curve, a, b, w)
 
 
 @scalar
@@ -175,9 +175,7 @@ def polish(curve, t, rest):
     """f(t - rest), to first order in the rounding remainder `rest`."""
     T = type(t)
     u, a, b, w = split(curve, t)
-    p = T(u - a + b - w * rest)
-    # Within a rounding of a kink the first order can leave [0, 1].
-    return T(0) if p < T(0) else T(1) if p > T(1) else p
+    return within(curve, T((b if u == 0.0 else u - a) - w * rest))
 
 
 @summing

@@ -20,7 +20,16 @@ import math
 import numpy as np
 
 from .._compile import row, scalar, summing
-from .._scalars import borrowed, circular, exp_neg, layout_known, limits, quotient, wide_vectors
+from .._scalars import (
+    block,
+    borrowed,
+    circular,
+    exp_neg,
+    layout_known,
+    limits,
+    quotient,
+    wide_vectors,
+)
 
 __all__ = [
     "CORE",
@@ -112,7 +121,7 @@ def gather(x, c, inv, d, cut, work, sums, core):
         sums[m] = 0.0
     found = 0
     for start in range(0, x.shape[0], BLOCK):
-        part = x[start : start + BLOCK]
+        part = block(x, start, BLOCK)
         count = part.shape[0]
         ups, variance, near = T(0), T(0), T(0)
         for i in range(count):

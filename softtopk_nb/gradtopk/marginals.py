@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from .._compile import scalar, summing
-from .._scalars import borrowed, layout_known, limits, wide_vectors
+from .._scalars import block, borrowed, layout_known, limits, wide_vectors
 from .contour import (
     BLOCK,
     DEEP,
@@ -170,7 +170,7 @@ def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
     b0, b1, b2, b3, b4, b5, b6, b7 = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
     z0, z1, z2, z3, z4, z5, z6, z7 = z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7]
     for start in range(0, x.shape[0], BLOCK):
-        part, p = x[start : start + BLOCK], out[start : start + BLOCK]
+        part, p = block(x, start, BLOCK), block(out, start, BLOCK)
         near, deep = T(0), T(0)
         for i in range(part.shape[0]):
             t = (part[i] - c) * inv - d

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._compile import scalar, summing
-from .._scalars import borrowed, layout_known, wide_vectors
+from .._scalars import block, borrowed, layout_known, wide_vectors
 from .contour import BLOCK, DEGREE, IM, NODES, POWER, RE, SINE, SQUARE, rarer
 from .marginals import horner, is_dense
 
@@ -128,7 +128,7 @@ def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, room, at, flows):
     for m in range(FLOWS):
         flows[m] = 0.0
     for start in range(0, x.shape[0], BLOCK):
-        part, vs = x[start : start + BLOCK], v[start : start + BLOCK]
+        part, vs = block(x, start, BLOCK), block(v, start, BLOCK)
         count = part.shape[0]
         near = T(0)
         for i in range(count):
@@ -283,8 +283,8 @@ def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, room, at, out):
     w0, w1, w2, w3, w4, w5, w6, w7 = w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]
     z0, z1, z2, z3, z4, z5, z6, z7 = z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7]
     for start in range(0, x.shape[0], BLOCK):
-        part, vs = x[start : start + BLOCK], v[start : start + BLOCK]
-        dp = out[start : start + BLOCK]
+        part, vs = block(x, start, BLOCK), block(v, start, BLOCK)
+        dp = block(out, start, BLOCK)
         near = T(0)
         for i in range(part.shape[0]):
             t = (part[i] - c) * inv - d

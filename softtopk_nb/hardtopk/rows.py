@@ -6,7 +6,7 @@ import numpy as np
 
 from .._compile import kernel, row, scalar, summing
 from .._rows import survey
-from .._scalars import borrowed, from_ordinal, to_ordinal, wide_vectors
+from .._scalars import block, borrowed, from_ordinal, to_ordinal, wide_vectors
 
 __all__ = ["count", "hard_row", "middle_of", "solve"]
 
@@ -20,7 +20,7 @@ def count(x, value, strictly):
     T = x.dtype.type
     total = 0.0
     for start in range(0, x.shape[0], BLOCK):
-        part = x[start : start + BLOCK]
+        part = block(x, start, BLOCK)
         hits = T(0)
         for i in range(part.shape[0]):
             hit = part[i] > value if strictly else part[i] >= value

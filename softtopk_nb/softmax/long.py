@@ -62,16 +62,16 @@ def value(x: Array, tau: float, logs: bool, out: Array, record: Array) -> None:
     """One row, as `rows.value`."""
     m, sums = _top(x), np.empty((part_count(x), 2))
     target = out if len(out) else np.empty_like(x)
-    over(len(sums), x.size, gather_parts, x, m, tau, logs, target, sums)
+    over(len(sums), x.size // 4, gather_parts, x, m, tau, logs, target, sums)
     record[TOP], record[EXCESS] = m, rows.total_of(m, *sums.sum(axis=0))
     if len(out):
-        over(len(sums), x.size, finish_parts, record[EXCESS], logs, out)
+        over(len(sums), x.size // 8, finish_parts, record[EXCESS], logs, out)
 
 
 def _chances(x: Array, v: Array, tau: float, record: Array, out: Array) -> Any:
     sums = np.empty((part_count(x), 3))
     scale = 1.0 / (1.0 + record[EXCESS])
-    over(len(sums), x.size, chances_parts, x, v, record[TOP], tau, scale, out, sums)
+    over(len(sums), x.size // 4, chances_parts, x, v, record[TOP], tau, scale, out, sums)
     return sums.sum(axis=0)
 
 
@@ -83,7 +83,20 @@ def push(
         mean_v, mean_z, _ = _chances(x, dx, tau, record, out)
         mean, rule = mean_v - dtau * mean_z, OF_LOGS if logs else OF_SHARES
         sums = np.empty(part_count(x))
-        over(len(sums), x.size, spread_parts, x, dx, record[TOP], tau, dtau, mean, rule, out, sums)
+        over(
+            len(sums),
+            x.size // 4,
+            spread_parts,
+            x,
+            dx,
+            record[TOP],
+            tau,
+            dtau,
+            mean,
+            rule,
+            out,
+            sums,
+        )
 
 
 def pull(x: Array, tau: float, record: Array, logs: bool, g: Array, gx: Array) -> float:
@@ -93,7 +106,7 @@ def pull(x: Array, tau: float, record: Array, logs: bool, g: Array, gx: Array) -
     mean, _, whole = _chances(x, g, tau, record, gx)
     back, rule = (whole, OF_LOGS_BACK) if logs else (mean, OF_SHARES)
     sums = np.empty(part_count(x))
-    over(len(sums), x.size, spread_parts, x, g, record[TOP], tau, 0.0, back, rule, gx, sums)
+    over(len(sums), x.size // 4, spread_parts, x, g, record[TOP], tau, 0.0, back, rule, gx, sums)
     return float(-sums.sum())
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._compile import kernel, row, summing
 from .._rows import survey
-from .._scalars import borrowed, exp_neg, from_ordinal, to_ordinal, wide_vectors
+from .._scalars import block, borrowed, exp_neg, from_ordinal, to_ordinal, wide_vectors
 from .entry import OF_LOGS, OF_LOGS_BACK, OF_SHARES, inverse, share, slope, z_of
 
 __all__ = [
@@ -63,7 +63,7 @@ def gather(x, m, inv, logs, out):
     zero, one = T(0), T(1)
     rest, largest = 0.0, 0.0
     for start in range(0, x.shape[0], BLOCK):
-        part, target = x[start : start + BLOCK], out[start : start + BLOCK]
+        part, target = block(x, start, BLOCK), block(out, start, BLOCK)
         for i in range(part.shape[0]):
             z = z_of(part[i], m, inv)
             target[i] = z if logs else exp_neg(z)
@@ -128,8 +128,8 @@ def chances(x, v, m, inv, scale, out):
     zero, infinity = T(0), T(np.inf)
     mean_v, mean_z, whole = 0.0, 0.0, 0.0
     for start in range(0, x.shape[0], BLOCK):
-        part, target = x[start : start + BLOCK], out[start : start + BLOCK]
-        vs = v[start : start + BLOCK]
+        part, target = block(x, start, BLOCK), block(out, start, BLOCK)
+        vs = block(v, start, BLOCK)
         for i in range(part.shape[0]):
             target[i] = share(z_of(part[i], m, inv), scale)
         sv = sz = s = zero
@@ -152,8 +152,8 @@ def spread(x, v, m, inv, dtau, mean, rule, out):
     zero, infinity = T(0), T(np.inf)
     product = 0.0
     for start in range(0, x.shape[0], BLOCK):
-        part, target = x[start : start + BLOCK], out[start : start + BLOCK]
-        vs = v[start : start + BLOCK]
+        part, target = block(x, start, BLOCK), block(out, start, BLOCK)
+        vs = block(v, start, BLOCK)
         for i in range(part.shape[0]):
             z, p = z_of(part[i], m, inv), target[i]
             target[i] = slope(z, p, vs[i], inv, dtau, mean, rule)

@@ -15,7 +15,7 @@ from .._threshold.cuda import entries_for, on_device, registers_for
 from .._threshold.curves import UserCurve, excess
 from .._threshold.rows import CODE, SOLUTION
 from .._threshold.solver import REST, C, D, inverse_temperature_of
-from .rows import centre, smoothed, tangent, weights
+from .rows import centre, lever, smoothed, tangent, weight
 
 __all__ = [
     "THREADS",
@@ -60,7 +60,9 @@ def derivatives(T: Any, team: Team, curve: Any) -> Derivatives:
             for j in range(held):
                 entry, move = entries.at(regs, j), entries.at(more, j)
                 if abs(entry) < infinity:
-                    w, wti = weights(curve, (entry - c) * inv - d)
+                    u = (entry - c) * inv - d
+                    w = weight(curve, u)
+                    wti = lever(w, u)
                     w0 += T(w)
                     wv += T(w) * move
                     wt += T(wti)
@@ -86,7 +88,7 @@ def derivatives(T: Any, team: Team, curve: Any) -> Derivatives:
                 entry, move = entries.at(regs, j), zero
                 if abs(entry) < infinity:
                     u = (entry - c) * inv - d
-                    move = T(tangent(curve, u, entries.at(more, j), inv, mean, dtau))
+                    move = T(tangent(weight(curve, u), u, entries.at(more, j), inv, mean, dtau))
                 entries.put(more, j, move)
             t.store(more, start, n, wide, piece, out)
 

@@ -22,12 +22,12 @@ Array = Any
 
 
 @kernel
-def moments_parts(lo, hi, x, v, tau, solution, curve, sums):
+def moments_parts(lo, hi, x, v, tau, solution, curve, out, sums):
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        w0, wv, wt, wvt = moments(x[part], v[part], c, inv, d, curve)
+        w0, wv, wt, wvt = moments(x[part], v[part], c, inv, d, curve, out[part])
         sums[j, 0], sums[j, 1], sums[j, 2], sums[j, 3] = w0, wv, wt, wvt
 
 
@@ -40,43 +40,25 @@ def smoothed_parts(lo, hi, x, tau, solution, curve, sums):
 
 
 @kernel
-def spread_parts(lo, hi, x, v, tau, solution, curve, mean, dtau, out):
+def spread_parts(lo, hi, x, v, tau, solution, mean, dtau, out):
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        spread(x[part], v[part], c, inv, d, curve, mean, dtau, out[part])
+        spread(x[part], v[part], c, inv, d, mean, dtau, out[part])
 
 
-def _moments(x: Array, v: Array, tau: float, curve: Any, solution: Array) -> Array:
+def _moments(x: Array, v: Array, tau: float, curve: Any, solution: Array, out: Array) -> Array:
     sums = np.empty((part_count(x), 4))
-    over(len(sums), x.size, kernel_for(curve, moments_parts), x, v, tau, solution, curve, sums)
+    problem = x, v, tau, solution, curve, out, sums
+    over(len(sums), x.size // 2, kernel_for(curve, moments_parts), *problem)
     return sums.sum(axis=0)
 
 
 def _spread(
-    x: Array,
-    v: Array,
-    tau: float,
-    curve: Any,
-    solution: Array,
-    mean: float,
-    dtau: float,
-    out: Array,
+    x: Array, v: Array, tau: float, solution: Array, mean: float, dtau: float, out: Array
 ) -> None:
-    over(
-        part_count(x),
-        x.size,
-        kernel_for(curve, spread_parts),
-        x,
-        v,
-        tau,
-        solution,
-        curve,
-        mean,
-        dtau,
-        out,
-    )
+    over(part_count(x), x.size // 4, spread_parts, x, v, tau, solution, mean, dtau, out)
 
 
 def potential(x: Array, k: float, tau: float, curve: Any, solution: Array) -> float:
@@ -112,9 +94,9 @@ def push(
         moves = np.array([dk]), np.array([dtau])
         kernel_for(curve, rows.push)(0, 1, *one, *moves, out[None])
     else:
-        w0, wv, wt, _ = _moments(x, v, tau, curve, solution)
+        w0, wv, wt, _ = _moments(x, v, tau, curve, solution, out)
         mean = (wv - dtau * wt - dk * tau) / w0 if w0 > 0.0 else 0.0
-        _spread(x, v, tau, curve, solution, mean, dtau, out)
+        _spread(x, v, tau, solution, mean, dtau, out)
 
 
 def pull(
@@ -139,9 +121,9 @@ def pull(
         one = x[None], np.array([tau]), curve, solution[None], g[None]
         kernel_for(curve, rows.pull)(0, 1, *one, out[None], sums[0], sums[1])
         return float(sums[0, 0]), float(sums[1, 0])
-    w0, wg, wt, wgt = _moments(x, g, tau, curve, solution)
+    w0, wg, wt, wgt = _moments(x, g, tau, curve, solution, out)
     mean = wg / w0 if w0 > 0.0 else 0.0
-    _spread(x, g, tau, curve, solution, mean, 0.0, out)
+    _spread(x, g, tau, solution, mean, 0.0, out)
     return mean, -(wgt - mean * wt) / tau
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._compile import kernel, scalar, summing
+from .._compile import kernel, row, scalar, summing
 from .._rows import ALL, MIXED, UNDEFINED, expand, present_part
-from .._scalars import borrowed, wide_vectors
+from .._scalars import block, borrowed, wide_vectors
 from .._threshold.curves import excess, split
 from .._threshold.rows import CODE
 from .._threshold.solver import BLOCK, REST, C, D, inverse_temperature
 
 __all__ = [
     "centre",
+    "lever",
     "moments",
     "potential",
     "pull",
@@ -25,24 +26,28 @@ __all__ = [
     "smoothed_sum",
     "spread",
     "tangent",
-    "weights",
+    "weight",
 ]
 
 
 @scalar
-def weights(curve, t):
-    """(w, w t) with w = f'(t)."""
-    T = type(t)
+def weight(curve, t):
+    """w = f'(t)."""
     _, _, _, w = split(curve, t)
-    # A saturated entry may lie infinitely many temperatures away: 0 * inf is not 0.
-    return w, w * t if w > T(0) else T(0)
+    return w
 
 
 @scalar
-def tangent(curve, t, v, inv, mean, dtau):
+def lever(w, t):
+    """w t. A saturated entry may lie infinitely many temperatures away: 0 * inf is not 0."""
+    T = type(t)
+    return w * t if w > T(0) else T(0)
+
+
+@scalar
+def tangent(w, t, v, inv, mean, dtau):
     """(w/tau) (v - t dtau - mean): Theorem thm-jacobian, Theorem thm-derivatives-k-tau."""
     T = type(t)
-    _, _, _, w = split(curve, t)
     move = v - mean
     if dtau != T(0) and w > T(0):
         move -= t * dtau
@@ -68,17 +73,22 @@ def smoothed(curve, value, tau, c, d):
 
 
 @summing
-def moments(x, v, c, inv, d, curve):
-    """Sums over the row of w, w v, w t and w v t, with w = f'(t)."""
+def moments(x, v, c, inv, d, curve, out):
+    """Write w = f'(t) of each entry; returns the sums over the row of w, w v, w t and w v t."""
     wide_vectors()
     T = x.dtype.type
     w0, wv, wt, wvt = 0.0, 0.0, 0.0, 0.0
     for start in range(0, x.shape[0], BLOCK):
-        xs = x[start : start + BLOCK]
-        vs = v[start : start + BLOCK]
+        xs, ws = block(x, start, BLOCK), block(out, start, BLOCK)
+        vs = block(v, start, BLOCK)
+        # Not in one loop: the order of its sums would depend on where the arrays lie, since it
+        # would be vectorised only where a test at run time says that they do not overlap.
+        for i in range(xs.shape[0]):
+            ws[i] = weight(curve, (xs[i] - c) * inv - d)
         s0 = sv = st = svt = T(0)
         for i in range(xs.shape[0]):
-            w, wti = weights(curve, (xs[i] - c) * inv - d)
+            w = ws[i]
+            wti = lever(w, (xs[i] - c) * inv - d)
             s0 += w
             sv += w * vs[i]
             st += wti
@@ -90,14 +100,14 @@ def moments(x, v, c, inv, d, curve):
     return w0, wv, wt, wvt
 
 
-@summing
-def spread(x, v, c, inv, d, curve, mean, dtau, out):
-    """Write the tangent of each entry."""
+@row
+def spread(x, v, c, inv, d, mean, dtau, out):
+    """Turn the weight of each entry into its tangent."""
     wide_vectors()
     T = x.dtype.type
     mean, dtau = T(mean), T(dtau)
     for i in range(x.shape[0]):
-        out[i] = tangent(curve, (x[i] - c) * inv - d, v[i], inv, mean, dtau)
+        out[i] = tangent(out[i], (x[i] - c) * inv - d, v[i], inv, mean, dtau)
 
 
 @kernel
@@ -115,10 +125,10 @@ def push(lo, hi, x, tau, curve, solution, v, dk, dtau, out):
         inv = inverse_temperature(tau[i], x)
         c, d = T(answer[C]), T(answer[D])
         xs, vs = present_part(entries, v[i], code)
-        w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve)
-        mean = centre(w0, wv - dtau[i] * wt - dk[i] / inv)
         target = dp[: xs.shape[0]]
-        spread(xs, vs, c, inv, d, curve, mean, dtau[i], target)
+        w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve, target)
+        mean = centre(w0, wv - dtau[i] * wt - dk[i] / inv)
+        spread(xs, vs, c, inv, d, mean, dtau[i], target)
         if code == MIXED:
             expand(entries, target, 0.0, dp)
 
@@ -142,11 +152,11 @@ def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau):
         inv = inverse_temperature(tau[i], x)
         c, d = T(answer[C]), T(answer[D])
         xs, gs = present_part(entries, g[i], code)
-        w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve)
+        target = gradient[: xs.shape[0]]
+        w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve, target)
         mean = centre(w0, wg)
         gk[i], gtau[i] = mean, -inv * (wgt - mean * wt)
-        target = gradient[: xs.shape[0]]
-        spread(xs, gs, c, inv, d, curve, mean, 0.0, target)
+        spread(xs, gs, c, inv, d, mean, 0.0, target)
         if code == MIXED:
             expand(entries, target, 0.0, gradient)
 
