@@ -80,7 +80,8 @@ def test_rows_side_by_side(name, dtype):
     curve = Entmax(1.5) if name == "entmax" else CURVES[name]
     solution, sizes = np.empty((ROWS, threshold.SOLUTION)), np.full(ROWS, N)
     numbers = sizes, k, tau, curve, METHODS["newton"]
-    code = machine_code(abreast.solve, x, *numbers, np.empty_like(x), solution)
+    left_open = np.zeros(1, np.bool_)
+    code = machine_code(abreast.solve, x, *numbers, np.empty_like(x), solution, left_open)
     assert packed(code, dtype) >= 30
     # The steps of the searches, in float64 whatever the type of the rows.
     assert len(re.findall(r"\bv?divpd\b", code)) >= 2

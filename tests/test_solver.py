@@ -100,9 +100,11 @@ def test_ordinary_rows_take_few_passes(curve, dtype, rng):
 def searched(x, k, tau, curve, size=None):
     """(p, solution) of rows side by side; what is left open keeps p = -1."""
     out, solution = np.full_like(x, -1), np.full((len(x), rows.SOLUTION), np.nan)
-    sizes = np.full(len(x), x.shape[1] if size is None else size)
+    sizes = np.full(0 if size is None else len(x), size or 0)
     problem = np.full(len(x), float(k)), np.full(len(x), tau), curve, rows.METHODS["newton"]
-    abreast.solve(0, len(x), x, sizes, *problem, out, solution)
+    left_open = np.zeros(1, np.bool_)
+    abreast.solve(0, len(x), x, sizes, *problem, out, solution, left_open)
+    assert left_open[0] == (solution[:, rows.CODE] == rows.OPEN).any()
     return out, solution
 
 

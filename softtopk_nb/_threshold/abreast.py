@@ -138,13 +138,13 @@ def look(part, k, starts, table, r):
 
 
 @kernel
-def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution):
+def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     """Rows lo .. hi: p to `out` (unless its rows are empty), the thresholds to `solution`.
 
-    A row is as long as `sizes` says, and skipped if that is negative. A row that is not searched,
-    or in vain, has the CODE OPEN afterwards.
+    A row is as long as `sizes` says, if that is not empty, and skipped if that is negative. A row
+    that is not searched, or in vain, has the CODE OPEN afterwards, and `left_open` is set.
     """
-    T, n = x.dtype.type, x.shape[1]
+    T, n, cut = x.dtype.type, x.shape[1], sizes.shape[0] > 0
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     table = np.empty((FIELDS, LANES))
     for r in range(LANES):  # subnormal numbers in columns that are not used would take their time
@@ -156,24 +156,28 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution):
     for first in range(lo, hi, group):
         count = 0
         for i in range(first, first + group if first + group < hi else hi):
-            if sizes[i] >= 0:
+            size = sizes[i] if cut else n
+            if size >= 0:
                 solution[i, CODE] = OPEN
-                if admit(window(x[i], 0, sizes[i]), k[i], tau[i], table, count):
+                if admit(window(x[i], 0, size), k[i], tau[i], table, count):
+                    table[COUNT, count] = size
                     rows[0, count] = i
                     count += 1
+                else:
+                    left_open[0] = True
         columns = (count + WIDE - 1) // WIDE * WIDE
         # A row of a length to be sampled is a group of its own.
-        sampled = method.sampled and count > 0 and sizes[rows[0, 0]] >= SAMPLED
+        sampled = method.sampled and count > 0 and table[COUNT, 0] >= SAMPLED
         for rough in range(1 if sampled else 0, -1, -1):
             starts = rough or not sampled
             for r in range(count):
                 i = rows[0, r]
-                part, share = window(x[i], 0, sizes[i]), k[i]
+                size = sizes[i] if cut else n
+                part, share = window(x[i], 0, size), k[i]
                 if rough:
-                    size = sizes[i] // 16
-                    part = window(few[0], 0, size if size < LARGEST_SAMPLE else LARGEST_SAMPLE)
-                    sample(window(x[i], 0, sizes[i]), part)
-                    share = share * part.shape[0] / sizes[i]
+                    part = few[0, : min(size // 16, LARGEST_SAMPLE)]
+                    sample(window(x[i], 0, size), part)
+                    share = share * part.shape[0] / size
                 look(part, share, starts, table, r)
                 rows[1, r] = r
             if starts:
@@ -196,6 +200,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution):
                 left = still
         for r in range(count):
             if table[STATUS, r] != FOUND:
+                left_open[0] = True
                 continue
             i = rows[0, r]
             answer = solution[i]

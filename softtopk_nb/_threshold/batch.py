@@ -70,7 +70,17 @@ def _solve_mixed(
     over, work = _schedule.over, x.size
     over(len(x), work, _gather, x, k, solution, entries, sizes, left)
     if (sizes >= 0).any():
-        searched = entries, sizes, left, tau, curve, method, nothing, solution
+        searched = (
+            entries,
+            sizes,
+            left,
+            tau,
+            curve,
+            method,
+            nothing,
+            solution,
+            np.zeros(1, np.bool_),
+        )
         over(len(x), work, abreast.solve, *searched)
         over(len(x), work, _scatter, x, tau, sizes, curve, out, solution)
 
@@ -83,11 +93,10 @@ def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution:
     """Solve every row: p to `out` (unless its rows are empty), the thresholds to `solution`."""
     # A user's own functions are called entry by entry, and each kernel compiles them anew.
     if method.sampled and not isinstance(curve, UserCurve):
-        sizes = np.empty(len(x), np.int64)
-        sizes.fill(x.shape[1])
-        problem = x, sizes, k, tau, curve, method, out, solution
+        whole, left_open = np.empty(0, np.int64), np.zeros(1, np.bool_)
+        problem = x, whole, k, tau, curve, method, out, solution, left_open
         _schedule.over(len(x), x.size, abreast.solve, *problem)
-        if not _some_open(solution):
+        if not left_open[0]:
             return
         several = max(1, CHUNK // max(1, x.shape[1]))
         for start in range(0, len(x), several):
