@@ -983,7 +983,7 @@ def test_core_fits():
             cut = contour.cut_of(weight, one)
             for v in (max(weight / SLACK, 0.25), weight * SLACK):
                 level = contour.exponent(v, one) + 0.27
-                assert min(4.0, 2 * level / v) * cut <= contour.RATIO * (1 + 1e-12)
+                assert min(4.0, 2 * level / v) * cut <= contour.ratio_of(one) * (1 + 1e-12)
                 if cut < 0.25:
                     most = max(most, v / cut)
     assert 6000 < most < contour.CORE
@@ -994,13 +994,12 @@ def series_bounds(v, one, order):
     size, used = code_nodes(v, one)
     g = 4 * np.sin(np.pi * np.arange(used) / size) ** 2
     weight = np.where(np.arange(used) == 0, 1, 2) * np.exp(-v * g / 2) / size
-    largest = contour.RATIO / contour.cut_of(v / SLACK, one)
-    ratio = min(2 * contour.RATIO / math.sqrt(largest), math.sqrt(largest) / 2) * np.sqrt(
-        g / largest
-    )
-    assert ratio.max() <= 1 / 8 + 1e-12
+    limit = contour.ratio_of(one)
+    largest = limit / contour.cut_of(v / SLACK, one)
+    ratio = min(2 * limit / math.sqrt(largest), math.sqrt(largest) / 2) * np.sqrt(g / largest)
+    assert ratio.max() <= math.sqrt(limit) + 1e-12
     powers = ratio ** (order - 1) * v * g / ((order + 1) * (1 - ratio))
-    share = np.minimum(contour.RATIO * g / largest, g / 4)
+    share = np.minimum(limit * g / largest, g / 4)
     geometric = share**contour.DEGREE / (1 - share)
     chance = 16 * math.sqrt(v) + 4
     return (weight * powers).sum() * chance, (weight * geometric).sum() * chance
@@ -1028,7 +1027,8 @@ def test_series():
     bounds = np.array(
         [series_bounds(v, one_32, contour.ORDER_32) for v in np.geomspace(0.25, 1e8, 2000)]
     )
-    assert 1e-8 < bounds[:, 0].max() < 8e-8
+    assert 1e-9 < bounds[:, 0].max() < 5e-9
+    assert 5e-8 < bounds[:, 1].max() < 1e-7
 
     # The power series is left out as it is bounded: r of all sizes up to the cut, some node.
     rng = np.random.default_rng(56)

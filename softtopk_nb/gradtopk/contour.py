@@ -57,11 +57,12 @@ __all__ = [
     "node_weight",
     "quadrature",
     "rarer",
+    "ratio_of",
 ]
 
-RATIO = 1 / 64  # of the geometric series in g s that polynomials cut off
-ORDER = 12  # power sums: what is left out is below 1e-16 (Proposition prop-grad-series)
-ORDER_32 = 6  # for float32
+# What the series leave out is below 1e-14, in float32 below 1e-7 (Proposition prop-grad-series).
+RATIO, RATIO_32 = 1 / 64, 1 / 8  # of the geometric series in g s that polynomials cut off
+ORDER, ORDER_32 = 12, 10  # power sums, an even number of them
 DEGREE = 8  # terms of the polynomials in s
 NODES = 32  # most nodes on the upper half of the circle (Theorem thm-grad-nodes)
 CORE = 8192  # most entries with g s > RATIO (Proposition prop-grad-core)
@@ -92,11 +93,17 @@ def exponent(variance, inv):
 
 
 @scalar
+def ratio_of(inv):
+    """RATIO for the type of inv."""
+    return RATIO if limits(inv)[0] < 1e-10 else RATIO_32
+
+
+@scalar
 def cut_of(weight, inv):
     """The s up to which an entry is not of the core, from a sum of s at a threshold nearby."""
     variance = 0.9 * weight if weight > 0.25 else 0.2
     largest = 2.0 * exponent(variance, inv) / variance
-    return RATIO / (largest if largest < 4.0 else 4.0)
+    return ratio_of(inv) / (largest if largest < 4.0 else 4.0)
 
 
 @scalar
@@ -116,7 +123,7 @@ def gather(x, c, inv, d, cut, work, sums, core):
     T = x.dtype.type
     limit = T(cut)
     order = ORDER if limits(inv)[0] < 1e-10 else ORDER_32
-    low, high, low_power, high_power = work
+    far, side, signed, power = work
     for m in range(SUMS):
         sums[m] = 0.0
     found = 0
@@ -128,11 +135,10 @@ def gather(x, c, inv, d, cut, work, sums, core):
             t = (part[i] - c) * inv - d
             r = rarer(t)
             s = r * (T(1) - r)
-            far = r if s <= limit else T(0)
             upper = t >= T(0)
-            low[i] = T(0) if upper else far
-            high[i] = far if upper else T(0)
-            low_power[i] = -r if upper else r
+            far[i] = r if s <= limit else T(0)
+            side[i] = T(-1) if upper else T(1)
+            signed[i] = -r if upper else r
             ups += T(1) if upper else T(0)
             variance += s
             near += T(1) if s > limit else T(0)
@@ -141,30 +147,41 @@ def gather(x, c, inv, d, cut, work, sums, core):
         if near > T(0):
             for i in range(count):
                 # Left out above, and not because r underflows. No branch: it could not be foreseen.
-                r = low_power[i]
-                out = (low[i] == T(0)) & (high[i] == T(0)) & (abs(r) > limit)
+                r = signed[i]
                 core[found if found < CORE else CORE - 1] = r
-                found += out
+                found += (far[i] == T(0)) & (abs(r) > limit)
         if near == T(count):
             continue
         # The first powers make the mean, which is not spread thin: float64.
-        first_low, first_high = 0.0, 0.0
+        all_first, signed_first, all_sum, signed_sum = 0.0, 0.0, T(0), T(0)
         for i in range(count):
-            first_low += np.float64(low[i])
-            first_high += np.float64(high[i])
-            low_power[i], high_power[i] = low[i], high[i]
-        sums[POWERS] += first_low
-        sums[POWERS + ORDER] += first_high
-        for m in range(1, order):
-            sum_low, sum_high = T(0), T(0)
+            all_first += np.float64(far[i])
+            signed_first += np.float64(far[i] * side[i])
+            power[i] = far[i] * far[i]
+            all_sum += power[i]
+            signed_sum += power[i] * side[i]
+        add_powers(sums, 0, all_first, signed_first)
+        add_powers(sums, 1, all_sum, signed_sum)
+        for m in range(2, order, 2):
+            all_sum, signed_sum, all_next, signed_next = T(0), T(0), T(0), T(0)
             for i in range(count):
-                low_power[i] *= low[i]
-                high_power[i] *= high[i]
-                sum_low += low_power[i]
-                sum_high += high_power[i]
-            sums[POWERS + m] += sum_low
-            sums[POWERS + ORDER + m] += sum_high
+                first = power[i] * far[i]
+                second = first * far[i]
+                power[i] = second
+                all_sum += first
+                signed_sum += first * side[i]
+                all_next += second
+                signed_next += second * side[i]
+            add_powers(sums, m, all_sum, signed_sum)
+            add_powers(sums, m + 1, all_next, signed_next)
     return found
+
+
+@row
+def add_powers(sums, m, plain, signed):
+    """Add the sums over a block of r^(m+1), and of it with a minus above 1/2."""
+    sums[POWERS + m] += 0.5 * (np.float64(plain) + np.float64(signed))
+    sums[POWERS + ORDER + m] += 0.5 * (np.float64(plain) - np.float64(signed))
 
 
 @row
