@@ -19,7 +19,6 @@ modelled as exponentials.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ import numpy as np
 from .._compile import in_memory, overload_scalar, scalar
 from .._scalars import exp_neg, quotient
 from .._special import normal_tail, power_of_fraction
+from . import laws
 
 __all__ = [
     "CURVES",
@@ -175,86 +175,6 @@ def _split_user(curve, t):
 
 
 @scalar
-def _excess_exp(curve, t):
-    return 1.0 if t >= 0.0 else math.exp(t)
-
-
-@scalar
-def _excess_sigmoid(curve, t):
-    return math.log1p(math.exp(-abs(t)))
-
-
-@scalar
-def _excess_laplace(curve, t):
-    return 0.5 * math.exp(-abs(t))
-
-
-@scalar
-def _excess_clip(curve, t):
-    s = min(max(t, 0.0), 1.0)
-    return 0.5 * s * s - s
-
-
-@scalar
-def _excess_normal(curve, t):
-    s = abs(t)
-    density = math.exp(-0.5 * s * s) / math.sqrt(2 * math.pi)
-    # s = inf: both terms vanish, their product form would be inf * 0.
-    return density - s * 0.5 * math.erfc(s * math.sqrt(0.5)) if s < 40.0 else 0.0
-
-
-@scalar
-def _excess_entmax(curve, t):
-    alpha = curve.alpha
-    s = min(max((alpha - 1.0) * t, 0.0), 1.0)
-    return math.pow(s, alpha / (alpha - 1.0)) / alpha - s / (alpha - 1.0)
-
-
-@scalar
-def _excess_user(curve, t):
-    return curve.integral(t) - max(t, 0.0)
-
-
-@scalar
-def _quantile_exp(curve, u):
-    return math.log(u)
-
-
-@scalar
-def _quantile_sigmoid(curve, u):
-    return math.log(u) - math.log1p(-u)
-
-
-@scalar
-def _quantile_laplace(curve, u):
-    return math.log(2 * u) if u < 0.5 else -math.log(2 * (1 - u))
-
-
-@scalar
-def _quantile_clip(curve, u):
-    return u
-
-
-@scalar
-def _quantile_entmax(curve, u):
-    return math.pow(u, curve.alpha - 1.0) / (curve.alpha - 1.0)
-
-
-@scalar
-def _quantile_normal(curve, u):
-    # Newton on log Phi, which is concave: from the left it climbs to the root and never passes
-    # it. Phi(t) <= e^(-t^2/2)/2 says where to begin.
-    share = u if u < 0.5 else 1.0 - u
-    t = -math.sqrt(-2.0 * math.log(2.0 * share))
-    for _ in range(6):
-        tail, density = normal_tail(-t)
-        if not (tail > 0.0 and density > 0.0):
-            break
-        t = min(0.0, t + math.log(share / tail) * tail / density)
-    return t if u < 0.5 else -t
-
-
-@scalar
 def _cdf(curve, t):
     u, a, b, _ = split(curve, t)
     return u - a + b
@@ -276,44 +196,6 @@ def _quantile_search(curve, u):
         else:
             hi = mid
     return 0.5 * (lo + hi)
-
-
-@scalar
-def _law_exp(curve):
-    return -1.0, 1.0
-
-
-@scalar
-def _law_sigmoid(curve):
-    return 0.0, math.pi * math.pi / 3.0
-
-
-@scalar
-def _law_laplace(curve):
-    return 0.0, 2.0
-
-
-@scalar
-def _law_clip(curve):
-    return 0.5, 1.0 / 12.0
-
-
-@scalar
-def _law_normal(curve):
-    return 0.0, 1.0
-
-
-@scalar
-def _law_entmax(curve):
-    # Of q U^(1/q), U uniform.
-    q = 1.0 / (curve.alpha - 1.0)
-    share = q / (q + 1.0)
-    return q * share, q / (q + 2.0) * share * share
-
-
-@scalar
-def _law_user(curve):
-    return 0.0, 2.0  # not known; as good as any
 
 
 @scalar
@@ -352,20 +234,24 @@ class _Traits(NamedTuple):
 
 
 _TRAITS: dict[type, _Traits] = {
-    Exp: _Traits(_split_exp, _excess_exp, _quantile_exp, _law_exp, slope=_slope_of_exp),
-    Sigmoid: _Traits(_split_sigmoid, _excess_sigmoid, _quantile_sigmoid, _law_sigmoid, _as_it_is),
+    Exp: _Traits(_split_exp, laws.excess_exp, laws.quantile_exp, laws.law_exp, slope=_slope_of_exp),
+    Sigmoid: _Traits(
+        _split_sigmoid, laws.excess_sigmoid, laws.quantile_sigmoid, laws.law_sigmoid, _as_it_is
+    ),
     Laplace: _Traits(
         _split_laplace,
-        _excess_laplace,
-        _quantile_laplace,
-        _law_laplace,
+        laws.excess_laplace,
+        laws.quantile_laplace,
+        laws.law_laplace,
         _as_it_is,
         _slope_of_laplace,
     ),
-    Clip: _Traits(_split_clip, _excess_clip, _quantile_clip, _law_clip),
-    Normal: _Traits(_split_normal, _excess_normal, _quantile_normal, _law_normal, _as_it_is),
-    Entmax: _Traits(_split_entmax, _excess_entmax, _quantile_entmax, _law_entmax),
-    UserCurve: _Traits(_split_user, _excess_user, _quantile_search, _law_user),
+    Clip: _Traits(_split_clip, laws.excess_clip, laws.quantile_clip, laws.law_clip),
+    Normal: _Traits(
+        _split_normal, laws.excess_normal, laws.quantile_normal, laws.law_normal, _as_it_is
+    ),
+    Entmax: _Traits(_split_entmax, laws.excess_entmax, laws.quantile_entmax, laws.law_entmax),
+    UserCurve: _Traits(_split_user, laws.excess_user, _quantile_search, laws.law_user),
 }
 
 
