@@ -19,6 +19,8 @@ import numpy as np
 __all__ = ["SHORT", "Turns", "figures", "quartiles", "seconds"]
 
 ROUNDS = 7, 101  # at least, at most
+FEW = 3  # at least, where a round takes longer than SLOW
+SLOW = 2.0  # seconds
 SHORT = 5e-4  # seconds: a shorter call is repeated until it takes as long
 REST = 6e-3  # seconds before each turn: libgomp's threads spin for about 4 ms
 LONG = 2e-2  # seconds: what wakes a team of threads is nothing beside a longer call
@@ -79,7 +81,8 @@ class Turns:
             REST + max(took, SHORT) + (took if took < LONG else 0.0)
             for took in (once, *others_once)
         )
-        self.rounds = int(np.clip(budget / round_takes, *ROUNDS))
+        least, most = ROUNDS if round_takes < SLOW else (FEW, ROUNDS[1])
+        self.rounds = int(np.clip(budget / round_takes, least, most))
         self._taken: list[list[float]] = []
 
     @staticmethod

@@ -3,8 +3,8 @@
     python benchmarks/run.py [--quick | --full] [--threads N] [--only WORD] [--output FILE]
 
 Needs the extras `bench` and `torch`. A quick run takes a minute or two, a full one the better part
-of an hour. A run of a part of the suite says so in the name of its file. `--only` takes the cases
-with that word in their names, and no startup times or memory.
+of an hour; ended by Ctrl-C, it keeps what it has. A run of a part of the suite says so in the name
+of its file. `--only` takes the cases with that word in their names, and no startup times or memory.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,12 @@ def pytest_benchmarks(selection: str, only: str) -> tuple[list[dict[str, Any]], 
         command = [sys.executable, "-m", "pytest", "-q", *(str(HERE / name) for name in files)]
         command += [f"--selection={selection}", f"--only={only}"]
         command += [f"--benchmark-json={target}", "--benchmark-quiet"]
-        status = subprocess.run(command, check=False, cwd=HERE.parent).returncode
+        # Ctrl-C ends pytest, which writes what it has; here it is only noted.
+        before = signal.signal(signal.SIGINT, lambda *_: None)
+        try:
+            status = subprocess.run(command, check=False, cwd=HERE.parent).returncode
+        finally:
+            signal.signal(signal.SIGINT, before)
         if not target.exists() or not target.stat().st_size:
             return [], status or 1
         found = json.loads(target.read_text(encoding="utf-8"))
@@ -46,8 +52,10 @@ def measure(selection: str, only: str) -> tuple[dict[str, Any], int]:
     made["results"] = [entry["result"] for entry in found if "result" in entry]
     if not only:
         seconds = {e["startup"]: e["seconds"] for e in found if "startup" in e}
-        over = seconds["import softtopk_nb"] - seconds["import numba"]
-        made["startup"] = {**seconds, "import softtopk_nb over numba": over}
+        if {"import softtopk_nb", "import numba"} <= set(seconds):  # else the run was ended early
+            over = seconds["import softtopk_nb"] - seconds["import numba"]
+            seconds["import softtopk_nb over numba"] = over
+        made["startup"] = seconds
         made["footprint"] = [footprint.measure(*case) for case in footprint.CASES]
     return made, status
 
@@ -72,7 +80,8 @@ def main() -> int:
     if not made["results"]:
         print("nothing measured", file=sys.stderr)
         return status or 1
-    part = f"{'quick' if options.selection == 'quick' else ''} {options.only}"
+    quick, ended = options.selection == "quick", status != 0
+    part = f"{'quick' if quick else ''} {options.only} {'part' if ended else ''}"
     target = options.output or record.RESULTS / record.file_name(made, part)
     record.write(made, target)
     print(targets.table(made))
