@@ -65,6 +65,12 @@ RATIO, RATIO_32 = 1 / 64, 1 / 8  # of the geometric series in g s that polynomia
 ORDER, ORDER_32 = 12, 10  # power sums, an even number of them
 DEGREE = 8  # terms of the polynomials in s
 NODES = 32  # most nodes on the upper half of the circle (Theorem thm-grad-nodes)
+# Below these, r and r^m are not multiplied on: r^2 and r^(m+2) would lie below the normal numbers,
+# where arithmetic takes a hundred times as long.
+LEAST_64, LEAST_32 = (
+    np.array([float(np.finfo(T).tiny) ** (m / (m + 2) if m else 0.5) for m in range(0, ORDER, 2)])
+    for T in (np.float64, np.float32)
+)
 CORE = 8192  # most entries with g s > RATIO (Proposition prop-grad-core)
 LANES = 16  # nodes in the lanes of a product over the core, a divisor of NODES
 DEEP = 0.98  # of the log of the smallest normal number: below it p is not r times a polynomial
@@ -122,7 +128,8 @@ def gather(x, c, inv, d, cut, work, sums, core):
     wide_vectors()
     T = x.dtype.type
     limit = T(cut)
-    order = ORDER if limits(inv)[0] < 1e-10 else ORDER_32
+    double = limits(inv)[0] < 1e-10
+    order, least = (ORDER, LEAST_64) if double else (ORDER_32, LEAST_32)
     far, side, signed, power = work
     for m in range(SUMS):
         sums[m] = 0.0
@@ -154,19 +161,23 @@ def gather(x, c, inv, d, cut, work, sums, core):
             continue
         # The first powers make the mean, which is not spread thin: float64.
         all_first, signed_first, all_sum, signed_sum = 0.0, 0.0, T(0), T(0)
+        floor = T(least[0])
         for i in range(count):
             all_first += np.float64(far[i])
             signed_first += np.float64(far[i] * side[i])
-            power[i] = far[i] * far[i]
+            f = far[i] if far[i] > floor else T(0)
+            power[i] = f * f
             all_sum += power[i]
             signed_sum += power[i] * side[i]
         add_powers(sums, 0, all_first, signed_first)
         add_powers(sums, 1, all_sum, signed_sum)
         for m in range(2, order, 2):
             all_sum, signed_sum, all_next, signed_next = T(0), T(0), T(0), T(0)
+            floor = T(least[m // 2])
             for i in range(count):
-                first = power[i] * far[i]
-                second = first * far[i]
+                f = far[i] if power[i] > floor else T(0)
+                first = power[i] * f
+                second = first * f
                 power[i] = second
                 all_sum += first
                 signed_sum += first * side[i]

@@ -77,7 +77,7 @@ def marginals_parts(lo, hi, x, tau, solution, coefficient, table, out):
 def weigh_parts(lo, hi, x, v, dtau, tau, solution, flows):
     T = x.dtype.type
     first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
-    work = first, second, np.empty(BLOCK, x.dtype)
+    work = first, second, np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     nodes, room, at = (
         np.empty((FIELDS, ROOM)),

@@ -154,7 +154,8 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
     """Rows lo .. hi: dp along (v, dtau)."""
     T = x.dtype.type
     first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
-    work, flows = (first, second, np.empty(BLOCK, x.dtype)), np.empty(FLOWS)
+    third, fourth = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    work, flows = (first, second, third, fourth), np.empty(FLOWS)
     nodes, flow_re, flow_im = np.empty((FIELDS, ROOM)), np.empty(NODES), np.empty(NODES)
     pieces, table = np.empty((PIECES, DEGREE), x.dtype), np.empty((LANES, NODES))
     room, at = np.empty((CORE_ROOM, BLOCK)), np.empty(BLOCK, np.int64)
