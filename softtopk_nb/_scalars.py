@@ -146,10 +146,7 @@ def layout_known(rows: int, columns: int) -> Any:
 
 @intrinsic
 def window(typingctx: Any, x: Any, start: Any, n: Any) -> Any:
-    """n entries of a row from `start` on, which has them: a slice that takes no time.
-
-    A slice of Numba's minds negative and missing ends, which in a short row takes as long as a sum.
-    """
+    """n entries of a row from `start` on, which has them: a slice that looks at neither end."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, value=args[0])

@@ -31,22 +31,29 @@ class _Job:
     """Something to call, and what came of it."""
 
     def __init__(self, call: Callable[[], None]) -> None:
-        self.call = call
+        self._call = call
         self.error: BaseException | None = None
-        self._running = threading.Lock()
+        self._taken, self._running = threading.Lock(), threading.Lock()
         self._running.acquire()
 
     def run(self) -> None:
-        try:
-            self.call()
-        except BaseException as error:  # raised again in the thread that asked for it
-            self.error = error
+        """Call it, unless it has been taken back."""
+        if self._taken.acquire(blocking=False):
+            try:
+                self._call()
+            except BaseException as error:  # raised again in the thread that asked for it
+                self.error = error
 
     def ended(self) -> None:
         self._running.release()
 
-    def wait(self) -> None:
-        self._running.acquire()
+    def end(self) -> None:
+        """Take it back, or wait for its end if it has begun.
+
+        A helper that has not woken yet is not waited for: at the end of the process none wakes.
+        """
+        if not self._taken.acquire(blocking=False):
+            self._running.acquire()
 
 
 class _Helper:
@@ -68,7 +75,7 @@ class _Helper:
             job, self._job = self._job, None
             if job is not None:
                 job.run()
-                _idle.append(self)
+                _idle.append(self)  # before its caller goes on, which may want it again at once
                 job.ended()
             del job  # and the arrays it holds
 
@@ -149,7 +156,7 @@ def over(count: int, work: int, kernel: Callable[..., Any], *args: Any) -> None:
     finally:
         todo.clear()
         for job in jobs:
-            job.wait()
+            job.end()
     for job in jobs:
         if job.error is not None:
             raise job.error

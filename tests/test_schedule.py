@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -110,6 +112,10 @@ def test_no_more_threads_than_there_may_be(monkeypatch):
         caller.join()
     assert (done == 3).all()
     assert 1 <= len(_schedule._made) <= 2
+    for _ in range(100):  # a helper lies down a moment after its caller has gone on
+        if len(_schedule._idle) == len(_schedule._made):
+            break
+        time.sleep(0.01)
     assert sorted(map(id, _schedule._idle)) == sorted(map(id, _schedule._made))
 
 
@@ -129,3 +135,22 @@ def test_a_helper_keeps_nothing_alive(monkeypatch):
             break
         time.sleep(0.01)
     assert gone() is None
+
+
+def test_a_call_at_the_very_end_of_the_process_returns():
+    """Helpers are daemons, and none wakes once the interpreter has begun to end."""
+    code = """
+import builtins
+from softtopk_nb import _schedule
+_schedule.thread_count = lambda: 2
+done = []
+_schedule.over(40, 1 << 30, lambda lo, hi: None)  # makes the helper
+class Late:
+    def __del__(self, over=_schedule.over, done=done, print=print):
+        over(40, 1 << 30, lambda lo, hi: done.append(hi - lo))
+        print(sum(done))
+builtins.kept_to_the_end = Late()
+"""
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert result.stdout == "40\n"

@@ -70,18 +70,9 @@ def _solve_mixed(
     over, work = _schedule.over, x.size
     over(len(x), work, _gather, x, k, solution, entries, sizes, left)
     if (sizes >= 0).any():
-        searched = (
-            entries,
-            sizes,
-            left,
-            tau,
-            curve,
-            method,
-            nothing,
-            solution,
-            np.zeros(1, np.bool_),
-        )
-        over(len(x), work, abreast.solve, *searched)
+        again, left_open = (tau, curve, method), np.zeros(1, np.bool_)
+        problem = entries, sizes, left, *again, nothing, solution, left_open
+        over(len(x), work, abreast.solve, *problem)
         over(len(x), work, _scatter, x, tau, sizes, curve, out, solution)
 
 
