@@ -22,10 +22,6 @@ __all__ = ["over", "thread_count"]
 _WORTH_A_THREAD = 1 << 16  # about so many nanoseconds of work; to hand it over takes about 40 us
 _PIECES = 8  # of the work, at most, for each thread
 
-_idle: deque[_Helper] = deque()
-_made: list[_Helper] = []
-_making = threading.Lock()
-
 
 class _Job:
     """Something to call, and what came of it."""
@@ -63,7 +59,8 @@ class _Helper:
     condition cost as much as a pass over a million numbers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, idle: deque[_Helper]) -> None:
+        self._idle = idle
         self._wake = threading.Lock()
         self._wake.acquire()
         self._job: _Job | None = None
@@ -75,7 +72,8 @@ class _Helper:
             job, self._job = self._job, None
             if job is not None:
                 job.run()
-                _idle.append(self)  # before its caller goes on, which may want it again at once
+                # Before its caller goes on, which may want it again at once.
+                self._idle.append(self)
                 job.ended()
             del job  # and the arrays it holds
 
@@ -84,32 +82,46 @@ class _Helper:
         self._wake.release()
 
 
+class _Pool:
+    """The helpers of this process: those that sleep, and how many there are."""
+
+    def __init__(self) -> None:
+        self.idle: deque[_Helper] = deque()
+        self.made = 0
+        self._making = threading.Lock()
+
+    def helper(self, most: int) -> _Helper | None:
+        """One that nobody else has, if there is one or there may be another."""
+        try:
+            return self.idle.pop()
+        except IndexError:
+            pass
+        # Not waited for: a signal handler may ask for one while its thread is making one here.
+        if not self._making.acquire(blocking=False):
+            return None
+        try:
+            if self.made >= most:
+                return None
+            helper = _Helper(self.idle)
+            self.made += 1
+            return helper
+        except RuntimeError:  # no new threads: the interpreter shuts down, or a limit is reached
+            return None
+        finally:
+            self._making.release()
+
+
+_pool = _Pool()
+
+
 def _forget_helpers() -> None:
     """In a forked child: the threads stayed with the parent."""
-    global _making
-    _making = threading.Lock()
-    _idle.clear()
-    _made.clear()
+    global _pool
+    _pool = _Pool()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_helpers)
-
-
-def _helper(most: int) -> _Helper | None:
-    """A helper that nobody else has, if there is one or there may be another."""
-    try:
-        return _idle.pop()
-    except IndexError:
-        pass
-    with _making:
-        if len(_made) >= most:
-            return None
-        try:
-            _made.append(_Helper())
-        except RuntimeError:  # no new threads: the interpreter shuts down, or a limit is reached
-            return None
-        return _made[-1]
 
 
 def thread_count() -> int:
@@ -146,7 +158,7 @@ def over(count: int, work: int, kernel: Callable[..., Any], *args: Any) -> None:
 
     jobs = []
     for _ in range(min(threads, pieces) - 1):
-        helper = _helper(threads - 1)
+        helper = _pool.helper(threads - 1)
         if helper is None:
             break  # all are at work for other threads
         jobs.append(_Job(functools.partial(take_part, todo.pop)))

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
 
 import numpy as np
 import pytest
@@ -72,12 +71,11 @@ def test_a_thread_that_is_late_leaves_its_work_to_the_others(monkeypatch):
 
 def test_without_new_threads_the_caller_does_it_all(monkeypatch):
     class Exhausted:
-        def __init__(self):
+        def __init__(self, idle):
             raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(_schedule, "thread_count", lambda: 4)
-    monkeypatch.setattr(_schedule, "_idle", deque())
-    monkeypatch.setattr(_schedule, "_made", [])
+    monkeypatch.setattr(_schedule, "_pool", _schedule._Pool())
     monkeypatch.setattr(_schedule, "_Helper", Exhausted)
     seen = []
     _schedule.over(10, 1 << 30, lambda lo, hi: seen.append((lo, hi)))
@@ -93,8 +91,8 @@ def test_thread_count_is_at_least_one(monkeypatch):
 def test_no_more_threads_than_there_may_be(monkeypatch):
     """Also where several threads call at once: those that find no helper work alone."""
     monkeypatch.setattr(_schedule, "thread_count", lambda: 3)
-    monkeypatch.setattr(_schedule, "_idle", deque())
-    monkeypatch.setattr(_schedule, "_made", [])
+    pool = _schedule._Pool()  # late helpers of other tests go back to the pool they are of
+    monkeypatch.setattr(_schedule, "_pool", pool)
     done = np.zeros((6, 40), int)
 
     def call(i):
@@ -111,12 +109,12 @@ def test_no_more_threads_than_there_may_be(monkeypatch):
     for caller in callers:
         caller.join()
     assert (done == 3).all()
-    assert 1 <= len(_schedule._made) <= 2
+    assert 1 <= pool.made <= 2
     for _ in range(100):  # a helper lies down a moment after its caller has gone on
-        if len(_schedule._idle) == len(_schedule._made):
+        if len(pool.idle) == pool.made:
             break
         time.sleep(0.01)
-    assert sorted(map(id, _schedule._idle)) == sorted(map(id, _schedule._made))
+    assert len(set(pool.idle)) == len(pool.idle) == pool.made
 
 
 def test_a_helper_keeps_nothing_alive(monkeypatch):
