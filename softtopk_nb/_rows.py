@@ -125,6 +125,10 @@ def expand(x, values, at_plus_inf, out):
     """
     T = out.dtype.type
     j = values.shape[0]
+    if j == x.shape[0]:  # no infinities: a loop that vectorises
+        for i in range(j):
+            out[i] = values[i]
+        return
     for i in range(x.shape[0] - 1, -1, -1):
         if np.isfinite(x[i]):
             j -= 1

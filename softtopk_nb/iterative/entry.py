@@ -85,9 +85,9 @@ def z_of(a, ref, inv):
 # The shares of a step, and its slopes q = alpha dz - beta dp.
 
 
-@summing
+@scalar
 def score(a, p, ref):
-    """(1 - p) z in the units of x."""
+    """(1 - p) z in the units of x, rounded alike wherever it is made: scores are compared."""
     return (1.0 - p) * (a - ref)
 
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from .._compile import kernel, row, summing
 from .._rows import ALL, MIXED, UNDEFINED, classify, compress, expand, fill_constant, survey
-from .._scalars import from_ordinal, wide_vectors
+from .._scalars import borrowed, from_ordinal, wide_vectors
 from .entry import back, carry, collect, lies_at_zero, scale, slide, swing, turn, unslide
-from .steps import COUNT, FACTS, INV, RATE, REF, open_row, shares, slopes
+from .steps import COUNT, FACTS, INV, RATE, REF, begin, open_row, shares, slopes, unnormalized
 
 __all__ = ["pull", "push", "solve"]
 
@@ -25,6 +25,17 @@ ROWS = 8
 
 
 @row
+def pack(x, values, out):
+    """`compress` to as many finite entries as there are, which is what `out` has room for."""
+    wide_vectors()
+    if out.shape[0] < x.shape[0]:
+        compress(x, values, out)
+        return
+    for i in range(x.shape[0]):
+        out[i] = values[i]
+
+
+@row
 def prepare(kind, x, k, tau, a, e, facts):
     """Lay out the finite entries in a; returns (code, how many, how many +inf, k left to them).
 
@@ -32,8 +43,8 @@ def prepare(kind, x, k, tau, a, e, facts):
     """
     code, n, above, left, least, most = classify(x, k, *survey(x))
     if code <= MIXED or code == ALL:
-        compress(x, x, a)
         a = a[:n]
+        pack(x, x, a)
         low, high = np.float64(from_ordinal(least)), np.float64(from_ordinal(most))
         half, facts[INV], facts[RATE], facts[REF] = scale(kind, low, high, tau)
         if half < 1.0:
@@ -50,34 +61,44 @@ def prepare(kind, x, k, tau, a, e, facts):
 
 
 @summing
-def add(s, p):
-    """p += s."""
+def add(s, scale, p):
+    """p += scale * s."""
     wide_vectors()
     for i in range(p.shape[0]):
-        p[i] += s[i]
+        p[i] += scale * s[i]
 
 
 @row
 def iterate(kind, first, last, a, facts, p, e, s):
     """Steps first .. last of the iteration."""
+    begin(kind, a, facts, p)
+    s[:] = 0.0
+    done = 0.0
     for t in range(first, last):
-        shares(kind, t, a, facts, p, e, s)
-        add(s, p)
+        done = 1.0 / unnormalized(kind, t, a, facts, p, e, s, done)
+    add(s, done, p)
+
+
+@row
+def solve_row(kind, x, k, tau, scratch, facts, out):
+    scratch, facts = borrowed(scratch), borrowed(facts)
+    code, n, above, left = prepare(kind, x, k, tau, scratch[A], scratch[E], facts)
+    if code > MIXED and code != ALL:
+        fill_constant(x, k, code, above, out)
+        return
+    a, p, s, e = scratch[A, :n], scratch[P, :n], scratch[S, :n], scratch[E, :n]
+    p[:] = 0.0
+    iterate(kind, 0, left, a, facts, p, e, s)
+    expand(x, p, 1.0, out)
 
 
 @kernel
 def solve(lo, hi, x, k, tau, kind, out):
     """Rows lo .. hi: p to `out`."""
+    x, out = borrowed(x), borrowed(out)
     scratch, facts = np.empty((E + 1, x.shape[1])), np.empty(FACTS)
     for i in range(lo, hi):
-        code, n, above, left = prepare(kind, x[i], k[i], tau[i], scratch[A], scratch[E], facts)
-        if code > MIXED and code != ALL:
-            fill_constant(x[i], k[i], code, above, out[i])
-            continue
-        a, p, s, e = scratch[A, :n], scratch[P, :n], scratch[S, :n], scratch[E, :n]
-        p[:] = 0.0
-        iterate(kind, 0, left, a, facts, p, e, s)
-        expand(x[i], p, 1.0, out[i])
+        solve_row(kind, x[i], k[i], tau[i], scratch, facts, out[i])
 
 
 @summing
@@ -145,43 +166,88 @@ def gather(a, facts, gz, gx):
     return -turned * facts[RATE]
 
 
+@row
+def push_row(kind, x, k, tau, v, dtau, scratch, facts, out):
+    T = x.dtype.type
+    scratch, facts = borrowed(scratch), borrowed(facts)
+    code, n, _, left = prepare(kind, x, k, tau, scratch[A], scratch[E], facts)
+    if code > MIXED and code != ALL:
+        out[:] = T(np.nan) if code == UNDEFINED else T(0)
+        return
+    a, p, s, e = scratch[A, :n], scratch[P, :n], scratch[S, :n], scratch[E, :n]
+    dz, dp = scratch[DZ, :n], scratch[DP, :n]
+    alpha, beta = scratch[ALPHA, :n], scratch[BETA, :n]
+    pack(x, v, s)
+    directions(a, facts, s, dtau, dz)
+    p[:] = 0.0
+    dp[:] = 0.0
+    begin(kind, a, facts, p)
+    for t in range(left):
+        total = shares(kind, t, a, facts, p, e, s)
+        kappa = slopes(kind, t, a, facts, p, e, s, total, alpha, beta)
+        tangent(a, facts, kappa, s, alpha, beta, dz, dp)
+        add(s, 1.0, p)
+    expand(x, dp, 0.0, out)
+
+
 @kernel
 def push(lo, hi, x, k, tau, kind, v, dtau, out):
     """Rows lo .. hi: dp along (v, dtau)."""
-    T = x.dtype.type
+    x, v, out = borrowed(x), borrowed(v), borrowed(out)
     scratch, facts = np.empty((ROWS, x.shape[1])), np.empty(FACTS)
     for i in range(lo, hi):
-        code, n, _, left = prepare(kind, x[i], k[i], tau[i], scratch[A], scratch[E], facts)
-        if code > MIXED and code != ALL:
-            out[i] = T(np.nan) if code == UNDEFINED else T(0)
-            continue
-        a, p, s, e = scratch[A, :n], scratch[P, :n], scratch[S, :n], scratch[E, :n]
-        dz, dp, alpha, beta = (
-            scratch[DZ, :n],
-            scratch[DP, :n],
-            scratch[ALPHA, :n],
-            scratch[BETA, :n],
-        )
-        compress(x[i], v[i], s)
-        directions(a, facts, s, dtau[i], dz)
-        p[:] = 0.0
-        dp[:] = 0.0
-        for t in range(left):
-            shares(kind, t, a, facts, p, e, s)
-            kappa = slopes(kind, t, a, facts, p, e, s, alpha, beta)
-            tangent(a, facts, kappa, s, alpha, beta, dz, dp)
-            add(s, p)
-        expand(x[i], dp, 0.0, out[i])
+        push_row(kind, x[i], k[i], tau[i], v[i], dtau[i], scratch, facts, out[i])
 
 
-@kernel
-def pull(lo, hi, x, k, tau, kind, g, gx, gtau):
-    """Rows lo .. hi: the gradients of <g, p>, those in x to `gx`.
+@row
+def pull_row(kind, x, k, tau, g, scratch, facts, marks, ps, ss, totals, gx):
+    """The gradient in x to `gx`; returns the one in the temperature.
 
     Proposition prop-iter-checkpoint: the loop is run once to keep p before every m-th step, and
     once more, from one of these to the next, backwards; m is the square root of k.
     """
     T = x.dtype.type
+    scratch, facts, totals = borrowed(scratch), borrowed(facts), borrowed(totals)
+    marks, ps, ss = borrowed(marks), borrowed(ps), borrowed(ss)
+    code, n, _, left = prepare(kind, x, k, tau, scratch[A], scratch[E], facts)
+    if code > MIXED and code != ALL:
+        constant = np.nan if code == UNDEFINED else 0.0
+        gx[:] = T(constant)
+        return constant
+    a, p, s, e = scratch[A, :n], scratch[P, :n], scratch[S, :n], scratch[E, :n]
+    gz, adj = scratch[GZ, :n], scratch[ADJ, :n]
+    alpha, beta = scratch[ALPHA, :n], scratch[BETA, :n]
+    p[:] = 0.0
+    gz[:] = 0.0
+    pack(x, g, adj)
+    m = math.ceil(math.sqrt(left))
+    segments = (left + m - 1) // m
+    for j in range(segments):
+        marks[j, :n] = p
+        if j < segments - 1:
+            iterate(kind, j * m, (j + 1) * m, a, facts, p, e, s)
+    for j in range(segments - 1, -1, -1):
+        first, last = j * m, min(left, (j + 1) * m)
+        p[:] = marks[j, :n]
+        begin(kind, a, facts, p)
+        for t in range(first, last):
+            step = ss[t - first, :n]
+            ps[t - first, :n] = p
+            totals[t - first] = shares(kind, t, a, facts, p, e, step)
+            add(step, 1.0, p)
+        for t in range(last - 1, first - 1, -1):
+            before, step, total = ps[t - first, :n], ss[t - first, :n], totals[t - first]
+            kappa = slopes(kind, t, a, facts, before, e, step, total, alpha, beta)
+            adjoint(a, facts, kappa, step, alpha, beta, gz, adj)
+    in_tau = gather(a, facts, gz, s)
+    expand(x, s, 0.0, gx)
+    return in_tau
+
+
+@kernel
+def pull(lo, hi, x, k, tau, kind, g, gx, gtau):
+    """Rows lo .. hi: the gradients of <g, p>, those in x to `gx`."""
+    x, g, gx = borrowed(x), borrowed(g), borrowed(gx)
     scratch, facts = np.empty((ROWS, x.shape[1])), np.empty(FACTS)
     most = 1
     for i in range(lo, hi):
@@ -189,38 +255,8 @@ def pull(lo, hi, x, k, tau, kind, g, gx, gtau):
     stride = math.ceil(math.sqrt(most))
     marks = np.empty((stride, x.shape[1]))
     ps, ss = np.empty((stride, x.shape[1])), np.empty((stride, x.shape[1]))
+    totals = np.empty(stride)
     for i in range(lo, hi):
-        code, n, _, left = prepare(kind, x[i], k[i], tau[i], scratch[A], scratch[E], facts)
-        if code > MIXED and code != ALL:
-            gtau[i] = np.nan if code == UNDEFINED else 0.0
-            gx[i] = T(gtau[i])
-            continue
-        a, p, s, e = scratch[A, :n], scratch[P, :n], scratch[S, :n], scratch[E, :n]
-        gz, adj, alpha, beta = (
-            scratch[GZ, :n],
-            scratch[ADJ, :n],
-            scratch[ALPHA, :n],
-            scratch[BETA, :n],
+        gtau[i] = pull_row(
+            kind, x[i], k[i], tau[i], g[i], scratch, facts, marks, ps, ss, totals, gx[i]
         )
-        p[:] = 0.0
-        gz[:] = 0.0
-        compress(x[i], g[i], adj)
-        m = math.ceil(math.sqrt(left))
-        segments = (left + m - 1) // m
-        for j in range(segments):
-            marks[j, :n] = p
-            if j < segments - 1:
-                iterate(kind, j * m, (j + 1) * m, a, facts, p, e, s)
-        for j in range(segments - 1, -1, -1):
-            first, last = j * m, min(left, (j + 1) * m)
-            p[:] = marks[j, :n]
-            for t in range(first, last):
-                ps[t - first, :n] = p
-                shares(kind, t, a, facts, p, e, ss[t - first, :n])
-                add(ss[t - first, :n], p)
-            for t in range(last - 1, first - 1, -1):
-                before, step = ps[t - first, :n], ss[t - first, :n]
-                kappa = slopes(kind, t, a, facts, before, e, step, alpha, beta)
-                adjoint(a, facts, kappa, step, alpha, beta, gz, adj)
-        gtau[i] = gather(a, facts, gz, s)
-        expand(x[i], s, 0.0, gx[i])

@@ -1,6 +1,8 @@
 """One step of an iteration: the shares s that it adds to p, and how they change with z and p.
 
-Both constructions repeat p += s(z, p) with shares that sum to 1. The slopes of a step are two rows,
+Both constructions repeat p += s(z, p) with shares u / sum(u). A step needs one pass: it adds the
+shares of the step before, which were left as u, and makes its own u. The slopes of a step are two
+rows,
 
     ds = q - s sum(q),   q = alpha dz - beta dp
 
@@ -19,37 +21,67 @@ from .._compile import overload_scalar, row, scalar, summing
 from .._scalars import exp_neg, from_ordinal, to_ordinal, wide_vectors
 from .entry import Plain, Weighted, ahead, plain_slope, relative, score, weight, weighted_slope
 
-__all__ = ["COUNT", "FACTS", "INV", "RATE", "REF", "open_row", "shares", "slopes"]
+__all__ = [
+    "COUNT",
+    "FACTS",
+    "INV",
+    "RATE",
+    "REF",
+    "begin",
+    "open_row",
+    "shares",
+    "slopes",
+    "unnormalized",
+]
 
 # Numbers about a row. It is halved where its spread overflows: INV is the reciprocal temperature
 # of the halved row, RATE that of the row as given.
 INV, RATE = 0, 1
 REF, COUNT = 2, 3  # where z is 0, and how many entries lie there
-FACTS = 4
+TOP = 4  # what Plain's scores are seen from, in the units of x
+FACTS = 5
+
+# Scores fall as p grows, so an old maximum serves as long as it is not far above them: the sum of
+# the exponentials says so. Entries that are flushed to 0 then lie e^-660 below the largest.
+FADED = 2.0**-60
 
 
-@summing
-def _plain_shares(kind, t, a, facts, p, e, s):
+@row
+def _begin_plain(kind, a, facts, p):
     wide_vectors()
-    # y stays in the units of x until its maximum is taken off: nothing overflows on the way up,
-    # and what overflows on the way down has the exponential 0.
-    ref, inv = facts[REF], facts[INV]
+    # In the units of x until the maximum is taken off: nothing overflows on the way up, and what
+    # overflows on the way down has the exponential 0.
+    ref = facts[REF]
     highest = to_ordinal(-np.inf)
     for i in range(a.shape[0]):
-        s[i] = score(a[i], p[i], ref)
-        o = to_ordinal(s[i])
+        o = to_ordinal(score(a[i], p[i], ref))
         highest = o if o > highest else highest
-    top = from_ordinal(highest)
-    total = 0.0
-    for i in range(a.shape[0]):
-        s[i] = exp_neg((s[i] - top) * inv)
-        total += s[i]
-    for i in range(a.shape[0]):
-        s[i] /= total
+    facts[TOP] = from_ordinal(highest)
 
 
 @summing
-def _plain_slopes(kind, t, a, facts, p, e, s, alpha, beta):
+def _exponentials(a, facts, p, u, done):
+    wide_vectors()
+    ref, inv, top = facts[REF], facts[INV], facts[TOP]
+    total = 0.0
+    for i in range(a.shape[0]):
+        p[i] += done * u[i]
+        u[i] = exp_neg((score(a[i], p[i], ref) - top) * inv)
+        total += u[i]
+    return total
+
+
+@row
+def _plain_step(kind, t, a, facts, p, e, u, done):
+    total = _exponentials(a, facts, p, u, done)
+    if total < FADED:
+        _begin_plain(kind, a, facts, p)
+        total = _exponentials(a, facts, p, u, 0.0)
+    return total
+
+
+@summing
+def _plain_slopes(kind, t, a, facts, p, e, s, total, alpha, beta):
     wide_vectors()
     ref, inv = facts[REF], facts[INV]
     for i in range(a.shape[0]):
@@ -72,45 +104,62 @@ def _open_weighted(kind, a, facts, e):
 
 
 @summing
-def _weights(t, a, facts, p, e, u):
-    """Write u = (1 - p) e^z; returns sum(u), and whether 1 - p of the leaders came from the others.
+def _weights(p, e, u, done):
+    wide_vectors()
+    total = 0.0
+    for i in range(p.shape[0]):
+        p[i] += done * u[i]
+        u[i] = weight(p[i], e[i])
+        total += u[i]
+    return total
+
+
+@summing
+def _settle(a, facts, p, u):
+    """Give the leaders the 1 - p that the others have left them; returns sum(u).
 
     After as many steps as there are leaders, 1 - p of a leader is what the others have received,
     shared among the leaders (Proposition prop-iter-leaders): as a difference from 1 it would lose
     as many digits as the leaders lie ahead, and the others' u is no larger.
     """
     wide_vectors()
-    ref, leaders = facts[REF], facts[COUNT]
-    settled = t == leaders
-    left = 0.0
-    if settled:
-        for i in range(a.shape[0]):
-            left += p[i] if a[i] < ref else 0.0
-        left /= leaders
-    total = 0.0
+    ref = facts[REF]
+    left = total = 0.0
     for i in range(a.shape[0]):
-        u[i] = left if settled and a[i] == ref else weight(p[i], e[i])
+        left += p[i] if a[i] < ref else 0.0
+    left /= facts[COUNT]
+    for i in range(a.shape[0]):
+        u[i] = left if a[i] == ref else u[i]
         total += u[i]
-    return total, settled
+    return total
+
+
+@row
+def _weighted_step(kind, t, a, facts, p, e, u, done):
+    total = _weights(p, e, u, done)
+    return _settle(a, facts, p, u) if t == facts[COUNT] else total
 
 
 @summing
-def _weighted_shares(kind, t, a, facts, p, e, s):
+def _weighted_slopes(kind, t, a, facts, p, e, s, total, alpha, beta):
     wide_vectors()
-    total, _ = _weights(t, a, facts, p, e, s)
-    for i in range(a.shape[0]):
-        s[i] /= total
-
-
-@summing
-def _weighted_slopes(kind, t, a, facts, p, e, s, alpha, beta):
-    wide_vectors()
-    # Settled leaders are equal, but may move apart: the mean of their dw is the sum of the others'
-    # dp, shared, and e = 1.
-    total, settled = _weights(t, a, facts, p, e, beta)
     for i in range(a.shape[0]):
         alpha[i], beta[i] = weighted_slope(s[i], e[i], total)
-    return 1.0 / (total * facts[COUNT]) if settled else 0.0
+    # Settled leaders are equal, but may move apart: the mean of their dw is the sum of the others'
+    # dp, shared, and e = 1.
+    return 1.0 / (total * facts[COUNT]) if t == facts[COUNT] else 0.0
+
+
+@summing
+def shares(kind, t, a, facts, p, e, s):
+    """Write the shares of step t = 0, 1, ... from p to s; returns the sum that they were over."""
+    wide_vectors()
+    s[:] = 0.0
+    total = unnormalized(kind, t, a, facts, p, e, s, 0.0)
+    per_total = 1.0 / total
+    for i in range(s.shape[0]):
+        s[i] *= per_total
+    return total
 
 
 @scalar
@@ -118,8 +167,14 @@ def _open_plain(kind, a, facts, e):
     return None
 
 
+@scalar
+def _begin_weighted(kind, a, facts, p):
+    return None
+
+
 _OPEN: dict[type, Any] = {Plain: _open_plain, Weighted: _open_weighted}
-_SHARES: dict[type, Any] = {Plain: _plain_shares, Weighted: _weighted_shares}
+_BEGIN: dict[type, Any] = {Plain: _begin_plain, Weighted: _begin_weighted}
+_STEPS: dict[type, Any] = {Plain: _plain_step, Weighted: _weighted_step}
 _SLOPES: dict[type, Any] = {Plain: _plain_slopes, Weighted: _weighted_slopes}
 
 
@@ -128,18 +183,26 @@ def open_row(kind, a, facts, e):
     return _OPEN[type(kind)](kind, a, facts, e)
 
 
-def shares(kind, t, a, facts, p, e, s):
-    """Write the shares of step t = 0, 1, ... from p to s; e is the construction's own."""
-    return _SHARES[type(kind)](kind, t, a, facts, p, e, s)
+def begin(kind, a, facts, p):
+    """Before any run of steps from a p that is not that of the step before."""
+    return _BEGIN[type(kind)](kind, a, facts, p)
 
 
-def slopes(kind, t, a, facts, p, e, s, alpha, beta):
-    """Write alpha and beta of a step whose shares are s; returns kappa.
+def unnormalized(kind, t, a, facts, p, e, u, done):
+    """p += done u, and the shares of step t times their sum to u; returns that sum.
+
+    e is the construction's own.
+    """
+    return _STEPS[type(kind)](kind, t, a, facts, p, e, u, done)
+
+
+def slopes(kind, t, a, facts, p, e, s, total, alpha, beta):
+    """Write alpha and beta of a step whose shares are s, over the sum `total`; returns kappa.
 
     Unless it is 0, the entries at z = 0 have their mean taken off dp, and kappa times the sum of
     dp over all other entries added to q.
     """
-    return _SLOPES[type(kind)](kind, t, a, facts, p, e, s, alpha, beta)
+    return _SLOPES[type(kind)](kind, t, a, facts, p, e, s, total, alpha, beta)
 
 
 @overload_scalar(open_row, inline=True)
@@ -148,15 +211,21 @@ def _open_row(kind, a, facts, e):
     return lambda kind, a, facts, e: own(kind, a, facts, e)
 
 
-@overload_scalar(shares, inline=True)
-def _shares(kind, t, a, facts, p, e, s):
-    own = _SHARES[kind.instance_class]
-    return lambda kind, t, a, facts, p, e, s: own(kind, t, a, facts, p, e, s)
+@overload_scalar(begin, inline=True)
+def _begin(kind, a, facts, p):
+    own = _BEGIN[kind.instance_class]
+    return lambda kind, a, facts, p: own(kind, a, facts, p)
+
+
+@overload_scalar(unnormalized, inline=True)
+def _unnormalized(kind, t, a, facts, p, e, u, done):
+    own = _STEPS[kind.instance_class]
+    return lambda kind, t, a, facts, p, e, u, done: own(kind, t, a, facts, p, e, u, done)
 
 
 @overload_scalar(slopes, inline=True)
-def _slopes(kind, t, a, facts, p, e, s, alpha, beta):
+def _slopes(kind, t, a, facts, p, e, s, total, alpha, beta):
     own = _SLOPES[kind.instance_class]
-    return lambda kind, t, a, facts, p, e, s, alpha, beta: own(
-        kind, t, a, facts, p, e, s, alpha, beta
+    return lambda kind, t, a, facts, p, e, s, total, alpha, beta: own(
+        kind, t, a, facts, p, e, s, total, alpha, beta
     )
