@@ -30,6 +30,7 @@ __all__ = [
     "exp_neg",
     "fma",
     "from_ordinal",
+    "held",
     "layout_known",
     "limits",
     "quotient",
@@ -123,6 +124,16 @@ def borrowed(typingctx: Any, x: Any) -> Any:
         return array._getvalue()
 
     return x(x), codegen
+
+
+@intrinsic
+def held(typingctx: Any, arrays: Any) -> Any:
+    """A use of a tuple of arrays: what was `borrowed` of them before this is still there."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.get_dummy_value()
+
+    return types.void(arrays), codegen
 
 
 def layout_known(rows: int, columns: int) -> Any:

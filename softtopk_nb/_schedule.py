@@ -7,6 +7,8 @@ OpenMP's kills a forked child, and the work queue aborts under two calling threa
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import itertools
 import os
@@ -21,6 +23,12 @@ __all__ = ["over", "thread_count"]
 
 _WORTH_A_THREAD = 1 << 16  # about so many nanoseconds of work; to hand it over takes about 40 us
 _PIECES = 8  # of the work, at most, for each thread
+
+
+# Which core the calling thread runs on, where that can be asked and threads can be told theirs.
+_core: Callable[[], int] | None = None
+if hasattr(os, "sched_setaffinity"):
+    _core = getattr(ctypes.CDLL(None), "sched_getcpu", None)
 
 
 class _Job:
@@ -57,6 +65,9 @@ class _Helper:
 
     A lock to sleep on and one for each job, and nothing else: an executor's queue, future and
     condition cost as much as a pass over a million numbers.
+
+    Before it is woken it is kept off the core that wakes it. The system often places it there, and
+    moves it away a time slice later, when most calls are over.
     """
 
     def __init__(self, idle: deque[_Helper]) -> None:
@@ -64,7 +75,10 @@ class _Helper:
         self._wake = threading.Lock()
         self._wake.acquire()
         self._job: _Job | None = None
-        threading.Thread(target=self._live, name="softtopk_nb", daemon=True).start()
+        self._cores: set[int] = set()
+        thread = threading.Thread(target=self._live, name="softtopk_nb", daemon=True)
+        thread.start()
+        self._id = thread.native_id
 
     def _live(self) -> None:
         while True:
@@ -77,7 +91,12 @@ class _Helper:
                 job.ended()
             del job  # and the arrays it holds
 
-    def start(self, job: _Job) -> None:
+    def start(self, job: _Job, cores: set[int]) -> None:
+        """Do the job on one of these cores; on any if there are none."""
+        if cores and cores != self._cores and self._id is not None:
+            self._cores = cores
+            with contextlib.suppress(OSError):  # taken from this process meanwhile: any will do
+                os.sched_setaffinity(self._id, cores)
         self._job = job
         self._wake.release()
 
@@ -124,6 +143,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_helpers)
 
 
+def _other_cores() -> set[int]:
+    """Those that the calling thread may run on, but for the one that it does; none if unknown."""
+    return os.sched_getaffinity(0) - {_core()} if _core else set()
+
+
 def thread_count() -> int:
     """Threads a call may use: the cores given to this process, or NUMBA_NUM_THREADS if fewer."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -156,13 +180,13 @@ def over(count: int, work: int, kernel: Callable[..., Any], *args: Any) -> None:
                 return
             kernel(lo, hi, *args)
 
-    jobs = []
+    jobs, cores = [], _other_cores()
     for _ in range(min(threads, pieces) - 1):
         helper = _pool.helper(threads - 1)
         if helper is None:
             break  # all are at work for other threads
         jobs.append(_Job(functools.partial(take_part, todo.pop)))
-        helper.start(jobs[-1])
+        helper.start(jobs[-1], cores)
     try:
         take_part(todo.popleft)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -115,6 +116,51 @@ def test_no_more_threads_than_there_may_be(monkeypatch):
             break
         time.sleep(0.01)
     assert len(set(pool.idle)) == len(pool.idle) == pool.made
+
+
+@pytest.mark.skipif(_schedule._core is None, reason="threads cannot be told their cores here")
+def test_a_helper_is_kept_off_the_core_that_wakes_it(monkeypatch):
+    """And neither the caller nor any other thread loses one."""
+    monkeypatch.setattr(_schedule, "thread_count", lambda: 2)
+    monkeypatch.setattr(_schedule, "_pool", _schedule._Pool())
+    mine, caller = os.sched_getaffinity(0), threading.get_ident()
+    if len(mine) == 1:
+        pytest.skip("this process has one core: there is no other to send a helper to")
+    for core in sorted(mine)[:3]:
+        os.sched_setaffinity(0, {core, *sorted(mine - {core})[:1]})
+        monkeypatch.setattr(_schedule, "_core", lambda core=core: core)
+        given, seen = os.sched_getaffinity(0), []
+
+        def kernel(lo, hi, seen=seen):
+            if threading.get_ident() != caller:
+                seen.append(os.sched_getaffinity(0))
+            time.sleep(1e-3)
+
+        try:
+            _schedule.over(40, 1 << 30, kernel)
+            assert os.sched_getaffinity(0) == given
+        finally:
+            os.sched_setaffinity(0, mine)
+        assert seen
+        assert all(cores == given - {core} for cores in seen)
+
+
+@pytest.mark.skipif(_schedule._core is None, reason="threads cannot be told their cores here")
+def test_cores_that_cannot_be_given_are_no_error(monkeypatch):
+    monkeypatch.setattr(_schedule, "thread_count", lambda: 2)
+    monkeypatch.setattr(_schedule, "_pool", _schedule._Pool())
+
+    def refuse(thread, cores):
+        refused.append((thread, cores))
+        raise OSError(22, "Invalid argument")
+
+    refused, seen = [], []
+    monkeypatch.setattr(_schedule, "_other_cores", lambda: {1 << 9})
+    monkeypatch.setattr(_schedule.os, "sched_setaffinity", refuse)
+    _schedule.over(40, 1 << 30, lambda lo, hi: seen.append(hi - lo))
+    assert sum(seen) == 40
+    assert len(refused) == 1
+    assert refused[0][0] != threading.get_native_id()
 
 
 def test_a_helper_keeps_nothing_alive(monkeypatch):

@@ -12,7 +12,15 @@ import numpy as np
 
 from .._compile import kernel, row, scalar
 from .._rows import FINITE, survey
-from .._scalars import borrowed, from_ordinal, layout_known, to_ordinal, wide_vectors, window
+from .._scalars import (
+    borrowed,
+    from_ordinal,
+    held,
+    layout_known,
+    to_ordinal,
+    wide_vectors,
+    window,
+)
 from .rows import CODE, LARGEST_SAMPLE, OPEN, ROUGH, SAMPLED, TAKEN, WEIGHT
 from .solver import (
     REST,
@@ -57,7 +65,7 @@ _known = layout_known(FIELDS, LANES)
 def begin(table, columns, curve, one):
     """Set each threshold to where its search begins."""
     wide_vectors()
-    table = _known(borrowed(table))
+    table = _known(table)
     for r in range(columns):
         mean, variance, n, k = table[MEAN, r], table[VARIANCE, r], table[COUNT, r], table[LEFT, r]
         guess = quantile_of_law(curve, mean, variance, n, k)
@@ -82,7 +90,7 @@ def inside(at, residual, step, lo, lo_r, hi, hi_r, spread):
 def advance(table, columns, curve, one, enough):
     """Take the sums of each row's pass: move its threshold, or say that it is found or lost."""
     wide_vectors()
-    table = _known(borrowed(table))
+    table = _known(table)
     for r in range(columns):
         c, d, rest = table[C, r], table[D, r], table[REST, r]
         k, passes, status = table[LEFT, r], table[PASSES, r] + 1.0, table[STATUS, r]
@@ -146,13 +154,14 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     """
     T, n, cut = x.dtype.type, x.shape[1], sizes.shape[0] > 0
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
-    table = np.empty((FIELDS, LANES))
+    own_table, own_rows = np.empty((FIELDS, LANES)), np.empty((2, LANES), np.int64)
+    own_few = np.empty((1, LARGEST_SAMPLE if n // 16 > LARGEST_SAMPLE else n // 16), x.dtype)
+    table, few = borrowed(own_table), borrowed(own_few)
+    rows = borrowed(own_rows)  # of the group, and columns still searched
     for r in range(LANES):  # subnormal numbers in columns that are not used would take their time
         for field in range(FIELDS):
             table[field, r] = 1.0
-    rows = np.empty((2, LANES), np.int64)  # of the group, and columns still searched
     group = 1 if n >= SAMPLED else LANES if n * LANES <= GROUP else GROUP // n
-    few = np.empty((1, LARGEST_SAMPLE if n // 16 > LARGEST_SAMPLE else n // 16), x.dtype)
     for first in range(lo, hi, group):
         count = 0
         for i in range(first, first + group if first + group < hi else hi):
@@ -209,3 +218,4 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
             answer[CODE], answer[TAKEN], answer[WEIGHT] = FINITE, table[PASSES, r], table[W, r]
             if out.shape[1] > 0:
                 fill(x[i], T(c), T(table[INV, r]), T(d), T(rest), curve, out[i])
+    held((own_table, own_rows, own_few))
