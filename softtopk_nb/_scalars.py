@@ -23,6 +23,7 @@ from numba.extending import intrinsic
 from ._compile import overload_scalar, scalar
 
 __all__ = [
+    "APART",
     "DEVICE_FORMS",
     "block",
     "borrowed",
@@ -124,6 +125,11 @@ def borrowed(typingctx: Any, x: Any) -> Any:
         return array._getvalue()
 
     return x(x), codegen
+
+
+#: Numbers left free between arrays that a loop reads, writes and sums: it looks whether they lie
+#: closer than a few vectors, and if so goes one entry at a time, and sums in another order.
+APART = 128
 
 
 @intrinsic

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._compile import kernel, row, summing
 from .._rows import ALL, MIXED, UNDEFINED, classify, compress, expand, fill_constant, survey
-from .._scalars import borrowed, from_ordinal, wide_vectors
+from .._scalars import APART, borrowed, from_ordinal, wide_vectors
 from .entry import back, carry, collect, lies_at_zero, scale, slide, swing, turn, unslide
 from .steps import COUNT, FACTS, INV, RATE, REF, begin, open_row, shares, slopes, unnormalized
 
@@ -96,7 +96,7 @@ def solve_row(kind, x, k, tau, scratch, facts, out):
 def solve(lo, hi, x, k, tau, kind, out):
     """Rows lo .. hi: p to `out`."""
     x, out = borrowed(x), borrowed(out)
-    scratch, facts = np.empty((E + 1, x.shape[1])), np.empty(FACTS)
+    scratch, facts = np.empty((E + 1, x.shape[1] + APART)), np.empty(FACTS)
     for i in range(lo, hi):
         solve_row(kind, x[i], k[i], tau[i], scratch, facts, out[i])
 
@@ -194,7 +194,7 @@ def push_row(kind, x, k, tau, v, dtau, scratch, facts, out):
 def push(lo, hi, x, k, tau, kind, v, dtau, out):
     """Rows lo .. hi: dp along (v, dtau)."""
     x, v, out = borrowed(x), borrowed(v), borrowed(out)
-    scratch, facts = np.empty((ROWS, x.shape[1])), np.empty(FACTS)
+    scratch, facts = np.empty((ROWS, x.shape[1] + APART)), np.empty(FACTS)
     for i in range(lo, hi):
         push_row(kind, x[i], k[i], tau[i], v[i], dtau[i], scratch, facts, out[i])
 
@@ -248,13 +248,13 @@ def pull_row(kind, x, k, tau, g, scratch, facts, marks, ps, ss, totals, gx):
 def pull(lo, hi, x, k, tau, kind, g, gx, gtau):
     """Rows lo .. hi: the gradients of <g, p>, those in x to `gx`."""
     x, g, gx = borrowed(x), borrowed(g), borrowed(gx)
-    scratch, facts = np.empty((ROWS, x.shape[1])), np.empty(FACTS)
+    scratch, facts = np.empty((ROWS, x.shape[1] + APART)), np.empty(FACTS)
     most = 1
     for i in range(lo, hi):
         most = max(most, k[i])
     stride = math.ceil(math.sqrt(most))
-    marks = np.empty((stride, x.shape[1]))
-    ps, ss = np.empty((stride, x.shape[1])), np.empty((stride, x.shape[1]))
+    marks = np.empty((stride, x.shape[1] + APART))
+    ps, ss = np.empty_like(marks), np.empty_like(marks)
     totals = np.empty(stride)
     for i in range(lo, hi):
         gtau[i] = pull_row(
