@@ -20,7 +20,7 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.core.target_extension import current_target
 from numba.extending import intrinsic
 
-from ._compile import overload_scalar, scalar
+from ._compile import overload_scalar, row, scalar
 
 __all__ = [
     "APART",
@@ -35,6 +35,7 @@ __all__ = [
     "layout_known",
     "limits",
     "quotient",
+    "seek",
     "to_ordinal",
     "wide_vectors",
     "window",
@@ -132,6 +133,9 @@ def borrowed(typingctx: Any, x: Any) -> Any:
 APART = 128
 
 
+SEEN = 16  # keys that `seek` looks at together
+
+
 @intrinsic
 def held(typingctx: Any, arrays: Any) -> Any:
     """A use of a tuple of arrays: what was `borrowed` of them before this is still there."""
@@ -178,6 +182,61 @@ def window(typingctx: Any, x: Any, start: Any, n: Any) -> Any:
         return impl_ret_borrowed(context, builder, signature.return_type, array._getvalue())
 
     return x(x, types.intp, types.intp), codegen
+
+
+@intrinsic
+def _seek_in_vector(typingctx: Any, keys: Any, start: Any, limit: Any, at: Any, found: Any) -> Any:
+    """`seek` in the SEEN keys from `start` on; `found` so far. Returns how many there are."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        first, where = (
+            cgutils.get_item_pointer(
+                context, builder, kind, context.make_array(kind)(context, builder, value=array), [i]
+            )
+            for kind, array, i in (
+                (signature.args[0], args[0], args[1]),
+                (signature.args[3], args[3], args[4]),
+            )
+        )
+        number, place, one = args[2].type, ir.IntType(64), ir.IntType(1)
+        numbers, places, mask = (ir.VectorType(t, SEEN) for t in (number, place, one))
+        lane = ir.IntType(32)
+
+        def splat(value: Any, vector: Any) -> Any:
+            single = builder.insert_element(ir.Constant(vector, ir.Undefined), value, lane(0))
+            zeros = ir.Constant(ir.VectorType(lane, SEEN), [0] * SEEN)
+            return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), zeros)
+
+        loaded = builder.load(builder.bitcast(first, numbers.as_pointer()), typ=numbers)
+        loaded.align = context.get_abi_sizeof(number)
+        above = builder.fcmp_ordered(">", loaded, splat(args[2], numbers))
+        each = builder.add(splat(args[1], places), ir.Constant(places, list(range(SEEN))))
+        kind = ir.FunctionType(ir.VoidType(), [places, place.as_pointer(), mask])
+        name = f"llvm.masked.compressstore.v{SEEN}i64"
+        store = cgutils.get_or_insert_function(builder.module, kind, name)
+        builder.call(store, [each, where, above])
+        bits = builder.bitcast(above, ir.IntType(SEEN))
+        return builder.zext(builder.ctpop(bits), place)
+
+    types_of = (keys, types.intp, keys.dtype, at, types.intp)
+    return types.intp(*types_of), codegen
+
+
+@row
+def seek(keys, limit, at):
+    """Write where the keys exceed the limit to `at`, in order; returns how many do.
+
+    What is found lies anywhere, and a branch for each key could not be foreseen.
+    """
+    found, start = 0, 0
+    while start + SEEN <= keys.shape[0]:
+        found += _seek_in_vector(keys, start, limit, at, found)
+        start += SEEN
+    for i in range(start, keys.shape[0]):
+        if keys[i] > limit:
+            at[found] = i
+            found += 1
+    return found
 
 
 @scalar

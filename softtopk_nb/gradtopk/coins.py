@@ -14,7 +14,6 @@ import numpy as np
 
 from .._compile import kernel
 from .contour import (
-    BLOCK,
     FIELDS,
     ROOM,
     VARIANCE,
@@ -22,6 +21,7 @@ from .contour import (
     excess_of_mean,
     exponent,
     gather,
+    gather_room,
     quadrature,
 )
 
@@ -63,9 +63,7 @@ def count_coins(t, sums, core):
     for i in range(t.shape[0]):
         e = math.exp(-abs(t[i]))
         weight += e / ((1.0 + e) * (1.0 + e))
-    first, second = np.empty(BLOCK), np.empty(BLOCK)
-    work = first, second, np.empty(BLOCK), np.empty(BLOCK)
-    return gather(t, 0.0, 1.0, 0.0, cut_of(weight, 1.0), work, sums, core)
+    return gather(t, 0.0, 1.0, 0.0, cut_of(weight, 1.0), gather_room(t), sums, core)
 
 
 @kernel

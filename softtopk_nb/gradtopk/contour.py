@@ -28,7 +28,9 @@ from .._scalars import (
     layout_known,
     limits,
     quotient,
+    seek,
     wide_vectors,
+    window,
 )
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "excess_of_mean",
     "exponent",
     "gather",
+    "gather_room",
     "in_lanes",
     "known_nodes",
     "node",
@@ -119,18 +122,26 @@ def rarer(t):
     return quotient(e, type(t)(1) + e)
 
 
+@scalar
+def gather_room(x):
+    """Arrays of BLOCK numbers for `gather` to work in."""
+    far, side = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    signed, power = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    return far, side, signed, power, np.empty(BLOCK, np.int64)
+
+
 @summing
 def gather(x, c, inv, d, cut, work, sums, core):
     """Write the sums over the row and its core, r of each entry, negative where pi >= 1/2.
 
-    Returns the size of the core. `work`: four arrays of BLOCK numbers to work in.
+    Returns the size of the core. `work`: of `gather_room`.
     """
     wide_vectors()
     T = x.dtype.type
     limit = T(cut)
     double = limits(inv)[0] < 1e-10
     order, least = (ORDER, LEAST_64) if double else (ORDER_32, LEAST_32)
-    far, side, signed, power = work
+    far, side, signed, power, at = work
     for m in range(SUMS):
         sums[m] = 0.0
     found = 0
@@ -146,17 +157,16 @@ def gather(x, c, inv, d, cut, work, sums, core):
             far[i] = r if s <= limit else T(0)
             side[i] = T(-1) if upper else T(1)
             signed[i] = -r if upper else r
+            power[i] = s
             ups += T(1) if upper else T(0)
             variance += s
             near += T(1) if s > limit else T(0)
         sums[ABOVE] += ups
         sums[VARIANCE] += variance
         if near > T(0):
-            for i in range(count):
-                # Left out above, and not because r underflows. No branch: it could not be foreseen.
-                r = signed[i]
-                core[found if found < CORE else CORE - 1] = r
-                found += (far[i] == T(0)) & (abs(r) > limit)
+            for q in range(seek(window(power, 0, count), limit, at)):
+                core[found if found < CORE else CORE - 1] = signed[at[q]]
+                found += 1
         if near == T(count):
             continue
         # The first powers make the mean, which is not spread thin: float64.

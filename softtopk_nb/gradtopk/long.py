@@ -14,8 +14,20 @@ from .._threshold.rows import CODE as TILTED
 from .._threshold.rows import WEIGHT
 from .._threshold.solver import C, D, inverse_temperature
 from . import rows
-from .contour import BLOCK, CORE, DEGREE, FIELDS, NODES, ROOM, SUMS, cut_of, gather, quadrature
-from .marginals import TABLE, coefficients, marginals
+from .contour import (
+    BLOCK,
+    CORE,
+    DEGREE,
+    FIELDS,
+    NODES,
+    ROOM,
+    SUMS,
+    cut_of,
+    gather,
+    gather_room,
+    quadrature,
+)
+from .marginals import TABLE, coefficients, marginals, marginals_room
 from .rows import CODE, CUT, LOG_P, USED, keep, restore, smoothed_sum
 from .tangent import CORE_ROOM, FLOWS, LANES, PIECES, flow, spread, steer, weigh
 
@@ -27,8 +39,7 @@ Array = Any
 @kernel
 def gather_parts(lo, hi, x, tau, solution, sums, core, found):
     T = x.dtype.type
-    first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
-    work = first, second, np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    work = gather_room(x)
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     for j in range(lo, hi):
         part = x[j * PART : (j + 1) * PART]
@@ -66,8 +77,7 @@ def marginals_parts(lo, hi, x, tau, solution, coefficient, table, out):
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     cut, used = solution[CUT], int(solution[USED])
-    over, under, at = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.int64)
-    work = np.empty(BLOCK, x.dtype), np.empty(BLOCK), over, under, at
+    work = marginals_room(x)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
         marginals(x[part], c, inv, d, cut, table, used, coefficient, work, out[part])

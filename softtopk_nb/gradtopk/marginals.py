@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from .._compile import scalar, summing
-from .._scalars import block, borrowed, layout_known, limits, wide_vectors
+from .._scalars import block, borrowed, layout_known, limits, seek, wide_vectors, window
 from .contour import (
     BLOCK,
     DEEP,
@@ -37,6 +37,7 @@ __all__ = [
     "horner",
     "is_dense",
     "marginals",
+    "marginals_room",
     "node_terms",
     "tail_away",
 ]
@@ -103,7 +104,7 @@ def tail_away(r, s, upper, a, b, z):
 @scalar
 def is_dense(near, count):
     """Whether `near` of `count` entries are so many that it does not pay to seek them out."""
-    return 3.0 * near > count
+    return 5.0 * near > 4.0 * count
 
 
 @scalar
@@ -154,15 +155,22 @@ def core_marginal(r, upper, over, under):
     return 1.0 - tail if upper else tail
 
 
+@scalar
+def marginals_room(x):
+    """Arrays of BLOCK numbers for `marginals` to work in."""
+    signed, keys, minor = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype), np.empty(BLOCK)
+    return signed, keys, minor, np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.int64)
+
+
 @summing
 def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
     """Write p (Theorem thm-grad-marginals) with the table and polynomials of `coefficients`.
 
-    `work`: arrays of BLOCK numbers to work in, one of x's type, three of float64, one of integers.
+    `work`: of `marginals_room`.
     """
     wide_vectors()
     T = x.dtype.type
-    signed, minor, over, under, at = work
+    signed, keys, minor, over, under, at = work
     floor = T(DEEP * math.log(limits(inv)[1]))
     limit = T(cut)
     a, b, z = coefficient[0], coefficient[1], coefficient[2]
@@ -182,6 +190,7 @@ def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
             tail = tail_away(r, s, upper, lower, middle, (z0, z1, z2, z3, z4, z5, z6, z7))
             p[i] = T(1) - tail if upper else tail
             signed[i] = -r if upper else r
+            keys[i] = s
             near += T(1) if s > limit else T(0)
             deep += T(1) if t < floor else T(0)
         if deep > T(0):
@@ -193,23 +202,20 @@ def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
             continue
         # Where the core is most of the block, all of it is treated alike, and nothing sought out.
         dense = is_dense(near, part.shape[0])
-        crowd = 0
         if dense:
             crowd = part.shape[0]
             for i in range(crowd):
                 minor[i] = signed[i]
         else:
-            for i in range(part.shape[0]):
-                minor[crowd], at[crowd] = signed[i], i
-                r = abs(signed[i])
-                crowd += r * (T(1) - r) > limit
+            crowd = seek(window(keys, 0, part.shape[0]), limit, at)
+            for q in range(crowd):
+                minor[q] = signed[at[q]]
         core_tails(minor, crowd, table, used, over, under)
         for i in range(crowd):
             over[i] = core_marginal(abs(minor[i]), minor[i] < 0.0, over[i], under[i])
         if dense:
             for i in range(crowd):
-                r = abs(signed[i])
-                p[i] = T(over[i]) if r * (T(1) - r) > limit else p[i]
+                p[i] = T(over[i]) if keys[i] > limit else p[i]
         else:
             for i in range(crowd):
                 p[at[i]] = T(over[i])

@@ -28,10 +28,11 @@ from .contour import (
     circle,
     cut_of,
     gather,
+    gather_room,
     quadrature,
 )
 from .dp import dp, recursion
-from .marginals import TABLE, coefficients, marginals
+from .marginals import TABLE, coefficients, marginals, marginals_room
 from .tangent import CORE_ROOM, FLOWS, LANES, PIECES, flow, spread, steer, weigh
 
 __all__ = [
@@ -86,11 +87,8 @@ def solve(lo, hi, x, k, tau, tilt, out, solution):
     """Rows lo .. hi: p to `out`, what the others need to `solution`; not if that has no columns."""
     T = x.dtype.type
     wide = solution.shape[1] > 0
-    first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
-    work = first, second, np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    work, room = gather_room(x), marginals_room(x)
     sums, core = np.empty(SUMS), np.empty(CORE)
-    over, under, at = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.int64)
-    room = first, np.empty(BLOCK), over, under, at
     nodes, table = np.empty((FIELDS, ROOM)), np.empty((TABLE, NODES))
     coefficient = np.empty((3, DEGREE), x.dtype)
     x, tilt, out, solution = borrowed(x), borrowed(tilt), borrowed(out), borrowed(solution)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._compile import scalar, summing
-from .._scalars import block, borrowed, layout_known, limits, wide_vectors
+from .._scalars import block, borrowed, layout_known, limits, seek, wide_vectors, window
 from .contour import BLOCK, DEGREE, IM, NODES, POWER, RE, SINE, SQUARE, rarer
 from .marginals import horner, is_dense
 
@@ -93,12 +93,10 @@ def gather_core(part, vs, c, inv, d, drift, limit, near, room, at):
         room[MOVE, i] = np.float64(vs[i] - drift * t) if there else 0.0
     if is_dense(near, part.shape[0]):
         return part.shape[0]
-    crowd = 0
-    for i in range(part.shape[0]):
-        s = room[S, i]
-        room[Z, crowd], room[S, crowd], room[MOVE, crowd] = room[Z, i], s, room[MOVE, i]
-        at[crowd] = i
-        crowd += s > 0.0
+    crowd = seek(window(room[S], 0, part.shape[0]), 0.0, at)
+    for q in range(crowd):
+        i = at[q]
+        room[Z, q], room[S, q], room[MOVE, q] = room[Z, i], room[S, i], room[MOVE, i]
     return crowd
 
 
