@@ -35,7 +35,7 @@ LONGER = [(1, 10**e, 16) for e in (5, 6, 7, 8)]
 MORE_CHOSEN = [(1, 10**6, k) for k in (1, 16, 1000, 50_000, 500_000)] + [(1, 10**5, 50_000)]
 ONE_SHORT_ROW = [(1, 1000, 16), (1, 1000, 500), (1, 10_000, 16)]
 
-# Where the cost is O(rows n k), or worse, or some seconds: at most so large a product is affordable.
+# Where the cost is O(rows n k) or worse, or seconds: at most so large a product is affordable.
 MOST_WORK = {
     "itertopk": 3 * 10**8,
     "wsoftmaxtopk": 3 * 10**8,

@@ -28,6 +28,7 @@ FRONT = (
     "_special",
     "_rows",
     "_versions",
+    "_views",
     "_cuda",
     "_cuda_parts",
     "_device",

@@ -30,25 +30,6 @@ def floats(o, out):
         out[i] = from_ordinal(o[i])
 
 
-@njit
-def sought(keys, limit, at):
-    return seek(keys, limit, at)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n", [0, 1, SEEN - 1, SEEN, SEEN + 1, 5 * SEEN, 1000])
-def test_seek_finds_what_exceeds_the_limit_in_order(dtype, n, rng):
-    for share in (0.0, 0.1, 0.9, 1.0):
-        room = rng.random(n + 2).astype(dtype)
-        for keys in (room[:n], room[1 : n + 1]):  # wherever they lie
-            limit = dtype(1 - share) if share < 1 else dtype(-1)
-            keys[: n // 7] = (np.nan, np.inf, -np.inf, limit)[n % 4]
-            at = np.full(n + 1, -1)
-            found = sought(keys, limit, at)
-            assert at[:found].tolist() == np.flatnonzero(keys > limit).tolist()
-            assert (at[n:] == -1).all()
-
-
 @pytest.mark.parametrize(("dtype", "lowest"), [(np.float32, -87.3), (np.float64, -708.3)])
 def test_exp_neg_is_within_two_units(dtype, lowest, rng):
     """Relative error at most 2 eps/2 * 2 down to the smallest normal number, 0 below."""

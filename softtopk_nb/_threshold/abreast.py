@@ -12,15 +12,8 @@ import numpy as np
 
 from .._compile import kernel, row, scalar
 from .._rows import FINITE, survey
-from .._scalars import (
-    borrowed,
-    from_ordinal,
-    held,
-    layout_known,
-    to_ordinal,
-    wide_vectors,
-    window,
-)
+from .._scalars import from_ordinal, to_ordinal, wide_vectors
+from .._views import borrowed, held, layout_known, window
 from .rows import CODE, LARGEST_SAMPLE, OPEN, ROUGH, SAMPLED, TAKEN, WEIGHT
 from .solver import (
     REST,

@@ -13,7 +13,7 @@ import numpy as np
 from .. import _schedule
 from .._compile import kernel, row
 from .._rows import MIXED, classify, compress, survey
-from .._scalars import borrowed
+from .._views import borrowed
 from . import abreast, rows
 from .curves import UserCurve, kernel_for
 from .rows import CODE, OPEN

@@ -17,7 +17,8 @@ from .._rows import (
     present_part,
     survey,
 )
-from .._scalars import borrowed, from_ordinal
+from .._scalars import from_ordinal
+from .._views import borrowed
 from .scan import scan
 from .solver import (
     MAX,

@@ -17,8 +17,9 @@ import math
 import numpy as np
 
 from .._compile import row, scalar, summing
-from .._scalars import block, from_ordinal, limits, to_ordinal, wide_vectors
+from .._scalars import from_ordinal, limits, to_ordinal, wide_vectors
 from .._special import natural_log
+from .._views import block
 from .curves import law, quantile, slope, split, within
 
 __all__ = [

@@ -20,18 +20,8 @@ import math
 import numpy as np
 
 from .._compile import row, scalar, summing
-from .._scalars import (
-    block,
-    borrowed,
-    circular,
-    exp_neg,
-    layout_known,
-    limits,
-    quotient,
-    seek,
-    wide_vectors,
-    window,
-)
+from .._scalars import circular, exp_neg, limits, quotient, wide_vectors
+from .._views import block, borrowed, layout_known, seek, window
 
 __all__ = [
     "CORE",

@@ -12,9 +12,10 @@ import numpy as np
 
 from .._compile import kernel, scalar, summing
 from .._rows import ALL, MIXED, UNDEFINED, classify, expand, fill_constant, present_part, survey
-from .._scalars import borrowed, wide_vectors
+from .._scalars import wide_vectors
 from .._threshold.rows import WEIGHT
 from .._threshold.solver import C, D, inverse_temperature
+from .._views import borrowed
 from .contour import (
     BLOCK,
     CORE,

@@ -18,7 +18,8 @@ from __future__ import annotations
 import numpy as np
 
 from .._compile import scalar, summing
-from .._scalars import block, borrowed, layout_known, limits, seek, wide_vectors, window
+from .._scalars import limits, wide_vectors
+from .._views import block, borrowed, layout_known, seek, window
 from .contour import BLOCK, DEGREE, IM, NODES, POWER, RE, SINE, SQUARE, rarer
 from .marginals import horner, is_dense
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from .._compile import kernel, row, scalar, summing
 from .._rows import survey
-from .._scalars import block, borrowed, from_ordinal, to_ordinal, wide_vectors
+from .._scalars import from_ordinal, to_ordinal, wide_vectors
+from .._views import block, borrowed
 
 __all__ = ["count", "hard_row", "middle_of", "solve"]
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from .._compile import kernel, row, summing
 from .._rows import ALL, MIXED, UNDEFINED, classify, compress, expand, fill_constant, survey
-from .._scalars import APART, borrowed, from_ordinal, wide_vectors
+from .._scalars import from_ordinal, wide_vectors
+from .._views import APART, borrowed
 from .entry import back, carry, collect, lies_at_zero, scale, slide, swing, turn, unslide
 from .steps import COUNT, FACTS, INV, RATE, REF, begin, open_row, shares, slopes, unnormalized
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from .._compile import kernel, row, summing
 from .._rows import survey
-from .._scalars import block, borrowed, exp_neg, from_ordinal, to_ordinal, wide_vectors
+from .._scalars import exp_neg, from_ordinal, to_ordinal, wide_vectors
+from .._views import block, borrowed
 from .entry import OF_LOGS, OF_LOGS_BACK, OF_SHARES, inverse, share, slope, z_of
 
 __all__ = [

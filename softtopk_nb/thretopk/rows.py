@@ -10,10 +10,11 @@ import numpy as np
 
 from .._compile import kernel, row, scalar, summing
 from .._rows import ALL, MIXED, UNDEFINED, expand, present_part
-from .._scalars import block, borrowed, wide_vectors
+from .._scalars import wide_vectors
 from .._threshold.curves import excess, split
 from .._threshold.rows import CODE
 from .._threshold.solver import BLOCK, REST, C, D, inverse_temperature
+from .._views import block, borrowed
 
 __all__ = [
     "centre",

@@ -1,0 +1,152 @@
+"""Arrays as the compiler should see them: their rows, tables and blocks, and where keys lie.
+
+Nothing here copies, and nothing is looked at twice: each leaves out a check or a count that a
+general array would need, where its caller knows better.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.imputils import impl_ret_borrowed
+from numba.extending import intrinsic
+
+from ._compile import row, scalar
+
+__all__ = ["APART", "block", "borrowed", "held", "layout_known", "seek", "window"]
+
+#: Numbers left free between arrays that a loop reads, writes and sums: it looks whether they lie
+#: closer than a few vectors, and if so goes one entry at a time, and sums in another order.
+APART = 128
+
+SEEN = 16  # keys that `seek` looks at together
+
+
+@intrinsic
+def held(typingctx: Any, arrays: Any) -> Any:
+    """A use of a tuple of arrays: what was `borrowed` of them before this is still there."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return context.get_dummy_value()
+
+    return types.void(arrays), codegen
+
+
+def layout_known(rows: int, columns: int) -> Any:
+    """The function that tells the compiler the shape of a table.
+
+    It then sees that its rows do not overlap, and that a loop along them can be vectorised.
+    """
+
+    @intrinsic
+    def known(typingctx: Any, table: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            array = context.make_array(signature.args[0])(context, builder, value=args[0])
+            array.shape = ir.Constant(array.shape.type, [rows, columns])
+            value = array._getvalue()
+            return impl_ret_borrowed(context, builder, signature.return_type, value)
+
+        return table(table), codegen
+
+    return known
+
+
+@intrinsic
+def window(typingctx: Any, x: Any, start: Any, n: Any) -> Any:
+    """n entries of a row from `start` on, which has them: a slice that looks at neither end."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, value=args[0])
+        (stride,) = cgutils.unpack_tuple(builder, array.strides, 1)
+        if signature.args[0].layout == "C":
+            stride = context.get_constant(
+                types.intp, context.get_abi_sizeof(array.data.type.pointee)
+            )
+        array.data = cgutils.pointer_add(builder, array.data, builder.mul(args[1], stride))
+        array.shape = context.make_tuple(builder, types.UniTuple(types.intp, 1), [args[2]])
+        array.nitems = args[2]
+        return impl_ret_borrowed(context, builder, signature.return_type, array._getvalue())
+
+    return x(x, types.intp, types.intp), codegen
+
+
+@intrinsic
+def _seek_in_vector(typingctx: Any, keys: Any, start: Any, limit: Any, at: Any, found: Any) -> Any:
+    """`seek` in the SEEN keys from `start` on; `found` so far. Returns how many there are."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        first, where = (
+            cgutils.get_item_pointer(
+                context, builder, kind, context.make_array(kind)(context, builder, value=array), [i]
+            )
+            for kind, array, i in (
+                (signature.args[0], args[0], args[1]),
+                (signature.args[3], args[3], args[4]),
+            )
+        )
+        number, place, one = args[2].type, ir.IntType(64), ir.IntType(1)
+        numbers, places, mask = (ir.VectorType(t, SEEN) for t in (number, place, one))
+        lane = ir.IntType(32)
+
+        def splat(value: Any, vector: Any) -> Any:
+            single = builder.insert_element(ir.Constant(vector, ir.Undefined), value, lane(0))
+            zeros = ir.Constant(ir.VectorType(lane, SEEN), [0] * SEEN)
+            return builder.shuffle_vector(single, ir.Constant(vector, ir.Undefined), zeros)
+
+        loaded = builder.load(builder.bitcast(first, numbers.as_pointer()), typ=numbers)
+        loaded.align = context.get_abi_sizeof(number)
+        above = builder.fcmp_ordered(">", loaded, splat(args[2], numbers))
+        each = builder.add(splat(args[1], places), ir.Constant(places, list(range(SEEN))))
+        kind = ir.FunctionType(ir.VoidType(), [places, place.as_pointer(), mask])
+        name = f"llvm.masked.compressstore.v{SEEN}i64"
+        store = cgutils.get_or_insert_function(builder.module, kind, name)
+        builder.call(store, [each, where, above])
+        bits = builder.bitcast(above, ir.IntType(SEEN))
+        return builder.zext(builder.ctpop(bits), place)
+
+    types_of = (keys, types.intp, keys.dtype, at, types.intp)
+    return types.intp(*types_of), codegen
+
+
+@row
+def seek(keys, limit, at):
+    """Write where the keys exceed the limit to `at`, in order; returns how many do.
+
+    What is found lies anywhere, and a branch for each key could not be foreseen.
+    """
+    found, start = 0, 0
+    while start + SEEN <= keys.shape[0]:
+        found += _seek_in_vector(keys, start, limit, at, found)
+        start += SEEN
+    for i in range(start, keys.shape[0]):
+        if keys[i] > limit:
+            at[found] = i
+            found += 1
+    return found
+
+
+@scalar
+def block(x, start, most):
+    """The entries of a row from `start` on, as many as there are but not more than `most`."""
+    left = x.shape[0] - start
+    return window(x, start, left if left < most else most)
+
+
+@intrinsic
+def borrowed(typingctx: Any, x: Any) -> Any:
+    """The same array without a share in its memory, for as long as the caller holds it.
+
+    A row of an array counts as a share in its memory, and counting is an atomic operation on one
+    address: threads that each take rows of one array would wait for each other.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, value=args[0])
+        array.meminfo = ir.Constant(array.meminfo.type, None)
+        array.parent = ir.Constant(array.parent.type, None)
+        return array._getvalue()
+
+    return x(x), codegen
