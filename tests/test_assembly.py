@@ -19,6 +19,8 @@ from softtopk_nb._threshold.curves import CURVES, Entmax
 from softtopk_nb._threshold.rows import METHODS
 from softtopk_nb.gradtopk import rows as subsets
 from softtopk_nb.hardtopk import rows as hard
+from softtopk_nb.iterative import rows as iterated
+from softtopk_nb.iterative.entry import Plain, Weighted
 from softtopk_nb.thretopk import rows as thretopk
 
 pytestmark = pytest.mark.skipif(
@@ -122,6 +124,14 @@ def test_hard_top_k(dtype):
     assert packed(code, dtype) >= 8
 
 
+@pytest.mark.parametrize("kind", [Plain(), Weighted()], ids=["itertopk", "wsoftmaxtopk"])
+def test_iterations(kind):
+    x, k, tau = problem(np.float32)
+    code = machine_code(iterated.solve, x, k.astype(np.int64), tau, kind, np.empty_like(x))
+    assert packed(code, np.float64) >= (40 if kind.lowest else 15)  # an exponential, or none
+    assert not library_calls(code)
+
+
 def test_gradtopk():
     x, k, tau = problem(np.float32)
     tilt = np.zeros((ROWS, threshold.SOLUTION))
@@ -130,3 +140,4 @@ def test_gradtopk():
     code = machine_code(subsets.solve, x, k.astype(np.int64), tau, tilt, np.empty_like(x), solution)
     assert packed(code, np.float32) >= 60  # power sums, and the polynomials of the marginals
     assert packed(code, np.float64) >= 60  # the core, node by node
+    assert "vpcompress" in code or "+avx512f" not in get_host_cpu_features().flatten()

@@ -173,6 +173,20 @@ def test_errors_grow_by_a_factor(rng):
     assert max(worst) > 0.3
 
 
+@pytest.mark.parametrize("gap", [0.5, 5.0, 39.0, 41.0, 42.0, 43.0, 50.0, 300.0, 1e4])
+def test_an_old_maximum_serves(gap):
+    """Proposition prop-iter-maximum, on both sides of where it no longer does."""
+    x = gap * np.array([3.0, 0.0, 2.0, 5.0, 1.0, 4.0])
+    g = np.array([0.3, -1.0, 0.7, 0.2, -0.4, 0.9])
+    for k in (2, 3, 5):
+        p, pullback = stk.itertopk.vjp(x, k)
+        expected = to_float64(reference.itertopk(x, k).p)
+        assert np.abs(p - expected).max() < 1e-12 * (1 + gap)
+        _, dp = stk.itertopk.jvp(x, k, g)
+        # Both derivatives run the steps anew, the pullback from several p on its way back.
+        assert np.dot(g, dp) == pytest.approx(np.dot(pullback(g).x, g), rel=1e-9, abs=1e-12)
+
+
 @both
 def test_exact_to_rounding(name):
     """Proposition prop-iter-leaders: leaders far ahead, tied or not, cost no digits."""

@@ -41,8 +41,8 @@ REF, COUNT = 2, 3  # where z is 0, and how many entries lie there
 TOP = 4  # what Plain's scores are seen from, in the units of x
 FACTS = 5
 
-# Scores fall as p grows, so an old maximum serves as long as it is not far above them: the sum of
-# the exponentials says so. Entries that are flushed to 0 then lie e^-660 below the largest.
+# An old maximum of the scores serves while the sum of the exponentials is at least this
+# (Proposition prop-iter-maximum).
 FADED = 2.0**-60
 
 
