@@ -120,10 +120,12 @@ def spread_parts(lo, hi, x, v, dtau, tau, solution, pieces, table, out):
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     cut, used = solution[CUT], int(solution[USED])
+    keys = np.empty(BLOCK, x.dtype)
     room, at = np.empty((CORE_ROOM, BLOCK)), np.empty(BLOCK, np.int64)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        spread(x[part], v[part], dtau, c, inv, d, cut, table, used, pieces, room, at, out[part])
+        own = table, used, pieces, keys, room, at
+        spread(x[part], v[part], dtau, c, inv, d, cut, *own, out[part])
 
 
 @kernel

@@ -174,7 +174,7 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
         mean = flow(nodes, used, flows, flow_re, flow_im)
         steer(nodes, used, flow_re, flow_im, mean, pieces, table)
         target = dp[: xs.shape[0]]
-        spread(xs, vs, dtau[i], c, inv, d, cut, table, used, pieces, room, at, target)
+        spread(xs, vs, dtau[i], c, inv, d, cut, table, used, pieces, first, room, at, target)
         if code == MIXED:
             expand(entries, target, 0.0, dp)
 

@@ -76,28 +76,30 @@ def motion(t, s, v, drift):
 
 
 @summing
-def gather_core(part, vs, c, inv, d, drift, limit, near, room, at):
+def gather_core(part, vs, c, inv, d, drift, limit, keys, near, room, at):
     """Write Z, S and MOVE of the `near` entries of the core, and where they lie to `at`.
 
     Returns how many there are. Where they are most of the block it is all of it, with zeros for
-    the others: nothing is sought out then.
+    the others: nothing is sought out then. `keys`: s of each entry of the block.
     """
     T = part.dtype.type
     room = _known(borrowed(room))
-    for i in range(part.shape[0]):
-        t = (part[i] - c) * inv - d
+    crowd = part.shape[0]
+    if is_dense(near, crowd):
+        for i in range(crowd):
+            room[Z, i], room[MOVE, i] = part[i], vs[i]
+    else:
+        crowd = seek(window(keys, 0, crowd), limit, at)
+        for q in range(crowd):
+            room[Z, q], room[MOVE, q] = part[at[q]], vs[at[q]]
+    for q in range(crowd):
+        t = (T(room[Z, q]) - c) * inv - d
         r = rarer(t)
         there = r * (T(1) - r) > limit
         z = 1.0 - 2.0 * np.float64(r)
-        room[Z, i] = z if t >= T(0) else -z
-        room[S, i] = np.float64(r) * (1.0 - np.float64(r)) if there else 0.0
-        room[MOVE, i] = np.float64(vs[i] - drift * t) if there else 0.0
-    if is_dense(near, part.shape[0]):
-        return part.shape[0]
-    crowd = seek(window(room[S], 0, part.shape[0]), 0.0, at)
-    for q in range(crowd):
-        i = at[q]
-        room[Z, q], room[S, q], room[MOVE, q] = room[Z, i], room[S, i], room[MOVE, i]
+        room[Z, q] = z if t >= T(0) else -z
+        room[S, q] = np.float64(r) * (1.0 - np.float64(r)) if there else 0.0
+        room[MOVE, q] = np.float64(T(room[MOVE, q]) - drift * t) if there else 0.0
     return crowd
 
 
@@ -153,7 +155,7 @@ def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, room, at, flows):
             power[i] = s if s > floor else T(0)
             near += T(1) if s > limit else T(0)
         if near > T(0):
-            crowd = gather_core(part, vs, c, inv, d, drift, limit, near, room, at)
+            crowd = gather_core(part, vs, c, inv, d, drift, limit, small, near, room, at)
             weigh_core(room, crowd, nodes, used, flows)
         sum_odd, sum_even = T(0), T(0)
         for i in range(count):
@@ -284,10 +286,10 @@ def tangent_away(move, s, side, inv, a, b, w, z):
 
 
 @summing
-def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, room, at, out):
+def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, keys, room, at, out):
     """Write J (v - t dtau) with the table and polynomials of `steer`.
 
-    `room`, `at`: as for `gather_core`.
+    `keys`: BLOCK numbers of x's type to work in; `room`, `at`: as for `gather_core`.
     """
     wide_vectors()
     T = x.dtype.type
@@ -311,15 +313,16 @@ def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, room, at, out):
             others = (w0, w1, w2, w3, w4, w5, w6, w7), (z0, z1, z2, z3, z4, z5, z6, z7)
             moved = tangent_away(move, s, side, inv, *own, *others)
             dp[i] = moved
+            keys[i] = s
             near += T(1) if s > limit else T(0)
         if near == T(0):
             continue
-        crowd = gather_core(part, vs, c, inv, d, drift, limit, near, room, at)
+        crowd = gather_core(part, vs, c, inv, d, drift, limit, keys, near, room, at)
         core_tangents(room, crowd, table, used)
         known = _known(borrowed(room))
         if is_dense(near, part.shape[0]):
             for i in range(crowd):
                 dp[i] = T(inv * known[MOVE, i]) if known[S, i] > 0.0 else dp[i]
         else:
-            for i in range(crowd):
-                dp[at[i]] = T(inv * known[MOVE, i])
+            for q in range(crowd):
+                dp[at[q]] = T(inv * known[MOVE, q])
