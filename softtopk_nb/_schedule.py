@@ -24,7 +24,6 @@ __all__ = ["over", "thread_count"]
 _WORTH_A_THREAD = 1 << 16  # about so many nanoseconds of work; to hand it over takes about 40 us
 _PIECES = 8  # of the work, at most, for each thread
 
-
 # Which core the calling thread runs on, where that can be asked and threads can be told theirs.
 _core: Callable[[], int] | None = None
 if hasattr(os, "sched_setaffinity"):

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 from ._compile import row, scalar
 
-__all__ = ["APART", "block", "borrowed", "held", "layout_known", "seek", "window"]
+__all__ = ["APART", "SEEN", "block", "borrowed", "held", "layout_known", "seek", "window"]
 
 #: Numbers left free between arrays that a loop reads, writes and sums: it looks whether they lie
 #: closer than a few vectors, and if so goes one entry at a time, and sums in another order.

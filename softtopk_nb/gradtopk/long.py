@@ -15,7 +15,6 @@ from .._threshold.rows import WEIGHT
 from .._threshold.solver import C, D, inverse_temperature
 from . import rows
 from .contour import (
-    BLOCK,
     CORE,
     DEGREE,
     FIELDS,
@@ -29,7 +28,7 @@ from .contour import (
 )
 from .marginals import TABLE, coefficients, marginals, marginals_room
 from .rows import CODE, CUT, LOG_P, USED, keep, restore, smoothed_sum
-from .tangent import CORE_ROOM, FLOWS, LANES, PIECES, flow, spread, steer, weigh
+from .tangent import FLOWS, LANES, PIECES, flow, spread, steer, tangent_room, weigh
 
 __all__ = ["potential", "pull", "push", "solve"]
 
@@ -86,20 +85,12 @@ def marginals_parts(lo, hi, x, tau, solution, coefficient, table, out):
 @kernel
 def weigh_parts(lo, hi, x, v, dtau, tau, solution, flows):
     T = x.dtype.type
-    first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
-    work = first, second, np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
-    inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
-    nodes, room, at = (
-        np.empty((FIELDS, ROOM)),
-        np.empty((CORE_ROOM, BLOCK)),
-        np.empty(BLOCK, np.int64),
-    )
+    inv, c, d, cut = inverse_temperature(tau, x), T(solution[C]), T(solution[D]), solution[CUT]
+    nodes, work = np.empty((FIELDS, ROOM)), tangent_room(x)
     used = restore(solution, nodes)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        weigh(
-            x[part], v[part], dtau, c, inv, d, solution[CUT], nodes, used, work, room, at, flows[j]
-        )
+        weigh(x[part], v[part], dtau, c, inv, d, cut, nodes, used, work, flows[j])
 
 
 @kernel
@@ -120,12 +111,10 @@ def spread_parts(lo, hi, x, v, dtau, tau, solution, pieces, table, out):
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     cut, used = solution[CUT], int(solution[USED])
-    keys = np.empty(BLOCK, x.dtype)
-    room, at = np.empty((CORE_ROOM, BLOCK)), np.empty(BLOCK, np.int64)
+    work = tangent_room(x)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        own = table, used, pieces, keys, room, at
-        spread(x[part], v[part], dtau, c, inv, d, cut, *own, out[part])
+        spread(x[part], v[part], dtau, c, inv, d, cut, table, used, pieces, work, out[part])
 
 
 @kernel

@@ -17,7 +17,6 @@ from .._threshold.rows import WEIGHT
 from .._threshold.solver import C, D, inverse_temperature
 from .._views import borrowed
 from .contour import (
-    BLOCK,
     CORE,
     DEGREE,
     FIELDS,
@@ -34,7 +33,7 @@ from .contour import (
 )
 from .dp import dp, recursion
 from .marginals import TABLE, coefficients, marginals, marginals_room
-from .tangent import CORE_ROOM, FLOWS, LANES, PIECES, flow, spread, steer, weigh
+from .tangent import FLOWS, LANES, PIECES, flow, spread, steer, tangent_room, weigh
 
 __all__ = [
     "CODE",
@@ -152,12 +151,9 @@ def solve_recursion(lo, hi, x, k, tau, out):
 def push(lo, hi, x, tau, solution, v, dtau, out):
     """Rows lo .. hi: dp along (v, dtau)."""
     T = x.dtype.type
-    first, second = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
-    third, fourth = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
-    work, flows = (first, second, third, fourth), np.empty(FLOWS)
+    work, flows = tangent_room(x), np.empty(FLOWS)
     nodes, flow_re, flow_im = np.empty((FIELDS, ROOM)), np.empty(NODES), np.empty(NODES)
     pieces, table = np.empty((PIECES, DEGREE), x.dtype), np.empty((LANES, NODES))
-    room, at = np.empty((CORE_ROOM, BLOCK)), np.empty(BLOCK, np.int64)
     x, v, out, solution = borrowed(x), borrowed(v), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         entries, answer, dp = x[i], solution[i], out[i]
@@ -170,11 +166,11 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
         c, d, cut = T(answer[C]), T(answer[D]), answer[CUT]
         xs, vs = present_part(entries, v[i], code)
         used = restore(answer, nodes)
-        weigh(xs, vs, dtau[i], c, inv, d, cut, nodes, used, work, room, at, flows)
+        weigh(xs, vs, dtau[i], c, inv, d, cut, nodes, used, work, flows)
         mean = flow(nodes, used, flows, flow_re, flow_im)
         steer(nodes, used, flow_re, flow_im, mean, pieces, table)
         target = dp[: xs.shape[0]]
-        spread(xs, vs, dtau[i], c, inv, d, cut, table, used, pieces, first, room, at, target)
+        spread(xs, vs, dtau[i], c, inv, d, cut, table, used, pieces, work, target)
         if code == MIXED:
             expand(entries, target, 0.0, dp)
 

@@ -25,7 +25,6 @@ from .marginals import horner, is_dense
 
 __all__ = [
     "AT_NODES",
-    "CORE_ROOM",
     "FLOWS",
     "LANES",
     "PIECES",
@@ -38,6 +37,7 @@ __all__ = [
     "spread",
     "steer",
     "tangent_away",
+    "tangent_room",
     "weigh",
 ]
 
@@ -125,16 +125,21 @@ def weigh_core(room, crowd, nodes, used, flows):
         flows[AT_NODES + NODES + j + 1] += next_even
 
 
-@summing
-def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, room, at, flows):
-    """Write the sums over the row of the direction v - t dtau.
+@scalar
+def tangent_room(x):
+    """Arrays for `weigh` and `spread` to work in, each with BLOCK numbers to a row."""
+    odd, even = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    small, power = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
+    return odd, even, small, power, np.empty((CORE_ROOM, BLOCK)), np.empty(BLOCK, np.int64)
 
-    `work`: four arrays of BLOCK numbers to work in; `room`, `at`: as for `gather_core`.
-    """
+
+@summing
+def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows):
+    """Write the sums over the row of the direction v - t dtau; `work`: of `tangent_room`."""
     wide_vectors()
     T = x.dtype.type
     limit, drift = T(cut), T(dtau)
-    odd, even, small, power = work
+    odd, even, small, power, room, at = work
     least = LEAST_64 if limits(inv)[0] < 1e-10 else LEAST_32
     for m in range(FLOWS):
         flows[m] = 0.0
@@ -286,13 +291,11 @@ def tangent_away(move, s, side, inv, a, b, w, z):
 
 
 @summing
-def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, keys, room, at, out):
-    """Write J (v - t dtau) with the table and polynomials of `steer`.
-
-    `keys`: BLOCK numbers of x's type to work in; `room`, `at`: as for `gather_core`.
-    """
+def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, work, out):
+    """Write J (v - t dtau) with the table and polynomials of `steer`; `work`: of `tangent_room`."""
     wide_vectors()
     T = x.dtype.type
+    _, _, keys, _, room, at = work
     limit, drift = T(cut), T(dtau)
     a, b, w, z = pieces[0], pieces[1], pieces[2], pieces[3]
     a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
