@@ -96,13 +96,14 @@ Kind = tuple[str, str | None, str | None]  # operator, curve, method
 Shape = tuple[int, int, int]
 
 THRESHOLDS: list[Kind] = [("thretopk", curve, "newton") for curve in CURVES]
-GRADTOPK: Kind = ("gradtopk", None, "contour")
+GRADTOPK: Kind = ("gradtopk", None, "auto")
 OTHERS: list[Kind] = [("itertopk", None, None), ("wsoftmaxtopk", None, None)]
 SMOOTH = [*THRESHOLDS, GRADTOPK, *OTHERS, ("softmax", None, None)]
 HARD: Kind = ("hardtopk", None, None)
 METHODS: list[Kind] = [
     *(("thretopk", curve, "scan") for curve in ("laplace", "exp", "clip")),
     *(("thretopk", curve, "bisect") for curve in CURVES),
+    ("gradtopk", None, "contour"),
     ("gradtopk", None, "dp"),
     ("gradtopk", None, "recursion"),  # timed whether or not its result is right
 ]

@@ -35,7 +35,7 @@ VALUE = {
 DERIVATIVE = 1.5, 2.0  # in backward passes of softmax, after the value
 STEP = 1.0, 1.5  # itertopk and wsoftmaxtopk: softmaxes for each of k steps
 ITERATIONS = ("itertopk", "wsoftmaxtopk")
-DEFAULTS = ("newton", "contour", None)  # the methods of which the figures above speak
+DEFAULTS = ("newton", "auto", None)  # the methods of which the figures above speak
 
 FLAT = 1.3  # slowest over fastest k of one row of 1e6
 LINEAR = 12.0  # for ten times as many entries

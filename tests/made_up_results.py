@@ -16,7 +16,7 @@ CASES = (  # operator, curve, method, ratio
     ("thretopk", "clip", "newton", 1.1),
     ("thretopk", "sigmoid", "newton", 2.2),
     ("thretopk", "laplace", "scan", 60.0),
-    ("gradtopk", None, "contour", 3.6),
+    ("gradtopk", None, "auto", 3.6),
     ("hardtopk", None, None, 2.1),
     ("torch.softmax", None, None, 1.0),
     ("torch.topk", None, None, 8.0),

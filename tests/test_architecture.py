@@ -27,6 +27,7 @@ FRONT = (
     "_scalars",
     "_special",
     "_rows",
+    "_vectors",
     "_versions",
     "_views",
     "_cuda",

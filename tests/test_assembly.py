@@ -17,6 +17,7 @@ from softtopk_nb._threshold import abreast
 from softtopk_nb._threshold import rows as threshold
 from softtopk_nb._threshold.curves import CURVES, Entmax
 from softtopk_nb._threshold.rows import METHODS
+from softtopk_nb.gradtopk import counts, counts_tangent
 from softtopk_nb.gradtopk import rows as subsets
 from softtopk_nb.hardtopk import rows as hard
 from softtopk_nb.iterative import rows as iterated
@@ -141,3 +142,20 @@ def test_gradtopk():
     assert packed(code, np.float32) >= 60  # power sums, and the polynomials of the marginals
     assert packed(code, np.float64) >= 60  # the core, node by node
     assert "vpcompress" in code or "+avx512f" not in get_host_cpu_features().flatten()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gradtopk_of_short_rows(dtype):
+    x, k, tau = problem(dtype)
+    tilt = np.zeros((ROWS, threshold.SOLUTION))
+    solution, k = np.zeros((ROWS, counts.SOLUTION)), k.astype(np.int64)
+    code = machine_code(counts.solve, x, k, tau, tilt, np.empty_like(x), solution)
+    assert packed(code, dtype) >= 30  # the odds
+    assert packed(code, np.float64) >= 30  # the law of the counts, and the division
+    assert is_wide(code)
+    assert library_calls(code) <= {"exp"}  # of entries whose odds underflow
+    solution[:, counts.LEFT] = 5
+    code = machine_code(counts_tangent.push, x, tau, solution, x, tau, np.empty_like(x))
+    assert packed(code, np.float64) >= 60
+    assert is_wide(code)
+    assert not library_calls(code)

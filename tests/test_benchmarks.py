@@ -232,7 +232,7 @@ def test_ratios_are_judged_by_operator_and_length(load):
         (result(ratio=1.4), 1.5),
         (result(ratio=1.9, n=64), 2.0),
         (result(curve="normal", ratio=2.0), 2.5),
-        (result("gradtopk", None, "contour", ratio=5.9, n=64), 6.0),
+        (result("gradtopk", None, "auto", ratio=5.9, n=64), 6.0),
         (result("itertopk", None, None, ratio=31), 32.0),
         (result("wsoftmaxtopk", None, None, ratio=11, n=64, k=8), 12.0),
     ):

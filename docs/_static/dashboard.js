@@ -5,7 +5,8 @@ document.addEventListener("DOMContentLoaded", () => {
   const root = document.getElementById("stk-dashboard");
   const { files, ours, noTopk } = window.softtopkResults;
   const charts = window.softtopkCharts;
-  // What an operator does where no method is asked for; other methods start switched off.
+  // What an operator does, or did in older files, where no method is asked for; other methods start
+  // switched off.
   const USUAL = new Set([null, undefined, "auto", "newton", "contour"]);
   const AXES = {
     entry: ["time per entry", "time per entry (ns)", (r) => (1e9 * r.seconds) / (r.rows * r.n)],
