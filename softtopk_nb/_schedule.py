@@ -153,6 +153,13 @@ def thread_count() -> int:
     return max(1, min(cores or 1, int(config.NUMBA_NUM_THREADS)))
 
 
+@functools.cache
+def _shares(pieces: int) -> tuple[float, ...]:
+    """Where pieces taken from both ends lie: ever smaller, so that threads end together."""
+    sizes = [abs(2 * j + 1 - pieces) + 1 for j in range(pieces)]
+    return tuple(end / sum(sizes) for end in itertools.accumulate(sizes, initial=0))
+
+
 def over(count: int, work: int, kernel: Callable[..., Any], *args: Any) -> None:
     """Call ``kernel(lo, hi, *args)`` on ranges that cover 0 .. count.
 
@@ -169,7 +176,7 @@ def over(count: int, work: int, kernel: Callable[..., Any], *args: Any) -> None:
             kernel(0, count, *args)
         return
     pieces = min(pieces, _PIECES * threads)
-    todo = deque(itertools.pairwise([count * j // pieces for j in range(pieces + 1)]))
+    todo = deque(itertools.pairwise([round(count * share) for share in _shares(pieces)]))
 
     def take_part(take: Callable[[], tuple[int, int]]) -> None:
         while todo:
