@@ -14,8 +14,8 @@ from ._team import Team, made_once, tools
 from ._threshold.cuda import RECORD, passes
 from ._threshold.rows import METHODS
 from ._threshold.solver import REST, C, D, inverse_temperature_of
-from .gradtopk.contour import NODES
 from .gradtopk.cuda_contour import arrange, contours
+from .gradtopk.nodes import NODES
 from .hardtopk.cuda import row_value as hard_row
 from .hardtopk.cuda_rows import wanted
 from .iterative.cuda_rows import row_value

@@ -14,8 +14,6 @@ import numpy as np
 
 from .._compile import kernel
 from .contour import (
-    FIELDS,
-    ROOM,
     VARIANCE,
     cut_of,
     excess_of_mean,
@@ -23,6 +21,10 @@ from .contour import (
     gather,
     gather_room,
     quadrature,
+)
+from .nodes import (
+    FIELDS,
+    ROOM,
 )
 
 __all__ = ["count_coins", "draw", "log_chance"]
@@ -69,10 +71,10 @@ def count_coins(t, sums, core):
 @kernel
 def log_chance(n, k, sums, core, found):
     """log P(k of the coins come up), from `count_coins`; -inf where that is 0 to rounding."""
-    variance, far = sums[VARIANCE], abs(excess_of_mean(k, sums, core, found))
+    variance, far = sums[VARIANCE], abs(excess_of_mean(k, 0.0, sums, core, found))
     # Bernstein: below e^-L. Up to there ROOM nodes are enough for every variance.
     if k < 0 or k > n or far * far > 2.0 * exponent(variance, 1.0) * (variance + far / 3.0):
         return -np.inf
     nodes = np.empty((FIELDS, ROOM))
-    _, _, log_p = quadrature(n, k, 1.0, sums, core, found, nodes, ROOM)
+    _, _, log_p = quadrature(n, k, 1.0, 0.0, sums, core, found, nodes, ROOM)
     return log_p if log_p == log_p else -np.inf  # the log of 0 but for rounding

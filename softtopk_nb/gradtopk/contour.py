@@ -21,31 +21,38 @@ import numpy as np
 
 from .._compile import row, scalar, summing
 from .._scalars import circular, exp_neg, limits, quotient, wide_vectors
-from .._views import block, borrowed, layout_known, seek, window
+from .._views import block, borrowed, seek, window
+from .nodes import (
+    ANGLE,
+    IM,
+    MODULUS,
+    NODES,
+    RE,
+    ROOM,
+    ROOT,
+    SINE,
+    SQUARE,
+    TERM,
+    circle,
+    in_lanes,
+    known_nodes,
+    takes_all,
+)
 
 __all__ = [
+    "ABOVE",
     "CORE",
     "DEEP",
-    "DEGREE",
-    "FIELDS",
-    "IM",
-    "NODES",
+    "EVEN",
+    "ODD",
     "ORDER",
-    "POWER",
-    "RE",
-    "ROOM",
-    "SINE",
-    "SQUARE",
     "SUMS",
-    "circle",
+    "VARIANCE",
     "cut_of",
     "excess_of_mean",
     "exponent",
     "gather",
     "gather_room",
-    "in_lanes",
-    "known_nodes",
-    "node",
     "node_count",
     "node_weight",
     "quadrature",
@@ -56,8 +63,6 @@ __all__ = [
 # What the series leave out is below 1e-14, in float32 below 1e-7 (Proposition prop-grad-series).
 RATIO, RATIO_32 = 1 / 64, 1 / 8  # of the geometric series in g s that polynomials cut off
 ORDER, ORDER_32 = 12, 10  # power sums, an even number of them
-DEGREE = 8  # terms of the polynomials in s
-NODES = 32  # most nodes on the upper half of the circle (Theorem thm-grad-nodes)
 # Below these, r and r^m are not multiplied on: r^2 and r^(m+2) would lie below the normal numbers,
 # where arithmetic takes a hundred times as long.
 LEAST_64, LEAST_32 = (
@@ -73,13 +78,11 @@ BLOCK = 1024  # entries summed in the row's own type before float64 takes over
 ABOVE, VARIANCE, POWERS = 0, 1, 2
 SUMS = POWERS + 2 * ORDER
 
-# A table of nodes: |u|^2, sin theta, the normalised weight c, and a power of |u|^2 to work with.
-SQUARE, SINE, RE, IM, POWER = 0, 1, 2, 3, 4
-FIELDS = 5
-ROOM = 2 * NODES  # for so many nodes a table has room: the chance of any count takes up to these
-
-
-known_nodes = layout_known(FIELDS, ROOM)
+# A row of some variance has no core: Chebyshev series take all entries (Proposition
+# prop-grad-chebyshev). Its cut, larger than any s, says how many steps make their sums: those of
+# even degree from 4 on, and of odd degree from 1 on.
+EVEN = POWERS
+ODD = POWERS + ORDER  # ORDER steps at most
 
 
 @scalar
@@ -195,31 +198,11 @@ def add_powers(sums, m, plain, signed):
     sums[POWERS + ORDER + m] += 0.5 * (np.float64(plain) - np.float64(signed))
 
 
-@row
-def node(j, size):
-    """|u|^2 and sin theta of the j-th of `size` nodes, from theta = 0 on."""
-    cosine, sine = circular(math.pi * j / size)
-    return 4.0 * sine * sine, 2.0 * sine * cosine
-
-
 @scalar
-def in_lanes(used):
-    """The number of nodes, rounded up so that no lane is empty."""
-    return (used + 7) & -8
-
-
-@scalar
-def circle(size, used, nodes):
-    """Write the first `used` of `size` nodes, and maybe a few more."""
-    wide_vectors()
-    table = known_nodes(borrowed(nodes))
-    for j in range(in_lanes(used)):
-        table[SQUARE, j], table[SINE, j] = node(j, size)
-
-
-@scalar
-def excess_of_mean(k, sums, core, found):
+def excess_of_mean(k, cut, sums, core, found):
     """How far the mean count lies above k."""
+    if takes_all(cut):
+        return sums[ABOVE] - k + 0.5 * sums[ODD]
     excess = sums[ABOVE] - k + sums[POWERS] - sums[POWERS + ORDER]
     for i in range(found):
         excess += core[i]
@@ -263,16 +246,44 @@ def node_weight(j, size, square, sine, order, turns, sums):
     return scale * cosine, scale * sine
 
 
+@row
+def weights_of_all(table, count, size, turns, steps, sums):
+    """Write what all entries and w^-k multiply to at each node and its conjugate.
+
+    log(1 + pi u), less what a coin of the likelier side alone would add, in Chebyshev series.
+    """
+    table = known_nodes(table)
+    for j in range(count):
+        root = table[ROOT, j]
+        rho = root * root
+        table[TERM, j] = -rho
+        table[MODULUS, j] = -8.0 * rho * sums[VARIANCE]
+        table[ANGLE, j] = 2.0 * math.pi * j / size * turns + 2.0 * root * sums[ODD]
+    for m in range(1, steps + 1):
+        odd = 2.0 * sums[ODD + m] / (2 * m + 1) if m < ORDER else 0.0
+        even = sums[EVEN + m - 1] / (m + 1)
+        for j in range(count):
+            root, power = table[ROOT, j], table[TERM, j]
+            table[ANGLE, j] += power * root * odd
+            power *= -root * root
+            table[MODULUS, j] += power * even
+            table[TERM, j] = power
+    for j in range(count):
+        scale = exp_neg(table[MODULUS, j]) * (1.0 if j == 0 else 2.0)
+        cosine, sine = circular(table[ANGLE, j])
+        table[RE, j], table[IM, j] = scale * cosine, scale * sine
+
+
 @scalar
-def quadrature(n, k, inv, sums, core, found, nodes, most=NODES):
+def quadrature(n, k, inv, cut, sums, core, found, nodes, most=NODES):
     """Choose the nodes, at most `most`, and write them.
 
     Returns (of how many, how many, log P(N = k)).
     """
     wide_vectors()
-    excess = excess_of_mean(k, sums, core, found)
+    excess = excess_of_mean(k, cut, sums, core, found)
     size, used = node_count(n, sums[VARIANCE], excess, inv, most)
-    circle(size, used, nodes)
+    circle(size, used, cut, nodes)
     table = known_nodes(borrowed(nodes))
     for j in range(ROOM):
         table[RE, j], table[IM, j] = 1.0, 0.0
@@ -300,10 +311,13 @@ def quadrature(n, k, inv, sums, core, found, nodes, most=NODES):
                 fr, fi = table[RE, j], table[IM, j]
                 table[RE, j], table[IM, j] = er * fr - ei * fi, er * fi + ei * fr
     turns = sums[ABOVE] - k
-    for j in range(in_lanes(used)):
-        g, y, re, im = table[SQUARE, j], table[SINE, j], table[RE, j], table[IM, j]
-        cr, ci = node_weight(j, size, g, y, ORDER, turns, sums)
-        table[RE, j], table[IM, j] = re * cr - im * ci, re * ci + im * cr
+    if takes_all(cut):
+        weights_of_all(table, in_lanes(used), size, turns, int(cut), sums)
+    else:
+        for j in range(in_lanes(used)):
+            g, y, re, im = table[SQUARE, j], table[SINE, j], table[RE, j], table[IM, j]
+            cr, ci = node_weight(j, size, g, y, ORDER, turns, sums)
+            table[RE, j], table[IM, j] = re * cr - im * ci, re * ci + im * cr
     total = 0.0
     for j in range(used):
         total += table[RE, j]

@@ -35,7 +35,10 @@ from .._vectors import (
     where_less,
 )
 from .._views import borrowed, held, window
-from .contour import DEEP, exponent
+from .contour import (
+    DEEP,
+    exponent,
+)
 from .marginals import deep_tail
 
 __all__ = [

@@ -27,7 +27,9 @@ from .._vectors import (
     where_less,
 )
 from .._views import borrowed, held, window
-from .contour import exponent
+from .contour import (
+    exponent,
+)
 from .counts import (
     BELOW,
     CODE,

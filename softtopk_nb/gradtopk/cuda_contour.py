@@ -23,19 +23,21 @@ from .._threshold.solver import C, D, inverse_temperature_of
 from . import marginals as formulas
 from .contour import (
     DEEP,
-    NODES,
     ORDER,
     ORDER_32,
     POWERS,
     SUMS,
     cut_of,
-    node,
     node_count,
     node_weight,
     rarer,
 )
 from .cuda_nodes import TWO, fold, lane, over_core, polynomials, warp_sum
 from .marginals import deep_tail, node_terms
+from .nodes import (
+    NODES,
+    node,
+)
 from .rows import CUT, LOG_P, SIZE, USED, WEIGHTS
 
 __all__ = ["CORE_SIZE", "LESS", "PRODUCTS", "Contour", "Memory", "arrange", "contours", "keep"]

@@ -23,7 +23,6 @@ from .._threshold.cuda_long import search
 from .._threshold.curves import CURVES
 from .._threshold.rows import Newton
 from .._threshold.solver import C, D, inverse_temperature_of
-from .contour import NODES
 from .cuda_contour import (
     CORE_SIZE,
     LESS,
@@ -37,6 +36,9 @@ from .cuda_contour import (
 )
 from .cuda_nodes import choose_whole, lane
 from .cuda_value import heights
+from .nodes import (
+    NODES,
+)
 from .rows import CODE, SOLUTION
 
 __all__ = ["Columns", "make_columns", "potential", "solve"]

@@ -14,10 +14,13 @@ from .._launch import MANY, Kernel, pointer_to
 from .._rows import MIXED, UNDEFINED
 from .._team import ROOM, Team, argument, made_once, tools
 from .._threshold.solver import C, D, inverse_temperature_of
-from .contour import NODES, SQUARE
 from .cuda_long import make_columns
 from .cuda_nodes import lane
 from .cuda_tangent import Memory, open_table, tangents
+from .nodes import (
+    NODES,
+    SQUARE,
+)
 from .rows import CODE, CUT, SOLUTION, USED
 from .tangent import AT_NODES, FLOWS, LANES
 

@@ -16,17 +16,17 @@ from .._threshold.solver import C, D, inverse_temperature
 from . import rows
 from .contour import (
     CORE,
+    SUMS,
+    quadrature,
+)
+from .marginals import TABLE, coefficients, marginals, marginals_room
+from .moments import collect, cut_for, room_for
+from .nodes import (
     DEGREE,
     FIELDS,
     NODES,
     ROOM,
-    SUMS,
-    cut_of,
-    gather,
-    gather_room,
-    quadrature,
 )
-from .marginals import TABLE, coefficients, marginals, marginals_room
 from .rows import CODE, CUT, LOG_P, USED, keep, restore, smoothed_sum
 from .tangent import FLOWS, LANES, PIECES, flow, spread, steer, tangent_room, weigh
 
@@ -38,11 +38,11 @@ Array = Any
 @kernel
 def gather_parts(lo, hi, x, tau, solution, sums, core, found):
     T = x.dtype.type
-    work = gather_room(x)
+    work = room_for(x)
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     for j in range(lo, hi):
         part = x[j * PART : (j + 1) * PART]
-        found[j] = gather(part, c, inv, d, solution[CUT], work, sums[j], core[j])
+        found[j] = collect(part, c, inv, d, solution[CUT], work, sums[j], core[j])
 
 
 @kernel
@@ -51,13 +51,13 @@ def open_row(x, tau, tilt, solution):
     T = x.dtype.type
     inv = inverse_temperature(tau, x)
     solution[C], solution[D] = T(tilt[C]), T(tilt[D])
-    solution[CUT] = cut_of(tilt[WEIGHT], inv)
+    solution[CUT] = cut_for(tilt[WEIGHT], inv)
 
 
 @kernel
 def close_row(x, k, tau, sums, cores, found, solution, coefficient, table):
     """Nodes and polynomials from the sums of the parts, added in order."""
-    inv = inverse_temperature(tau, x)
+    inv, cut = inverse_temperature(tau, x), solution[CUT]
     core, count, total = np.empty(CORE), 0, np.zeros(SUMS)
     for j in range(sums.shape[0]):
         for m in range(SUMS):
@@ -66,7 +66,7 @@ def close_row(x, k, tau, sums, cores, found, solution, coefficient, table):
             core[count] = cores[j, i]
             count += 1
     nodes = np.empty((FIELDS, ROOM))
-    size, used, log_p = quadrature(x.shape[0], k, inv, total, core, count, nodes)
+    size, used, log_p = quadrature(x.shape[0], k, inv, cut, total, core, count, nodes)
     keep(nodes, size, used, log_p, solution)
     coefficients(nodes, used, coefficient, table)
 
@@ -103,7 +103,7 @@ def steer_row(solution, flows, pieces, table):
     nodes, flow_re, flow_im = np.empty((FIELDS, ROOM)), np.empty(NODES), np.empty(NODES)
     used = restore(solution, nodes)
     mean = flow(nodes, used, total, flow_re, flow_im)
-    steer(nodes, used, flow_re, flow_im, mean, pieces, table)
+    steer(nodes, used, solution[CUT], flow_re, flow_im, mean, pieces, table)
 
 
 @kernel

@@ -10,22 +10,27 @@ import math
 
 import numpy as np
 
-from .._compile import scalar, summing
-from .._scalars import limits, wide_vectors
+from .._compile import row, scalar, summing
+from .._scalars import fma, limits, wide_vectors
 from .._views import block, borrowed, layout_known, seek, window
 from .contour import (
     BLOCK,
     DEEP,
+    rarer,
+)
+from .nodes import (
     DEGREE,
+    FEW,
     IM,
     NODES,
-    POWER,
     RE,
+    SHARE,
     SINE,
     SQUARE,
     in_lanes,
     known_nodes,
-    rarer,
+    takes_all,
+    terms_of,
 )
 
 __all__ = [
@@ -36,11 +41,13 @@ __all__ = [
     "core_tails",
     "deep_tail",
     "horner",
+    "horner_few",
     "is_dense",
     "marginals",
     "marginals_room",
     "node_terms",
     "tail_away",
+    "tail_of",
 ]
 
 TABLE = 4  # fields of the core's table: g, Re(c w), Re c and Re(c / w)
@@ -60,9 +67,9 @@ def node_terms(g, sine, re, im):
 def coefficients(nodes, used, coefficient, table):
     """What `marginals` needs of the nodes.
 
-    `coefficient`, in the type of the row: polynomials in s, sums over the nodes of g^m times
-    Re(c w), Re c and Re(c / w). `table`: g and these three at each node, for the core. In float64:
-    the weights change sign, and errors of the sum over the row would add up.
+    `coefficient`, in the type of the row: polynomials in s, sums over the nodes of 1/(1 - g s)
+    times Re(c w), Re c and Re(c / w). `table`: g and these three at each node, for the core. In
+    float64: the weights change sign, and errors of the sum over the row would add up.
     """
     wide_vectors()
     nodes, table = known_nodes(borrowed(nodes)), _known_table(borrowed(table))
@@ -73,30 +80,39 @@ def coefficients(nodes, used, coefficient, table):
         there = j < used  # the others add nothing
         table[0, j], table[1, j] = g if there else 0.0, below if there else 0.0
         table[2, j], table[3, j] = plain if there else 0.0, above if there else 0.0
-        nodes[POWER, j] = 1.0
     for m in range(DEGREE):
         below, plain, above = 0.0, 0.0, 0.0
         for j in range(count):
-            power = nodes[POWER, j]
-            below += power * table[1, j]
-            plain += power * table[2, j]
-            above += power * table[3, j]
-            nodes[POWER, j] = power * table[0, j]
+            share = nodes[SHARE + m, j]
+            below += share * table[1, j]
+            plain += share * table[2, j]
+            above += share * table[3, j]
         coefficient[0, m], coefficient[1, m], coefficient[2, m] = below, plain, above
 
 
 @scalar
 def horner(c, s):
     """The polynomial of DEGREE coefficients c at s."""
-    high = ((c[7] * s + c[6]) * s + c[5]) * s + c[4]
-    return (((high * s + c[3]) * s + c[2]) * s + c[1]) * s + c[0]
+    high = fma(fma(fma(c[7], s, c[6]), s, c[5]), s, c[4])
+    return fma(fma(fma(fma(high, s, c[3]), s, c[2]), s, c[1]), s, c[0])
+
+
+@scalar
+def horner_few(c, s):
+    """The polynomial of FEW coefficients c at s."""
+    return fma(fma(fma(fma(c[4], s, c[3]), s, c[2]), s, c[1]), s, c[0])
 
 
 @summing
 def tail_away(r, s, upper, a, b, z):
     """p below 1/2, 1 - p above, of an entry away from the core; a, b, z: the polynomials."""
+    return tail_of(r, upper, horner(a, s), horner(b, s), horner(z, s))
+
+
+@summing
+def tail_of(r, upper, below, middle, above):
+    """p below 1/2, 1 - p above, from the polynomials at its s."""
     T = type(r)
-    below, above, middle = horner(a, s), horner(z, s), horner(b, s)
     tail = r * ((T(1) - r) * (above if upper else below) + r * middle)
     # Sums that are 0 or 1 but for rounding.
     return T(0) if tail < T(0) else T(1) if tail > T(1) else tail
@@ -164,12 +180,76 @@ def marginals_room(x):
 
 
 @summing
+def write_all(x, c, inv, d, coefficient, out):
+    """Write p of a row without a core; returns how many entries lie deep."""
+    wide_vectors()
+    T = x.dtype.type
+    floor = T(DEEP * math.log(limits(inv)[1]))
+    a, b, z = coefficient[0], coefficient[1], coefficient[2]
+    a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
+    b0, b1, b2, b3, b4, b5, b6, b7 = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
+    z0, z1, z2, z3, z4, z5, z6, z7 = z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7]
+    deep = T(0)
+    for i in range(x.shape[0]):
+        t = (x[i] - c) * inv - d
+        r = rarer(t)
+        upper = t >= T(0)
+        lower = a0, a1, a2, a3, a4, a5, a6, a7
+        middle = b0, b1, b2, b3, b4, b5, b6, b7
+        above = z0, z1, z2, z3, z4, z5, z6, z7
+        tail = tail_away(r, r * (T(1) - r), upper, lower, middle, above)
+        out[i] = T(1) - tail if upper else tail
+        deep += T(1) if t < floor else T(0)
+    return deep
+
+
+@summing
+def write_all_by_few(x, c, inv, d, coefficient, out):
+    """`write_all` where polynomials of FEW terms will do."""
+    wide_vectors()
+    T = x.dtype.type
+    floor = T(DEEP * math.log(limits(inv)[1]))
+    a, b, z = coefficient[0], coefficient[1], coefficient[2]
+    a0, a1, a2, a3, a4 = a[0], a[1], a[2], a[3], a[4]
+    b0, b1, b2, b3, b4 = b[0], b[1], b[2], b[3], b[4]
+    z0, z1, z2, z3, z4 = z[0], z[1], z[2], z[3], z[4]
+    deep = T(0)
+    for i in range(x.shape[0]):
+        t = (x[i] - c) * inv - d
+        r = rarer(t)
+        s, upper = r * (T(1) - r), t >= T(0)
+        below, middle = horner_few((a0, a1, a2, a3, a4), s), horner_few((b0, b1, b2, b3, b4), s)
+        tail = tail_of(r, upper, below, middle, horner_few((z0, z1, z2, z3, z4), s))
+        out[i] = T(1) - tail if upper else tail
+        deep += T(1) if t < floor else T(0)
+    return deep
+
+
+@row
+def marginals_of_all(x, c, inv, d, few, coefficient, out):
+    """`marginals` of a row without a core."""
+    if few:
+        deep = write_all_by_few(x, c, inv, d, coefficient, out)
+    else:
+        deep = write_all(x, c, inv, d, coefficient, out)
+    if deep > 0:
+        floor = x.dtype.type(DEEP * math.log(limits(inv)[1]))
+        for i in range(x.shape[0]):
+            t = (x[i] - c) * inv - d
+            if t < floor:
+                out[i] = deep_tail(t, coefficient[0, 0])
+
+
+@summing
 def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
     """Write p (Theorem thm-grad-marginals) with the table and polynomials of `coefficients`.
 
     `work`: of `marginals_room`.
     """
     wide_vectors()
+    if takes_all(cut):
+        marginals_of_all(x, c, inv, d, terms_of(cut) == FEW, coefficient, out)
+        return
     T = x.dtype.type
     signed, keys, minor, over, under, at = work
     floor = T(DEEP * math.log(limits(inv)[1]))

@@ -171,7 +171,7 @@ class GradTopK(_operator.Differentiable):
     ) -> _operator.Array:
         x, k, tau = rows
         # What the tilt is off by must be small against the spread of the count, at most sqrt(n)/2.
-        tilt = self._tilt(rows, min(0.02, max(x.shape[1], 1) ** -0.25))
+        tilt = self._tilt(rows, min(0.1, max(x.shape[1], 1) ** -0.25))
         if _is_long(rows):
             wide = solution if solution.shape[1] else _columns(rows)
             for i in range(len(x)):
@@ -194,7 +194,7 @@ class GradTopK(_operator.Differentiable):
         elif plan == "recursion":
             _schedule.over(len(x), work, _rows.solve_recursion, *rows, out)
         elif plan == "dp":
-            _schedule.over(len(x), work, _rows.solve_dp, *rows, self._tilt(rows, 0.02), out)
+            _schedule.over(len(x), work, _rows.solve_dp, *rows, self._tilt(rows, 0.1), out)
         else:
             self._solve(rows, out, np.empty((len(x), 0)))
 

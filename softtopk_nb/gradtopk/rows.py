@@ -18,21 +18,21 @@ from .._threshold.solver import C, D, inverse_temperature
 from .._views import borrowed
 from .contour import (
     CORE,
+    SUMS,
+    quadrature,
+)
+from .dp import dp, recursion
+from .marginals import TABLE, coefficients, marginals, marginals_room
+from .moments import collect, cut_for, room_for
+from .nodes import (
     DEGREE,
     FIELDS,
     IM,
     NODES,
     RE,
     ROOM,
-    SUMS,
     circle,
-    cut_of,
-    gather,
-    gather_room,
-    quadrature,
 )
-from .dp import dp, recursion
-from .marginals import TABLE, coefficients, marginals, marginals_room
 from .tangent import FLOWS, LANES, PIECES, flow, spread, steer, tangent_room, weigh
 
 __all__ = [
@@ -75,7 +75,7 @@ def keep(nodes, size, used, log_p, answer):
 def restore(answer, nodes):
     """The nodes of a solved row; returns how many."""
     used = int(answer[USED])
-    circle(int(answer[SIZE]), used, nodes)
+    circle(int(answer[SIZE]), used, answer[CUT], nodes)
     for j in range(used):
         nodes[RE, j] = answer[WEIGHTS + j]
         nodes[IM, j] = answer[WEIGHTS + NODES + j]
@@ -87,7 +87,7 @@ def solve(lo, hi, x, k, tau, tilt, out, solution):
     """Rows lo .. hi: p to `out`, what the others need to `solution`; not if that has no columns."""
     T = x.dtype.type
     wide = solution.shape[1] > 0
-    work, room = gather_room(x), marginals_room(x)
+    work, room = room_for(x), marginals_room(x)
     sums, core = np.empty(SUMS), np.empty(CORE)
     nodes, table = np.empty((FIELDS, ROOM)), np.empty((TABLE, NODES))
     coefficient = np.empty((3, DEGREE), x.dtype)
@@ -103,9 +103,9 @@ def solve(lo, hi, x, k, tau, tilt, out, solution):
             continue
         present, _ = present_part(entries, entries, code)
         inv = inverse_temperature(tau[i], x)
-        c, d, cut = T(tilt[i, C]), T(tilt[i, D]), cut_of(tilt[i, WEIGHT], inv)
-        found = gather(present, c, inv, d, cut, work, sums, core)
-        size, used, log_p = quadrature(n, left, inv, sums, core, found, nodes)
+        c, d, cut = T(tilt[i, C]), T(tilt[i, D]), cut_for(tilt[i, WEIGHT], inv)
+        found = collect(present, c, inv, d, cut, work, sums, core)
+        size, used, log_p = quadrature(n, left, inv, cut, sums, core, found, nodes)
         if wide:
             solution[i, C], solution[i, D], solution[i, CUT] = c, d, cut
             keep(nodes, size, used, log_p, solution[i])
@@ -168,7 +168,7 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
         used = restore(answer, nodes)
         weigh(xs, vs, dtau[i], c, inv, d, cut, nodes, used, work, flows)
         mean = flow(nodes, used, flows, flow_re, flow_im)
-        steer(nodes, used, flow_re, flow_im, mean, pieces, table)
+        steer(nodes, used, cut, flow_re, flow_im, mean, pieces, table)
         target = dp[: xs.shape[0]]
         spread(xs, vs, dtau[i], c, inv, d, cut, table, used, pieces, work, target)
         if code == MIXED:

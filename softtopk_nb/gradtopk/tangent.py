@@ -20,8 +20,23 @@ import numpy as np
 from .._compile import scalar, summing
 from .._scalars import limits, wide_vectors
 from .._views import block, borrowed, layout_known, seek, window
-from .contour import BLOCK, DEGREE, IM, NODES, POWER, RE, SINE, SQUARE, rarer
+from .contour import (
+    BLOCK,
+    rarer,
+)
 from .marginals import horner, is_dense
+from .nodes import (
+    DEGREE,
+    IM,
+    NODES,
+    RE,
+    SHARE,
+    SHIFTED,
+    SINE,
+    SQUARE,
+    takes_all,
+    terms_of,
+)
 
 __all__ = [
     "AT_NODES",
@@ -168,7 +183,7 @@ def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows):
             sum_even += even[i]
         flows[ODD] += sum_odd
         flows[EVEN] += sum_even
-        for m in range(1, DEGREE):
+        for m in range(1, terms_of(cut)):
             sum_odd, sum_even, floor = T(0), T(0), T(least[m])
             for i in range(count):
                 sum_odd += odd[i] * power[i]
@@ -180,12 +195,18 @@ def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows):
 
 @scalar
 def node_flow(g, sine, re, im, odd, even, flows):
-    """c_j Q_j; odd, even: the sums of the core at node j."""
+    """`carried` of power series; odd, even: the sums of the core at node j."""
     power = 1.0
     for m in range(DEGREE):
         odd += power * flows[ODD + m]
         even += power * flows[EVEN + m]
         power *= g
+    return carried(g, sine, re, im, odd, even)
+
+
+@scalar
+def carried(g, sine, re, im, odd, even):
+    """c_j Q_j, from the sums over the row at node j."""
     qr, qi = 0.5 * g * odd, sine * even
     return re * qr - im * qi, re * qi + im * qr
 
@@ -197,7 +218,10 @@ def flow(nodes, used, flows, flow_re, flow_im):
     for j in range(used):
         g, sine, re, im = nodes[SQUARE, j], nodes[SINE, j], nodes[RE, j], nodes[IM, j]
         odd, even = flows[AT_NODES + j], flows[AT_NODES + NODES + j]
-        flow_re[j], flow_im[j] = node_flow(g, sine, re, im, odd, even, flows)
+        for m in range(DEGREE):
+            odd += nodes[SHARE + m, j] * flows[ODD + m]
+            even += nodes[SHARE + m, j] * flows[EVEN + m]
+        flow_re[j], flow_im[j] = carried(g, sine, re, im, odd, even)
         mean += flow_re[j]
     return mean
 
@@ -210,7 +234,7 @@ def slopes(m, even, odd, last):
 
 
 @scalar
-def steer(nodes, used, flow_re, flow_im, mean, pieces, table):
+def steer(nodes, used, cut, flow_re, flow_im, mean, pieces, table):
     """What `spread` needs of the nodes.
 
     `pieces`, in the type of the row: the polynomials of p' and of C + z D = Re sum
@@ -221,7 +245,6 @@ def steer(nodes, used, flow_re, flow_im, mean, pieces, table):
             table[a, j] = nodes[a, j]
         table[4, j] = flow_re[j] - mean * nodes[RE, j]
         table[5, j] = flow_im[j] - mean * nodes[IM, j]
-        nodes[POWER, j] = 1.0
     for j in range(used, min(used + TOGETHER - 1, NODES)):
         for a in range(LANES):
             table[a, j] = 0.0  # a node that adds nothing
@@ -230,15 +253,21 @@ def steer(nodes, used, flow_re, flow_im, mean, pieces, table):
         even, odd, others_even, others_odd = 0.0, 0.0, 0.0, 0.0
         for j in range(used):
             g, re, im = nodes[SQUARE, j], nodes[RE, j], nodes[IM, j]
-            up, down = 0.5 * g * nodes[POWER, j], -nodes[SINE, j] * nodes[POWER, j]
+            up, down = 0.5 * g * nodes[SHARE + m, j], -nodes[SINE, j] * nodes[SHARE + m, j]
             even += down * im
             odd += up * re
             others_even += down * (flow_im[j] - mean * im)
             others_odd += up * (flow_re[j] - mean * re)
-            nodes[POWER, j] *= g
         pieces[0, m], pieces[1, m] = slopes(m, even, odd, last)
         pieces[2, m], pieces[3, m] = others_even, others_odd
         last = odd
+    if not takes_all(cut):
+        return
+    # p' has one more term. Of all polynomials with this one it is the Chebyshev polynomial that is
+    # smallest: less that, it is left out.
+    beyond, _ = slopes(DEGREE, 0.0, 0.0, last)
+    for m in range(DEGREE):
+        pieces[0, m] -= beyond * SHIFTED[DEGREE, m] / SHIFTED[DEGREE, DEGREE]
 
 
 @summing

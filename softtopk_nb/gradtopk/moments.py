@@ -1,0 +1,164 @@
+"""What GradTopK needs of all entries of a row, in one way or the other.
+
+Where the count's variance is not small, Chebyshev series serve for every entry (Proposition
+prop-grad-chebyshev); elsewhere power series, and a core of entries kept aside (`contour`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._compile import row, scalar, summing
+from .._scalars import fma, limits, wide_vectors
+from .._views import block, borrowed, layout_known
+from .contour import (
+    ABOVE,
+    EVEN,
+    ODD,
+    ORDER,
+    SUMS,
+    VARIANCE,
+    cut_of,
+    gather,
+    gather_room,
+    rarer,
+)
+from .nodes import (
+    takes_all,
+)
+
+__all__ = ["collect", "cut_for", "room_for"]
+
+# From which variances on so many steps are enough, 12 (8 in float32) or 4 less.
+LEAST, LEAST_32 = 24.0, 12.0
+ENOUGH, ENOUGH_32 = 48.0, 24.0
+STEPS, STEPS_32 = ORDER, ORDER - 4
+
+SURE = 0.955  # of the weight, beside what `cut_of` is sure of: it allows a tilt that moved by 0.02
+
+STEP = 512  # entries whose sums are float32, if the row is
+
+# 16 s and the sign of each entry, and two polynomials in a row of either parity.
+S16, SIDE, EVEN_NOW, EVEN_BEFORE, ODD_NOW, ODD_BEFORE, FIRST = 0, 1, 2, 3, 4, 5, 6
+_known = layout_known(7, STEP)
+
+
+@scalar
+def cut_for(weight, inv):
+    """`cut_of`, or how many steps make the sums where no entry needs to be kept aside.
+
+    `weight`: the variance at a tilt at most 0.1 temperatures away.
+    """
+    double = limits(inv)[0] < 1e-10
+    variance = 0.9 * weight
+    if variance < (LEAST if double else LEAST_32):
+        return cut_of(SURE * weight, inv)
+    steps = STEPS if double else STEPS_32
+    return np.float64(steps - 4 if variance >= (ENOUGH if double else ENOUGH_32) else steps)
+
+
+@scalar
+def room_for(x):
+    """Arrays for `collect` to work in."""
+    return gather_room(x), np.empty((7, STEP), x.dtype)
+
+
+@row
+def collect(x, c, inv, d, cut, work, sums, core):
+    """Write the sums over the row and its core; returns its size. `work`: of `room_for`."""
+    if takes_all(cut):
+        moments(x, c, inv, d, int(cut), work[1], sums)
+        return 0
+    return gather(x, c, inv, d, cut, work[0], sums, core)
+
+
+@scalar
+def further(now, before, twice, rise):
+    """The polynomial after `now`, each as its difference from 1; twice: 2 xi, rise: 2 - 2 xi."""
+    return fma(twice, now, rise - before)
+
+
+@summing
+def moments(x, c, inv, d, steps, room, sums):
+    """Write the sums over a row of what Chebyshev series are made of.
+
+    With xi = 1 - 8 s and z = |2 pi - 1|: 1 - T_l(xi), and 1 - T_2l+1(z) with a minus above 1/2.
+    T_l(xi) = T_2l(z), and both follow from T_j+2(z) = 2 xi T_j(z) - T_j-2(z).
+    """
+    wide_vectors()
+    T = x.dtype.type
+    room = _known(borrowed(room))
+    for m in range(SUMS):
+        sums[m] = 0.0
+    for start in range(0, x.shape[0], STEP):
+        part = block(x, start, STEP)
+        count = part.shape[0]
+        ups, variance, first = T(0), T(0), 0.0
+        e1, e2, e3, e4 = T(0), T(0), T(0), T(0)
+        o1, o2, o3, o4 = T(0), T(0), T(0), T(0)
+        for i in range(count):
+            t = (part[i] - c) * inv - d
+            r = rarer(t)
+            s = r * (T(1) - r)
+            upper = t >= T(0)
+            side = T(-1) if upper else T(1)
+            ups += T(1) if upper else T(0)
+            variance += s
+            rise = T(16) * s
+            twice = T(2) - rise
+            room[FIRST, i] = side * (r + r)
+            a, p = further(T(8) * s, T(0), twice, rise), further(r + r, r + r, twice, rise)
+            e1 += a
+            o1 += side * p
+            b, q = further(a, T(8) * s, twice, rise), further(p, r + r, twice, rise)
+            e2 += b
+            o2 += side * q
+            a, p = further(b, a, twice, rise), further(q, p, twice, rise)
+            e3 += a
+            o3 += side * p
+            b, q = further(a, b, twice, rise), further(p, q, twice, rise)
+            e4 += b
+            o4 += side * q
+            if steps > 4:
+                room[S16, i], room[SIDE, i] = rise, side
+                room[EVEN_NOW, i], room[EVEN_BEFORE, i] = b, a
+                room[ODD_NOW, i], room[ODD_BEFORE, i] = q, p
+        # It makes the mean, which is not spread thin: float64.
+        for i in range(count):
+            first += np.float64(room[FIRST, i])
+        sums[ABOVE] += ups
+        sums[VARIANCE] += variance
+        sums[ODD] += first
+        add_four(sums, 0, (e1, e2, e3, e4), (o1, o2, o3, o4))
+        for m in range(4, steps, 4):
+            e1, e2, e3, e4 = T(0), T(0), T(0), T(0)
+            o1, o2, o3, o4 = T(0), T(0), T(0), T(0)
+            for i in range(count):
+                rise, side = room[S16, i], room[SIDE, i]
+                twice = T(2) - rise
+                a, b = room[EVEN_BEFORE, i], room[EVEN_NOW, i]
+                p, q = room[ODD_BEFORE, i], room[ODD_NOW, i]
+                a, p = further(b, a, twice, rise), further(q, p, twice, rise)
+                e1 += a
+                o1 += side * p
+                b, q = further(a, b, twice, rise), further(p, q, twice, rise)
+                e2 += b
+                o2 += side * q
+                a, p = further(b, a, twice, rise), further(q, p, twice, rise)
+                e3 += a
+                o3 += side * p
+                b, q = further(a, b, twice, rise), further(p, q, twice, rise)
+                e4 += b
+                o4 += side * q
+                room[EVEN_NOW, i], room[EVEN_BEFORE, i] = b, a
+                room[ODD_NOW, i], room[ODD_BEFORE, i] = q, p
+            add_four(sums, m, (e1, e2, e3, e4), (o1, o2, o3, o4))
+
+
+@row
+def add_four(sums, m, even, odd):
+    """Add the sums over a block that four steps from m on have made."""
+    for j in range(4):
+        sums[EVEN + m + j] += even[j]
+        if m + j + 1 < ORDER:
+            sums[ODD + m + j + 1] += odd[j]

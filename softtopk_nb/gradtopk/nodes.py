@@ -1,0 +1,130 @@
+"""The points of the circle at which GradTopK's products are taken, as a table.
+
+At each the table has a polynomial in s for 1/(1 - g s), g = |u|^2: the geometric series where the
+entries with a large g s are a core apart, and where there is none the Chebyshev series, whose
+terms fall like powers of tan(theta/4)^2 over all s (Proposition prop-grad-chebyshev).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .._compile import row, scalar
+from .._scalars import circular, wide_vectors
+from .._views import borrowed, layout_known
+
+__all__ = [
+    "ANGLE",
+    "DEGREE",
+    "FEW",
+    "FIELDS",
+    "IM",
+    "MODULUS",
+    "NODES",
+    "RE",
+    "ROOM",
+    "ROOT",
+    "SHARE",
+    "SHIFTED",
+    "SINE",
+    "SQUARE",
+    "TERM",
+    "circle",
+    "in_lanes",
+    "known_nodes",
+    "node",
+    "takes_all",
+    "terms_of",
+]
+
+NODES = 32  # most nodes on the upper half of the circle (Theorem thm-grad-nodes)
+DEGREE, FEW = 8, 5  # terms of the polynomials in s
+
+# A table of nodes: |u|^2, sin theta, the normalised weight c, and the coefficients in powers of s
+# of 1/(1 - |u|^2 s); and tan(theta/4) and three numbers to work with.
+SQUARE, SINE, RE, IM, SHARE = 0, 1, 2, 3, 4
+ROOT = SHARE + DEGREE
+TERM, MODULUS, ANGLE = ROOT + 1, ROOT + 2, ROOT + 3
+FIELDS = ROOT + 4
+ROOM = 2 * NODES  # for so many nodes a table has room: the chance of any count takes up to these
+
+
+def _shifted() -> np.ndarray:
+    """T_m(1 - 8 s), m <= DEGREE, as coefficients of the powers of s."""
+    rows = np.zeros((DEGREE + 1, DEGREE + 1))
+    rows[0, 0], rows[1, 0], rows[1, 1] = 1.0, 1.0, -8.0
+    for m in range(2, DEGREE + 1):
+        rows[m] = 2.0 * rows[m - 1] - rows[m - 2]
+        rows[m, 1:] -= 16.0 * rows[m - 1, :-1]
+    return rows
+
+
+SHIFTED = _shifted()
+
+known_nodes = layout_known(FIELDS, ROOM)
+
+
+@row
+def node(j, size):
+    """|u|^2 and sin theta of the j-th of `size` nodes, from theta = 0 on."""
+    cosine, sine = circular(math.pi * j / size)
+    return 4.0 * sine * sine, 2.0 * sine * cosine
+
+
+@scalar
+def in_lanes(used):
+    """The number of nodes, rounded up so that no lane is empty."""
+    return (used + 7) & -8
+
+
+@scalar
+def takes_all(cut):
+    """Whether every entry takes part in the series, and there is no core."""
+    return cut > 0.25
+
+
+@scalar
+def terms_of(cut):
+    """How many terms the polynomials in s have: where four steps make the sums, fewer will do."""
+    return FEW if cut == 4.0 else DEGREE
+
+
+@scalar
+def circle(size, used, cut, nodes):
+    """Write the first `used` of `size` nodes, and maybe a few more."""
+    wide_vectors()
+    table = known_nodes(borrowed(nodes))
+    count = in_lanes(used)
+    for j in range(count):
+        table[SQUARE, j], table[SINE, j] = node(j, size)
+    if takes_all(cut):
+        for j in range(count):
+            # tan(theta/4); the last node can be one that is only there to fill the lanes.
+            g = table[SQUARE, j]
+            cosine = math.sqrt(1.0 - 0.25 * (g if g < 3.99 else 3.99))
+            table[ROOT, j], table[TERM, j] = math.sqrt(0.25 * g) / (1.0 + cosine), 1.0 / cosine
+        chebyshev_shares(table, count, terms_of(cut))
+    else:
+        for j in range(count):
+            table[SHARE, j] = 1.0
+        for m in range(1, DEGREE):
+            for j in range(count):
+                table[SHARE + m, j] = table[SHARE + m - 1, j] * table[SQUARE, j]
+
+
+@scalar
+def chebyshev_shares(table, count, terms):
+    """1/(1 - g s) = (1 + 2 sum over m of (-rho)^m T_m(1 - 8 s))/cos(theta/2), in powers of s."""
+    table = known_nodes(table)
+    for m in range(DEGREE):
+        for j in range(count):
+            table[SHARE + m, j] = 0.0
+    for m in range(terms):
+        for i in range(m + 1):
+            for j in range(count):
+                table[SHARE + i, j] += table[TERM, j] * SHIFTED[m, i]
+        twice = 2.0 if m == 0 else 1.0
+        for j in range(count):
+            table[TERM, j] *= -twice * table[ROOT, j] * table[ROOT, j]

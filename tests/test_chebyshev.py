@@ -1,0 +1,160 @@
+"""GradTopK where no entry is kept aside: Chebyshev series in place of power series and a core.
+
+Proposition prop-grad-chebyshev of docs/gradtopk.md, then the sums and the rows that rest on it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numba import njit
+from numpy.polynomial import Polynomial, chebyshev
+from scipy import special
+
+import softtopk_nb as stk
+from softtopk_nb.gradtopk import contour, counts, moments, nodes
+
+both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
+
+
+def test_series():
+    """Parts 1 and 2: both series, at angles and chances of all sizes."""
+    for theta in (0.01, 0.5, 1.5, 2.5):
+        u, rho, g = np.exp(1j * theta) - 1, math.tan(theta / 4) ** 2, 4 * math.sin(theta / 2) ** 2
+        terms = int(40 / -math.log(rho)) + 2
+        m = np.arange(1, terms)
+        for pi in (0.0, 1e-9, 0.1, 0.4, 0.5, 0.7, 1 - 1e-6, 1.0):
+            s, z = pi * (1 - pi), abs(2 * pi - 1)
+            kernel = np.concatenate([[1.0], 2 * (-rho) ** m]) / math.cos(theta / 2)
+            value = chebyshev.chebval(1 - 8 * s, kernel)
+            assert value == pytest.approx(1 / (1 - g * s), rel=1e-13)
+            even = np.sum((-rho) ** m / m * (1 - np.cos(m * math.acos(1 - 8 * s))))
+            odd_degree = 2 * np.arange(terms) + 1
+            signs = (-1.0) ** np.arange(terms)
+            falls = 1 - np.cos(odd_degree * math.acos(z))
+            odd = np.sum(2 * signs * rho ** (odd_degree / 2) / odd_degree * falls)
+            angle = theta - odd if pi >= 0.5 else odd
+            assert np.log(1 + pi * u) == pytest.approx(even + 1j * angle, abs=1e-13)
+
+
+def left_out(v, one, steps, terms):
+    """Parts 3 and 4: what is left out at most, relative to P(N = k), at variance v."""
+    level = float(contour.exponent(v, one)) + 0.34
+    reach = 2 * math.asin(math.sqrt(min(1.0, 0.5 * level / v)))
+    theta = np.linspace(0, reach, 1001)[1:-1]
+    root = np.tan(theta / 4)
+    m = np.arange(steps + 2, steps + 80)[:, None]
+    even = (8 * m * root ** (2 * m)).sum(axis=0)
+    m = np.arange(min(steps + 1, contour.ORDER), steps + 80)[:, None]
+    odd = (8 * (2 * m + 1) * root ** (2 * m + 1)).sum(axis=0)
+    polynomial = 2 * root ** (2 * terms) / (1 - root**2) / np.cos(theta / 2)
+    weight = np.exp(-2 * v * np.sin(theta / 2) ** 2) * (theta[1] - theta[0]) / math.pi
+    chance = 16 * math.sqrt(v) + 4
+    return (weight * v * (even + odd)).sum() * chance, (weight * polynomial).sum() * chance
+
+
+@both_dtypes
+def test_what_is_left_out(dtype):
+    one = dtype(1)
+    seen = set()
+    worst = np.zeros(2)
+    for weight in np.geomspace(10, 1e6, 150):
+        cut = moments.cut_for(weight, one)
+        if not nodes.takes_all(cut):
+            continue
+        seen.add(cut)
+        for v in (weight * math.exp(-0.1), weight * math.exp(0.1)):
+            worst = np.maximum(worst, left_out(v, one, int(cut), nodes.terms_of(cut)))
+    assert seen == ({8.0, 12.0} if dtype is np.float64 else {4.0, 8.0})
+    bound = np.array([5e-15, 1.5e-13] if dtype is np.float64 else [5e-7, 3e-9])
+    assert (worst < bound).all()
+    assert (worst > 0.5 * bound).all()
+
+
+@njit
+def moments_of(x, steps, room, sums):
+    T = x.dtype.type
+    moments.moments(x, T(0), T(1), T(0), steps, room, sums)
+
+
+@both_dtypes
+@pytest.mark.parametrize("n", [1, 15, 511, 512, 513, 3000])
+def test_moments(n, dtype, rng):
+    """The sums of Chebyshev polynomials, against those of NumPy."""
+    t = (rng.normal(size=n) * rng.choice([0.1, 3, 60], size=n)).astype(dtype)
+    room, sums = moments.room_for(t)[1], np.empty(contour.SUMS)
+    r = 1 / (1 + np.exp(abs(t.astype(np.float64))))
+    s, z, side = r * (1 - r), 1 - 2 * r, np.where(t >= 0, -1, 1)
+    eps = float(np.finfo(dtype).eps)
+    for steps in (4, 8, 12):
+        moments_of(t, steps, room, sums)
+        assert sums[contour.ABOVE] == np.count_nonzero(t >= 0)
+        assert sums[contour.VARIANCE] == pytest.approx(s.sum(), rel=50 * eps)
+        for m in range(steps):
+            degree = m + 2
+            falls = 1 - np.cos(degree * np.arccos(1 - 8 * s))
+            slack = 4 * eps * degree**2 * (1 + 0.1 * n)
+            assert sums[contour.EVEN + m] == pytest.approx(falls.sum(), abs=slack)
+        for m in range(min(steps + 1, contour.ORDER)):
+            falls = side * (1 - np.cos((2 * m + 1) * np.arccos(z)))
+            slack = 8 * eps * (m + 1) ** 2 * (1 + 0.1 * n)
+            assert sums[contour.ODD + m] == pytest.approx(falls.sum(), abs=slack)
+
+
+def test_small_chances_keep_their_digits():
+    """Differences of polynomials are not taken: each is made as its distance from 1."""
+    t = np.linspace(-600, -30, 200)
+    room, sums = moments.room_for(t)[1], np.empty(contour.SUMS)
+    moments_of(t, 12, room, sums)
+    s = np.exp(t).sum()
+    for m in range(12):
+        assert sums[contour.EVEN + m] == pytest.approx(8 * (m + 2) ** 2 * s, rel=1e-11)
+        assert sums[contour.ODD + m] == pytest.approx(2 * (2 * m + 1) ** 2 * s, rel=1e-11)
+
+
+def test_shifted_polynomials():
+    for m, row in enumerate(nodes.SHIFTED):
+        exact = chebyshev.Chebyshev.basis(m)(Polynomial([1.0, -8.0])).coef
+        np.testing.assert_allclose(row[: m + 1], exact, rtol=1e-12)
+
+
+def rows_around(variance, n, rng):
+    """Rows whose count has about this variance, of several shapes, k and sides."""
+    spread = np.sort(rng.normal(size=n))
+    for k in (n // 20, n // 2, n - n // 10):
+        for shape in (spread, np.sign(spread - spread[n - k]) + 0.1 * spread, spread**3):
+            low, high = 1e-4, 1e4  # the temperature
+            for _ in range(30):
+                tau = math.sqrt(low * high)
+                lam = stk.thretopk.threshold(shape, k - 0.5, curve="sigmoid", temperature=tau)
+                p = special.expit((shape - lam) / tau)
+                low, high = (low, tau) if (p * (1 - p)).sum() > variance else (tau, high)
+            yield shape, k, tau
+
+
+@both_dtypes
+def test_rows_of_every_variance(dtype, monkeypatch, rng):
+    """Below, between and above the limits, beside rows as long by the law of their counts."""
+    cuts = set()
+    for variance in (6, 12, 14, 20, 26, 29, 50, 58, 70):
+        for x, k, tau in rows_around(variance, 600, rng):
+            x = rng.permutation(x).astype(dtype)
+            v = rng.normal(size=x.shape).astype(dtype)
+            p, dp = stk.gradtopk.jvp(x, k, v, temperature=tau, method="contour")
+            with monkeypatch.context() as patch:
+                patch.setattr(counts, "SHORT", 600)
+                wide = x.astype(np.float64), k, v.astype(np.float64)
+                exact, moved = stk.gradtopk.jvp(*wide, temperature=tau)
+            spread = float(x.max() - x.min()) / tau
+            eps = float(np.finfo(dtype).eps)
+            loose = (1e-13 if dtype is np.float64 else 1e-6) + 4 * eps * spread
+            assert abs(p - exact).max() <= loose
+            small = (exact < 1e-3) & (exact > 1e-36)
+            assert (abs(p - exact)[small] <= 10 * loose * exact[small]).all()
+            tangent = (1e-12 if dtype is np.float64 else 2e-6) + 16 * eps * spread
+            assert (tau * abs(dp - moved)).max() <= tangent
+            cuts.add(moments.cut_for(float((exact * (1 - exact)).sum()), dtype(1)))
+    assert len([c for c in cuts if nodes.takes_all(c)]) == 2
+    assert min(cuts) <= 0.25
