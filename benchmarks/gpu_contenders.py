@@ -38,7 +38,7 @@ def cases(rows: int, n: int, k: int) -> Iterator[Case]:
         ("softmax", None, None, value),
         ("hardtopk", None, None, value),
         *(("thretopk", curve, "newton", every) for curve in CURVES),
-        ("gradtopk", None, "contour", every),
+        ("gradtopk", None, "auto", every),
     ]
     if importlib.util.find_spec("cupy") is not None:
         kinds.append(("cupy.sort", None, None, value))

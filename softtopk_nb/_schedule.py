@@ -176,7 +176,9 @@ def over(count: int, work: int, kernel: Callable[..., Any], *args: Any) -> None:
             kernel(0, count, *args)
         return
     pieces = min(pieces, _PIECES * threads)
-    todo = deque(itertools.pairwise([round(count * share) for share in _shares(pieces)]))
+    few = pieces == count  # then each is a piece
+    ends = range(count + 1) if few else [round(count * share) for share in _shares(pieces)]
+    todo = deque(itertools.pairwise(ends))
 
     def take_part(take: Callable[[], tuple[int, int]]) -> None:
         while todo:

@@ -198,3 +198,13 @@ builtins.kept_to_the_end = Late()
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert result.stdout == "40\n"
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 4, 7, 16, 33])
+def test_pieces_grow_smaller_towards_the_end(pieces):
+    """They are taken from both ends; the last ones decide how long one thread waits for another."""
+    ends = _schedule._shares(pieces)
+    assert (ends[0], ends[-1], len(ends)) == (0.0, 1.0, pieces + 1)
+    sizes = np.diff(ends)
+    assert (np.diff(sizes[: (pieces + 1) // 2]) < 0).all()
+    np.testing.assert_allclose(sizes, sizes[::-1], rtol=1e-12)

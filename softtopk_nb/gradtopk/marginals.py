@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from .._compile import row, scalar, summing
+from .._compile import overload_scalar, row, scalar, summing
 from .._scalars import fma, limits, wide_vectors
 from .._views import block, borrowed, layout_known, seek, window
 from .contour import (
@@ -46,6 +46,7 @@ __all__ = [
     "marginals",
     "marginals_room",
     "node_terms",
+    "polynomial",
     "tail_away",
     "tail_of",
 ]
@@ -179,47 +180,30 @@ def marginals_room(x):
     return signed, keys, minor, np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.int64)
 
 
-@summing
-def write_all(x, c, inv, d, coefficient, out):
-    """Write p of a row without a core; returns how many entries lie deep."""
-    wide_vectors()
-    T = x.dtype.type
-    floor = T(DEEP * math.log(limits(inv)[1]))
-    a, b, z = coefficient[0], coefficient[1], coefficient[2]
-    a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
-    b0, b1, b2, b3, b4, b5, b6, b7 = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
-    z0, z1, z2, z3, z4, z5, z6, z7 = z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7]
-    deep = T(0)
-    for i in range(x.shape[0]):
-        t = (x[i] - c) * inv - d
-        r = rarer(t)
-        upper = t >= T(0)
-        lower = a0, a1, a2, a3, a4, a5, a6, a7
-        middle = b0, b1, b2, b3, b4, b5, b6, b7
-        above = z0, z1, z2, z3, z4, z5, z6, z7
-        tail = tail_away(r, r * (T(1) - r), upper, lower, middle, above)
-        out[i] = T(1) - tail if upper else tail
-        deep += T(1) if t < floor else T(0)
-    return deep
+def polynomial(c, s):
+    """The polynomial of DEGREE or FEW coefficients c, a tuple, at s."""
+    return horner(c, s) if len(c) == DEGREE else horner_few(c, s)
+
+
+@overload_scalar(polynomial, inline=True)
+def _polynomial(c, s):
+    if len(c) == DEGREE:
+        return lambda c, s: horner(c, s)
+    return lambda c, s: horner_few(c, s)
 
 
 @summing
-def write_all_by_few(x, c, inv, d, coefficient, out):
-    """`write_all` where polynomials of FEW terms will do."""
+def write_all(x, c, inv, d, a, b, z, out):
+    """Write p of a row without a core, with the polynomials; returns how many entries lie deep."""
     wide_vectors()
     T = x.dtype.type
     floor = T(DEEP * math.log(limits(inv)[1]))
-    a, b, z = coefficient[0], coefficient[1], coefficient[2]
-    a0, a1, a2, a3, a4 = a[0], a[1], a[2], a[3], a[4]
-    b0, b1, b2, b3, b4 = b[0], b[1], b[2], b[3], b[4]
-    z0, z1, z2, z3, z4 = z[0], z[1], z[2], z[3], z[4]
     deep = T(0)
     for i in range(x.shape[0]):
         t = (x[i] - c) * inv - d
         r = rarer(t)
         s, upper = r * (T(1) - r), t >= T(0)
-        below, middle = horner_few((a0, a1, a2, a3, a4), s), horner_few((b0, b1, b2, b3, b4), s)
-        tail = tail_of(r, upper, below, middle, horner_few((z0, z1, z2, z3, z4), s))
+        tail = tail_of(r, upper, polynomial(a, s), polynomial(b, s), polynomial(z, s))
         out[i] = T(1) - tail if upper else tail
         deep += T(1) if t < floor else T(0)
     return deep
@@ -228,10 +212,16 @@ def write_all_by_few(x, c, inv, d, coefficient, out):
 @row
 def marginals_of_all(x, c, inv, d, few, coefficient, out):
     """`marginals` of a row without a core."""
+    a, b, z = coefficient[0], coefficient[1], coefficient[2]
     if few:
-        deep = write_all_by_few(x, c, inv, d, coefficient, out)
+        lower = a[0], a[1], a[2], a[3], a[4]
+        middle = b[0], b[1], b[2], b[3], b[4]
+        deep = write_all(x, c, inv, d, lower, middle, (z[0], z[1], z[2], z[3], z[4]), out)
     else:
-        deep = write_all(x, c, inv, d, coefficient, out)
+        lower = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
+        middle = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
+        above = z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7]
+        deep = write_all(x, c, inv, d, lower, middle, above, out)
     if deep > 0:
         floor = x.dtype.type(DEEP * math.log(limits(inv)[1]))
         for i in range(x.shape[0]):

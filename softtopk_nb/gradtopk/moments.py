@@ -73,9 +73,12 @@ def collect(x, c, inv, d, cut, work, sums, core):
 
 
 @scalar
-def further(now, before, twice, rise):
-    """The polynomial after `now`, each as its difference from 1; twice: 2 xi, rise: 2 - 2 xi."""
-    return fma(twice, now, rise - before)
+def four_more(now, before, twice, rise):
+    """The four polynomials after these, as differences from 1; twice: 2 xi, rise: 2 - 2 xi."""
+    first = fma(twice, now, rise - before)
+    second = fma(twice, first, rise - now)
+    third = fma(twice, second, rise - first)
+    return first, second, third, fma(twice, third, rise - second)
 
 
 @summing
@@ -94,8 +97,8 @@ def moments(x, c, inv, d, steps, room, sums):
         part = block(x, start, STEP)
         count = part.shape[0]
         ups, variance, first = T(0), T(0), 0.0
-        e1, e2, e3, e4 = T(0), T(0), T(0), T(0)
-        o1, o2, o3, o4 = T(0), T(0), T(0), T(0)
+        e0, e1, e2, e3 = T(0), T(0), T(0), T(0)
+        o0, o1, o2, o3 = T(0), T(0), T(0), T(0)
         for i in range(count):
             t = (part[i] - c) * inv - d
             r = rarer(t)
@@ -105,54 +108,46 @@ def moments(x, c, inv, d, steps, room, sums):
             ups += T(1) if upper else T(0)
             variance += s
             rise = T(16) * s
-            twice = T(2) - rise
+            even = four_more(T(8) * s, T(0), T(2) - rise, rise)
+            odd = four_more(r + r, r + r, T(2) - rise, rise)
+            e0 += even[0]
+            e1 += even[1]
+            e2 += even[2]
+            e3 += even[3]
+            o0 += side * odd[0]
+            o1 += side * odd[1]
+            o2 += side * odd[2]
+            o3 += side * odd[3]
             room[FIRST, i] = side * (r + r)
-            a, p = further(T(8) * s, T(0), twice, rise), further(r + r, r + r, twice, rise)
-            e1 += a
-            o1 += side * p
-            b, q = further(a, T(8) * s, twice, rise), further(p, r + r, twice, rise)
-            e2 += b
-            o2 += side * q
-            a, p = further(b, a, twice, rise), further(q, p, twice, rise)
-            e3 += a
-            o3 += side * p
-            b, q = further(a, b, twice, rise), further(p, q, twice, rise)
-            e4 += b
-            o4 += side * q
             if steps > 4:
                 room[S16, i], room[SIDE, i] = rise, side
-                room[EVEN_NOW, i], room[EVEN_BEFORE, i] = b, a
-                room[ODD_NOW, i], room[ODD_BEFORE, i] = q, p
+                room[EVEN_NOW, i], room[EVEN_BEFORE, i] = even[3], even[2]
+                room[ODD_NOW, i], room[ODD_BEFORE, i] = odd[3], odd[2]
         # It makes the mean, which is not spread thin: float64.
         for i in range(count):
             first += np.float64(room[FIRST, i])
         sums[ABOVE] += ups
         sums[VARIANCE] += variance
         sums[ODD] += first
-        add_four(sums, 0, (e1, e2, e3, e4), (o1, o2, o3, o4))
+        add_four(sums, 0, (e0, e1, e2, e3), (o0, o1, o2, o3))
         for m in range(4, steps, 4):
-            e1, e2, e3, e4 = T(0), T(0), T(0), T(0)
-            o1, o2, o3, o4 = T(0), T(0), T(0), T(0)
+            e0, e1, e2, e3 = T(0), T(0), T(0), T(0)
+            o0, o1, o2, o3 = T(0), T(0), T(0), T(0)
             for i in range(count):
                 rise, side = room[S16, i], room[SIDE, i]
-                twice = T(2) - rise
-                a, b = room[EVEN_BEFORE, i], room[EVEN_NOW, i]
-                p, q = room[ODD_BEFORE, i], room[ODD_NOW, i]
-                a, p = further(b, a, twice, rise), further(q, p, twice, rise)
-                e1 += a
-                o1 += side * p
-                b, q = further(a, b, twice, rise), further(p, q, twice, rise)
-                e2 += b
-                o2 += side * q
-                a, p = further(b, a, twice, rise), further(q, p, twice, rise)
-                e3 += a
-                o3 += side * p
-                b, q = further(a, b, twice, rise), further(p, q, twice, rise)
-                e4 += b
-                o4 += side * q
-                room[EVEN_NOW, i], room[EVEN_BEFORE, i] = b, a
-                room[ODD_NOW, i], room[ODD_BEFORE, i] = q, p
-            add_four(sums, m, (e1, e2, e3, e4), (o1, o2, o3, o4))
+                even = four_more(room[EVEN_NOW, i], room[EVEN_BEFORE, i], T(2) - rise, rise)
+                odd = four_more(room[ODD_NOW, i], room[ODD_BEFORE, i], T(2) - rise, rise)
+                e0 += even[0]
+                e1 += even[1]
+                e2 += even[2]
+                e3 += even[3]
+                o0 += side * odd[0]
+                o1 += side * odd[1]
+                o2 += side * odd[2]
+                o3 += side * odd[3]
+                room[EVEN_NOW, i], room[EVEN_BEFORE, i] = even[3], even[2]
+                room[ODD_NOW, i], room[ODD_BEFORE, i] = odd[3], odd[2]
+            add_four(sums, m, (e0, e1, e2, e3), (o0, o1, o2, o3))
 
 
 @row

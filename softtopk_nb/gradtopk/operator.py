@@ -37,10 +37,10 @@ class GradTopK(_operator.Differentiable):
     method : {"auto", "contour", "dp", "recursion"}, optional
         contour: O(n) for every k, a sum over at most 30 points of a circle. dp: O(n k) time and
         O(k sqrt(n)) memory, sums over prefixes and suffixes; ties agree to rounding only. auto:
-        contour, but for rows of at most 512 entries (256 in float32) the law of the subset's size
-        multiplied out, O(n k) and up to five times as fast there. recursion: O(n k), the source's,
-        kept for teaching: it returns NaN or, worse, wrong finite numbers as soon as some p is
-        close to 1 (see Notes).
+        contour, but on the CPU for rows of at most 512 entries (256 in float32) the law of the
+        subset's size multiplied out: O(n k), and up to five times as fast there. recursion:
+        O(n k), the source's, kept for teaching: it returns NaN or, worse, wrong finite numbers as
+        soon as some p is close to 1 (see Notes).
     temperature : float or array_like, optional
         Width of the transition, in the units of x; broadcast as k.
     axis : int, optional
