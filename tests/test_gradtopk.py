@@ -988,8 +988,8 @@ def test_core_fits():
                 assert min(4.0, 2 * level / v) * cut <= contour.ratio_of(one) * (1 + 1e-12)
                 if cut < 0.25:
                     most[type(one)] = max(most[type(one)], v / cut)
-    assert 6000 < most[np.float64] < 6300 < contour.CORE
-    assert 350 < most[np.float32] < 400
+    assert 7000 < most[np.float64] < 7200 < contour.CORE
+    assert 420 < most[np.float32] < 450
 
 
 def series_bounds(v, one, order):
