@@ -20,7 +20,7 @@ both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f
 
 
 def test_series():
-    """Parts 1 and 2: both series, at angles and chances of all sizes."""
+    """prop-grad-chebyshev, parts 1 and 2: both series, at angles and chances of all sizes."""
     for theta in (0.01, 0.5, 1.5, 2.5):
         u, rho, g = np.exp(1j * theta) - 1, math.tan(theta / 4) ** 2, 4 * math.sin(theta / 2) ** 2
         terms = int(40 / -math.log(rho)) + 2
@@ -57,6 +57,7 @@ def left_out(v, one, steps, terms):
 
 @both_dtypes
 def test_what_is_left_out(dtype):
+    """prop-grad-chebyshev, parts 3 and 4, with the numbers of the code."""
     one = dtype(1)
     seen = set()
     worst = np.zeros(2)
@@ -136,7 +137,7 @@ def rows_around(variance, n, rng):
 
 @both_dtypes
 def test_rows_of_every_variance(dtype, monkeypatch, rng):
-    """Below, between and above the limits, beside rows as long by the law of their counts."""
+    """prop-grad-chebyshev: below, between and above the limits, beside the law of the count."""
     cuts = set()
     for variance in (6, 12, 14, 20, 26, 29, 50, 58, 70):
         for x, k, tau in rows_around(variance, 600, rng):
