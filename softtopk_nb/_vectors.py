@@ -25,6 +25,7 @@ __all__ = [
     "product",
     "spread",
     "store",
+    "total",
     "turn",
     "where_less",
 ]
@@ -35,7 +36,7 @@ _VECTOR = ir.VectorType(ir.DoubleType(), LANES)
 _LANE = ir.IntType(32)
 
 
-class Vector(types.Type):  # type: ignore[misc]
+class Vector(types.Type):  # type: ignore[misc]  # Numba comes without type hints
     """LANES float64 numbers, for Numba."""
 
     def __init__(self) -> None:
@@ -46,7 +47,7 @@ _vector = Vector()
 
 
 @register_model(Vector)
-class _Model(models.PrimitiveModel):  # type: ignore[misc]
+class _Model(models.PrimitiveModel):  # type: ignore[misc]  # likewise
     def __init__(self, manager: Any, frontend: Any) -> None:
         super().__init__(manager, frontend, _VECTOR)
 
@@ -135,6 +136,16 @@ def constant(typingctx: Any, number: Any) -> Any:
         return _equal(builder, args[0])
 
     return _vector(types.float64), codegen
+
+
+@intrinsic
+def total(typingctx: Any, a: Any, b: Any) -> Any:
+    """a + b, lane by lane."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fadd(*args)
+
+    return _vector(_vector, _vector), codegen
 
 
 @intrinsic

@@ -17,6 +17,7 @@ from softtopk_nb._vectors import (
     product,
     spread,
     store,
+    total,
     turn,
     where_less,
 )
@@ -33,6 +34,7 @@ def each(x, y, z, at, out):
     store(out, 3 * LANES, magnitude(a))
     store(out, 4 * LANES, between(a, constant(-0.5), constant(0.25)))
     store(out, 5 * LANES, where_less(a, b, c, a))
+    store(out, 6 * LANES, total(a, b))
 
 
 @both_dtypes
@@ -41,12 +43,12 @@ def test_lane_by_lane(at, dtype, rng):
     # Few digits, so that a fused product has the bits of one that is not.
     x, y, z = (rng.integers(-64, 64, (3, 20)) / 64).astype(dtype)
     x[at], y[at + 1] = -0.0, np.inf
-    out = np.empty(6 * LANES, dtype)
+    out = np.empty(7 * LANES, dtype)
     each(x, y, z, at, out)
     a, b, c = (v[at : at + LANES] for v in (x, y, z))
     with np.errstate(invalid="ignore"):
-        expected = a, a * b, a * b + c, abs(a), np.clip(a, -0.5, 0.25), np.where(a < b, c, a)
-    np.testing.assert_array_equal(out.reshape(6, LANES), expected)
+        expected = a, a * b, a * b + c, abs(a), np.clip(a, -0.5, 0.25), np.where(a < b, c, a), a + b
+    np.testing.assert_array_equal(out.reshape(7, LANES), expected)
 
 
 @njit

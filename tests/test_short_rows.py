@@ -13,9 +13,7 @@ import pytest
 
 import softtopk_nb as stk
 from softtopk_nb.gradtopk import counts
-from softtopk_nb.gradtopk.contour import (
-    exponent,
-)
+from softtopk_nb.gradtopk.contour import exponent
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
 

@@ -13,19 +13,8 @@ import math
 import numpy as np
 
 from .._compile import kernel
-from .contour import (
-    VARIANCE,
-    cut_of,
-    excess_of_mean,
-    exponent,
-    gather,
-    gather_room,
-    quadrature,
-)
-from .nodes import (
-    FIELDS,
-    ROOM,
-)
+from .contour import VARIANCE, cut_of, excess_of_mean, exponent, gather, gather_room, quadrature
+from .nodes import FIELDS, ROOM
 
 __all__ = ["count_coins", "draw", "log_chance"]
 

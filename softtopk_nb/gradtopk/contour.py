@@ -48,6 +48,7 @@ __all__ = [
     "ORDER",
     "SUMS",
     "VARIANCE",
+    "bernstein",
     "cut_of",
     "excess_of_mean",
     "exponent",
@@ -92,6 +93,12 @@ def exponent(variance, inv):
     log(2/eps), and the bound of Theorem thm-grad-mass on -log P(N = k).
     """
     return math.log(2.0 / limits(inv)[0]) + math.log(16.0 * math.sqrt(variance) + 4.0)
+
+
+@scalar
+def bernstein(level, variance):
+    """How far from its mean the count is with a chance of at most e^-level on either side."""
+    return level / 3.0 + math.sqrt(level * level / 9.0 + 2.0 * level * variance)
 
 
 @scalar
@@ -216,7 +223,7 @@ def node_count(n, variance, excess, inv, most):
     # out than the standard deviation the chance is exact to e^-L, and not to e^-L of itself.
     off = excess + 0.5
     level = exponent(variance, inv) + (off * off / variance if off * off < variance else 1.0)
-    wanted = level / 3.0 + math.sqrt(level * level / 9.0 + 2.0 * level * variance) + abs(excess)
+    wanted = bernstein(level, variance) + abs(excess)
     # n + 1 nodes are exact. An odd number avoids w = -1, where a factor can vanish.
     size = (int(wanted) + 1 if wanted < n else n + 1) | 1
     used = size // 2 + 1

@@ -35,10 +35,7 @@ from .._vectors import (
     where_less,
 )
 from .._views import borrowed, held, window
-from .contour import (
-    DEEP,
-    exponent,
-)
+from .contour import DEEP, bernstein, exponent
 from .marginals import deep_tail
 
 __all__ = [
@@ -49,7 +46,6 @@ __all__ = [
     "SHORT",
     "SHORT_32",
     "SOLUTION",
-    "TILTED",
     "coin",
     "join",
     "join_pairs",
@@ -64,7 +60,6 @@ __all__ = [
 ]
 
 SHORT, SHORT_32 = 512, 256  # entries of a row, at most
-TILTED = 0.1  # temperatures: a step of the tilt's search that ends it
 
 # A solved row: its tilt (C and D as in `_threshold`), what of k the finite entries get, which kind
 # of row it was.
@@ -83,8 +78,7 @@ def reach(level, n, k):
     """How far from k counts can matter: farther out they are e^-level of P(N = k), by Bernstein."""
     variance = k * (n - k) / n + 0.5
     # What the tilt is off moves the mean by less than 1/64 of the variance.
-    farthest = level / 3.0 + math.sqrt(level * level / 9.0 + 2.0 * level * variance)
-    return int(farthest + variance / 64.0) + 2
+    return int(bernstein(level, variance) + variance / 64.0) + 2
 
 
 @scalar

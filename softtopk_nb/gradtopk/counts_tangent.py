@@ -23,13 +23,12 @@ from .._vectors import (
     product,
     spread,
     store,
+    total,
     turn,
     where_less,
 )
 from .._views import borrowed, held, window
-from .contour import (
-    exponent,
-)
+from .contour import exponent
 from .counts import (
     BELOW,
     CODE,
@@ -93,13 +92,12 @@ def join_slope(a, da, b, db):
 def join_pairs_slope(a, da, b, db):
     """How `join_pairs` moves."""
     one, other = join_pairs(da, b), join_pairs(a, db)
-    unit = constant(1.0)
     return (
-        fused(unit, one[0], other[0]),
-        fused(unit, one[1], other[1]),
-        fused(unit, one[2], other[2]),
-        fused(unit, one[3], other[3]),
-        fused(unit, one[4], other[4]),
+        total(one[0], other[0]),
+        total(one[1], other[1]),
+        total(one[2], other[2]),
+        total(one[3], other[3]),
+        total(one[4], other[4]),
     )
 
 
@@ -109,7 +107,6 @@ def multiply_out_slope(coins, moves, n, top, law, slope):
     no_coins(law, top)
     no_coins(slope, top)
     store(slope, BELOW, constant(0.0))
-    unit = constant(1.0)
     for i in range(0, n, COINS):
         at = i * LANES
         c0, c1 = coin(coins, at), coin(coins, at + LANES)
@@ -130,7 +127,7 @@ def multiply_out_slope(coins, moves, n, top, law, slope):
             w4, s4 = load(law, m - 4 * LANES), load(slope, m - 4 * LANES)
             w, s = (w0, w1, w2, w3, w4), (s0, s1, s2, s3, s4)
             store(law, m, weighted(factor, w))
-            store(slope, m, fused(unit, weighted(factor, s), weighted(moving, w)))
+            store(slope, m, total(weighted(factor, s), weighted(moving, w)))
             w0, w1, w2, w3 = w1, w2, w3, w4
             s0, s1, s2, s3 = s1, s2, s3, s4
             m -= LANES

@@ -21,23 +21,10 @@ from .._threshold.curves import CURVES
 from .._threshold.rows import Newton
 from .._threshold.solver import C, D, inverse_temperature_of
 from . import marginals as formulas
-from .contour import (
-    DEEP,
-    ORDER,
-    ORDER_32,
-    POWERS,
-    SUMS,
-    cut_of,
-    node_count,
-    node_weight,
-    rarer,
-)
+from .contour import DEEP, ORDER, ORDER_32, POWERS, SUMS, cut_of, node_count, node_weight, rarer
 from .cuda_nodes import TWO, fold, lane, over_core, polynomials, warp_sum
 from .marginals import deep_tail, node_terms
-from .nodes import (
-    NODES,
-    node,
-)
+from .nodes import NODES, node
 from .rows import CUT, LOG_P, SIZE, USED, WEIGHTS
 
 __all__ = ["CORE_SIZE", "LESS", "PRODUCTS", "Contour", "Memory", "arrange", "contours", "keep"]

@@ -36,9 +36,7 @@ from .cuda_contour import (
 )
 from .cuda_nodes import choose_whole, lane
 from .cuda_value import heights
-from .nodes import (
-    NODES,
-)
+from .nodes import NODES
 from .rows import CODE, SOLUTION
 
 __all__ = ["Columns", "make_columns", "potential", "solve"]

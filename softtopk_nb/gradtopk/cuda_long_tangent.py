@@ -17,10 +17,7 @@ from .._threshold.solver import C, D, inverse_temperature_of
 from .cuda_long import make_columns
 from .cuda_nodes import lane
 from .cuda_tangent import Memory, open_table, tangents
-from .nodes import (
-    NODES,
-    SQUARE,
-)
+from .nodes import NODES, SQUARE
 from .rows import CODE, CUT, SOLUTION, USED
 from .tangent import AT_NODES, FLOWS, LANES
 

@@ -14,13 +14,8 @@ import numpy as np
 from .._cuda import cuda, device
 from .._launch import choose, streaming
 from .._team import FULL, Team, entries_held, made_once
-from .contour import (
-    rarer,
-)
-from .nodes import (
-    DEGREE,
-    NODES,
-)
+from .contour import rarer
+from .nodes import DEGREE, NODES
 
 __all__ = ["TWO", "choose_whole", "fold", "lane", "over_core", "polynomials", "warp_sum"]
 

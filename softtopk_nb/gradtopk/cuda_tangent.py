@@ -13,19 +13,9 @@ from .._rows import MIXED, UNDEFINED
 from .._team import FULL, ROOM, Team, argument, entries_held, made_once, tools
 from .._threshold.solver import C, D, inverse_temperature_of
 from . import tangent
-from .contour import (
-    rarer,
-)
+from .contour import rarer
 from .cuda_nodes import TWO, fold, lane, over_core, polynomials, warp_sum
-from .nodes import (
-    DEGREE,
-    IM,
-    NODES,
-    RE,
-    SINE,
-    SQUARE,
-    node,
-)
+from .nodes import DEGREE, IM, NODES, RE, SINE, SQUARE, node
 from .rows import CODE, CUT, SIZE, SOLUTION, USED, WEIGHTS
 from .tangent import AT_NODES, EVEN, FLOWS, LANES, ODD, node_flow, slopes
 

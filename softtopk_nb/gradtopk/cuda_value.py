@@ -17,9 +17,7 @@ from .._team import Team, argument, made_once, tools
 from .._threshold.cuda import ABOVE
 from .._threshold.solver import inverse_temperature_of
 from .cuda_contour import arrange, contours, keep, shared_by
-from .nodes import (
-    NODES,
-)
+from .nodes import NODES
 from .rows import CODE, SOLUTION, softplus
 
 __all__ = ["heights", "make_solve"]

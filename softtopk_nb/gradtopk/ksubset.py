@@ -14,10 +14,7 @@ from .._threshold.curves import CURVES
 from .._threshold.rows import METHODS
 from .._threshold.solver import REST, C, D
 from .coins import count_coins, draw, log_chance
-from .contour import (
-    CORE,
-    SUMS,
-)
+from .contour import CORE, SUMS
 from .operator import gradtopk
 from .rows import CODE, LOG_P
 

@@ -14,19 +14,10 @@ from .._threshold.rows import CODE as TILTED
 from .._threshold.rows import WEIGHT
 from .._threshold.solver import C, D, inverse_temperature
 from . import rows
-from .contour import (
-    CORE,
-    SUMS,
-    quadrature,
-)
+from .contour import CORE, SUMS, quadrature
 from .marginals import TABLE, coefficients, marginals, marginals_room
 from .moments import collect, cut_for, room_for
-from .nodes import (
-    DEGREE,
-    FIELDS,
-    NODES,
-    ROOM,
-)
+from .nodes import DEGREE, FIELDS, NODES, ROOM
 from .rows import CODE, CUT, LOG_P, USED, keep, restore, smoothed_sum
 from .tangent import FLOWS, LANES, PIECES, flow, spread, steer, tangent_room, weigh
 

@@ -13,11 +13,7 @@ import numpy as np
 from .._compile import overload_scalar, row, scalar, summing
 from .._scalars import fma, limits, wide_vectors
 from .._views import block, borrowed, layout_known, seek, window
-from .contour import (
-    BLOCK,
-    DEEP,
-    rarer,
-)
+from .contour import BLOCK, DEEP, rarer
 from .nodes import (
     DEGREE,
     FEW,

@@ -11,21 +11,8 @@ import numpy as np
 from .._compile import row, scalar, summing
 from .._scalars import fma, limits, wide_vectors
 from .._views import block, borrowed, layout_known
-from .contour import (
-    ABOVE,
-    EVEN,
-    ODD,
-    ORDER,
-    SUMS,
-    VARIANCE,
-    cut_of,
-    gather,
-    gather_room,
-    rarer,
-)
-from .nodes import (
-    takes_all,
-)
+from .contour import ABOVE, EVEN, ODD, ORDER, SUMS, VARIANCE, cut_of, gather, gather_room, rarer
+from .nodes import takes_all
 
 __all__ = ["collect", "cut_for", "room_for"]
 

@@ -89,7 +89,9 @@ class GradTopK(_operator.Differentiable):
     nearly equal numbers; the operator itself is well-conditioned.
 
     *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; +inf gives 1 and uses up
-    one of k, and more +inf than k share k equally. At k = 0 and k = n all derivatives are 0.
+    one of k, and more +inf than k share k equally. At k = 0 and k = n all derivatives are 0. With
+    auto, a long row that `where` or -inf leave few entries of agrees to rounding, not to the bit,
+    with these entries as a row of their own, if that is short.
 
     Source: Su, "Softmax Sequel: Finding Smooth Approximations for Top-K" (2024). The evaluation in
     O(n) is this library's own.
@@ -158,11 +160,13 @@ class GradTopK(_operator.Differentiable):
         return method
 
     @staticmethod
-    def _tilt(rows: _operator.Rows, enough: float) -> _operator.Array:
-        """Sigmoid thresholds of k - 1/2, after a step of at most `enough` temperatures."""
+    def _tilt(rows: _operator.Rows) -> _operator.Array:
+        """Sigmoid thresholds of k - 1/2, about."""
         x, k, tau = rows
+        # What the tilt is off by must be small against the spread of the count, at most sqrt(n)/2.
+        newton = Newton(min(0.1, max(x.shape[1], 1) ** -0.25))
         solution: _operator.Array = _threshold.solve(
-            x, k - 0.5, tau, CURVES["sigmoid"], Newton(enough), _no_columns(rows)
+            x, k - 0.5, tau, CURVES["sigmoid"], newton, _no_columns(rows)
         )
         return solution
 
@@ -170,8 +174,7 @@ class GradTopK(_operator.Differentiable):
         self, rows: _operator.Rows, out: _operator.Array, solution: _operator.Array
     ) -> _operator.Array:
         x, k, tau = rows
-        # What the tilt is off by must be small against the spread of the count, at most sqrt(n)/2.
-        tilt = self._tilt(rows, min(0.1, max(x.shape[1], 1) ** -0.25))
+        tilt = self._tilt(rows)
         if _is_long(rows):
             wide = solution if solution.shape[1] else _columns(rows)
             for i in range(len(x)):
@@ -183,7 +186,7 @@ class GradTopK(_operator.Differentiable):
     def _solve_short(
         self, rows: _operator.Rows, out: _operator.Array, solution: _operator.Array
     ) -> _operator.Array:
-        tilt = self._tilt(rows, _counts.TILTED)
+        tilt = self._tilt(rows)
         _schedule.over(len(out), 3 * out.size, _counts.solve, *rows, tilt, out, solution)
         return solution
 
@@ -194,7 +197,7 @@ class GradTopK(_operator.Differentiable):
         elif plan == "recursion":
             _schedule.over(len(x), work, _rows.solve_recursion, *rows, out)
         elif plan == "dp":
-            _schedule.over(len(x), work, _rows.solve_dp, *rows, self._tilt(rows, 0.1), out)
+            _schedule.over(len(x), work, _rows.solve_dp, *rows, self._tilt(rows), out)
         else:
             self._solve(rows, out, np.empty((len(x), 0)))
 

@@ -16,23 +16,11 @@ from .._scalars import wide_vectors
 from .._threshold.rows import WEIGHT
 from .._threshold.solver import C, D, inverse_temperature
 from .._views import borrowed
-from .contour import (
-    CORE,
-    SUMS,
-    quadrature,
-)
+from .contour import CORE, SUMS, quadrature
 from .dp import dp, recursion
 from .marginals import TABLE, coefficients, marginals, marginals_room
 from .moments import collect, cut_for, room_for
-from .nodes import (
-    DEGREE,
-    FIELDS,
-    IM,
-    NODES,
-    RE,
-    ROOM,
-    circle,
-)
+from .nodes import DEGREE, FIELDS, IM, NODES, RE, ROOM, circle
 from .tangent import FLOWS, LANES, PIECES, flow, spread, steer, tangent_room, weigh
 
 __all__ = [

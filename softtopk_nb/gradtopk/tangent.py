@@ -20,23 +20,9 @@ import numpy as np
 from .._compile import scalar, summing
 from .._scalars import limits, wide_vectors
 from .._views import block, borrowed, layout_known, seek, window
-from .contour import (
-    BLOCK,
-    rarer,
-)
+from .contour import BLOCK, rarer
 from .marginals import horner, is_dense
-from .nodes import (
-    DEGREE,
-    IM,
-    NODES,
-    RE,
-    SHARE,
-    SHIFTED,
-    SINE,
-    SQUARE,
-    takes_all,
-    terms_of,
-)
+from .nodes import DEGREE, IM, NODES, RE, SHARE, SHIFTED, SINE, SQUARE, takes_all, terms_of
 
 __all__ = [
     "AT_NODES",
