@@ -1,4 +1,4 @@
-"""Memory beyond input and output, and how many threads one call keeps busy.
+"""Memory beyond input and output, and how much faster one call is with all threads than with one.
 
     python benchmarks/footprint.py OPERATOR WHAT ROWS N K
 
@@ -10,13 +10,14 @@ whatever the call needs raises the peak.
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from clock import seconds
 
 __all__ = ["CASES", "measure"]
 
@@ -27,7 +28,7 @@ CASES = [
     for operator in ("thretopk", "gradtopk")
     for what in ("value", "pullback")
 ]
-LONG_ENOUGH = 0.5  # seconds over which the threads' work is added up
+TURNS = 15  # with one thread and with all
 
 
 def peak() -> int:
@@ -46,12 +47,18 @@ def fill() -> list[np.ndarray]:
     return ballast
 
 
-def busy(call: Callable[[], Any]) -> float:
-    """Threads at work, on average, while the call is repeated."""
-    start, work = time.perf_counter(), time.process_time()
-    while time.perf_counter() - start < LONG_ENOUGH:
-        call()
-    return (time.process_time() - work) / (time.perf_counter() - start)
+def speedup(call: Callable[[], Any]) -> float:
+    """Time with one thread over time with all, in turns. What threads merely wait is no gain."""
+    from softtopk_nb import _schedule
+
+    every = _schedule.thread_count
+    taken: list[list[float]] = [[], []]
+    for _ in range(TURNS):
+        for times, count in zip(taken, (lambda: 1, every), strict=True):
+            _schedule.thread_count = count
+            times.append(seconds(call))
+    one, all_of_them = map(statistics.median, taken)
+    return one / all_of_them
 
 
 def child(operator: str, what: str, rows: int, n: int, k: int) -> dict[str, Any]:
@@ -82,7 +89,7 @@ def child(operator: str, what: str, rows: int, n: int, k: int) -> dict[str, Any]
         "k": k,
         "itemsize": x.itemsize,
         "extra_bytes": max(0, extra),
-        "busy": busy(call),
+        "speedup": speedup(call),
     }
 
 

@@ -51,7 +51,7 @@ STARTUP = {
 SLACK = (
     4 * 2**20
 )  # bytes beside the rows that threads work on: blocks, and the allocator's rounding
-BUSY = 0.7  # of the threads, on average, while one long row is worked on
+SPEEDUP = 0.7  # times the threads, of one long row over what one thread takes
 
 GPU_VALUE = {("thretopk", "laplace"): 1.3, ("thretopk", "exp"): 1.3, ("thretopk", "clip"): 1.3}
 GPU_VALUE[("gradtopk", None)] = 4.0
@@ -180,9 +180,9 @@ def _footprint(found: Record) -> Iterator[Verdict]:
         case = f"{entry['operator']} {entry['what']} {rows}x{n}"
         label = "memory beyond input and output, in bytes"
         yield Verdict(label, case, entry["extra_bytes"], min(threads, rows) * row + SLACK)
-        if rows == 1 and threads > 1:
-            label = "threads kept busy by one row"
-            yield Verdict(label, case, entry["busy"], BUSY * threads, at_most=False)
+        if rows == 1 and threads > 1 and "speedup" in entry:  # older files lack it
+            label = "one row with all threads, over one"
+            yield Verdict(label, case, entry["speedup"], SPEEDUP * threads, at_most=False)
 
 
 def _bandwidth(results: list[Result]) -> Iterator[Verdict]:

@@ -7,22 +7,30 @@ OpenMP's kills a forked child, and the work queue aborts under two calling threa
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
-import functools
-import itertools
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from numba import config
+import numpy as np
+from numba import _dispatcher, config, int64, typeof
+
+from ._compile import in_memory
+from ._sharing import BOX, NEXT, WORD, serve, shared
 
 __all__ = ["over", "thread_count"]
 
-_WORTH_A_THREAD = 1 << 16  # about so many nanoseconds of work; to hand it over takes about 40 us
-_PIECES = 8  # of the work, at most, for each thread
+_WORTH_A_THREAD = 1 << 16  # about so many nanoseconds of work; to wake a thread takes about 40 us
+_UNIT = 1 << 14  # nanoseconds of work that are worth asking for
+_LANES = 16  # rows that kernels work on side by side, at most
+_PATIENCE = (
+    1 << 12
+)  # pauses, some 100 us: no longer does a helper keep a core that it has no use for
 
 # Which core the calling thread runs on, where that can be asked and threads can be told theirs.
 _core: Callable[[], int] | None = None
@@ -30,86 +38,72 @@ if hasattr(os, "sched_setaffinity"):
     _core = getattr(ctypes.CDLL(None), "sched_getcpu", None)
 
 
-class _Job:
-    """Something to call, and what came of it."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
-        self.error: BaseException | None = None
-        self._taken, self._running = threading.Lock(), threading.Lock()
-        self._running.acquire()
-
-    def run(self) -> None:
-        """Call it, unless it has been taken back."""
-        if self._taken.acquire(blocking=False):
-            try:
-                self._call()
-            except BaseException as error:  # raised again in the thread that asked for it
-                self.error = error
-
-    def ended(self) -> None:
-        self._running.release()
-
-    def end(self) -> None:
-        """Take it back, or wait for its end if it has begun.
-
-        A helper that has not woken yet is not waited for: at the end of the process none wakes.
-        """
-        if not self._taken.acquire(blocking=False):
-            self._running.acquire()
-
-
 class _Helper:
-    """A thread that sleeps until it is given a job.
-
-    A lock to sleep on and one for each job, and nothing else: an executor's queue, future and
-    condition cost as much as a pass over a million numbers.
+    """A thread that looks out for work for a while after each call, and sleeps until the next.
 
     Before it is woken it is kept off the core that wakes it. The system often places it there, and
     moves it away a time slice later, when most calls are over.
     """
 
-    def __init__(self, idle: deque[_Helper]) -> None:
-        self._idle = idle
+    def __init__(self) -> None:
         self._wake = threading.Lock()
         self._wake.acquire()
-        self._job: _Job | None = None
+        self._asleep, self._wanted = True, False
         self._cores: set[int] = set()
+        room = np.zeros(2 * BOX, np.int64)
+        self._room = room[-room.ctypes.data // WORD % BOX :]  # so that no two share a cache line
+        self.box = self._room.ctypes.data
         thread = threading.Thread(target=self._live, name="softtopk_nb", daemon=True)
         thread.start()
         self._id = thread.native_id
 
     def _live(self) -> None:
         while True:
+            self._asleep = True
             self._wake.acquire()
-            job, self._job = self._job, None
-            if job is not None:
-                job.run()
-                # Before its caller goes on, which may want it again at once.
-                self._idle.append(self)
-                job.ended()
-            del job  # and the arrays it holds
+            self._wanted = True
+            while self._wanted:
+                self._wanted = False
+                serve(self.box, _PATIENCE)
 
-    def start(self, job: _Job, cores: set[int]) -> None:
-        """Do the job on one of these cores; on any if there are none."""
-        if cores and cores != self._cores and self._id is not None:
-            self._cores = cores
-            with contextlib.suppress(OSError):  # taken from this process meanwhile: any will do
-                os.sched_setaffinity(self._id, cores)
-        self._job = job
-        self._wake.release()
+    def call(self, following: int, cores: set[int]) -> int:
+        """See that it looks into its box, on one of these cores; on any if there are none.
+
+        `following`: the box of the helper that was called before.
+        """
+        self._room[NEXT] = following
+        self._wanted = True
+        # Between looking out and sleeping it may miss this, and then has no part in the work.
+        if self._asleep:
+            self._asleep = False
+            if cores and cores != self._cores and self._id is not None:
+                self._cores = cores
+                with contextlib.suppress(OSError):  # taken from this process meanwhile: any will do
+                    os.sched_setaffinity(self._id, cores)
+            self._wake.release()
+        return self.box
+
+    def settle(self) -> None:
+        """Wait until it sleeps."""
+        for _ in range(1000):  # a tenth of a second; it takes a thousandth of that
+            if self._asleep:
+                break
+            time.sleep(1e-4)
 
 
 class _Pool:
-    """The helpers of this process: those that sleep, and how many there are."""
+    """The helpers of this process: those that nobody has, and how many there are."""
 
     def __init__(self) -> None:
         self.idle: deque[_Helper] = deque()
         self.made = 0
+        self._closed = False
         self._making = threading.Lock()
 
     def helper(self, most: int) -> _Helper | None:
         """One that nobody else has, if there is one or there may be another."""
+        if self._closed:
+            return None
         try:
             return self.idle.pop()
         except IndexError:
@@ -120,7 +114,7 @@ class _Pool:
         try:
             if self.made >= most:
                 return None
-            helper = _Helper(self.idle)
+            helper = _Helper()
             self.made += 1
             return helper
         except RuntimeError:  # no new threads: the interpreter shuts down, or a limit is reached
@@ -128,8 +122,16 @@ class _Pool:
         finally:
             self._making.release()
 
+    def close(self) -> None:
+        """Give out none any more, and see them all asleep."""
+        self._closed = True
+        for helper in self.idle:
+            helper.settle()
+
 
 _pool = _Pool()
+# The machine code goes with the interpreter: no thread may be in it then.
+atexit.register(lambda: _pool.close())
 
 
 def _forget_helpers() -> None:
@@ -153,21 +155,32 @@ def thread_count() -> int:
     return max(1, min(cores or 1, int(config.NUMBA_NUM_THREADS)))
 
 
-@functools.cache
-def _shares(pieces: int) -> tuple[float, ...]:
-    """Where pieces taken from both ends lie: ever smaller, so that threads end together."""
-    sizes = [abs(2 * j + 1 - pieces) + 1 for j in range(pieces)]
-    return tuple(end / sum(sizes) for end in itertools.accumulate(sizes, initial=0))
+_addresses: dict[tuple[Any, ...], int] = {}
 
 
-def over(count: int, work: int, kernel: Callable[..., Any], *args: Any) -> None:
+def _address(kernel: Any, args: tuple[Any, ...]) -> int:
+    """Where the kernel's machine code for these arguments is."""
+    try:
+        key = (kernel, *map(_dispatcher.compute_fingerprint, args))
+    except NotImplementedError:  # of a user's own functions
+        key = (kernel, *map(typeof, args))
+    address = _addresses.get(key)
+    if address is None:
+        kinds = (int64, int64, *map(typeof, args))
+        kernel.compile(kinds)
+        compiled = kernel.overloads[kinds]
+        address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+        _addresses[key] = address
+    return address
+
+
+def over(count: int, work: int, kernel: Any, *args: Any) -> None:
     """Call ``kernel(lo, hi, *args)`` on ranges that cover 0 .. count.
 
     `work` is what all of them take, in nanoseconds, about: an entry of a solved row takes one.
 
     A sleeping thread takes its time to wake: it and the calling thread take ranges, one after the
-    other, from the two ends, until none is left. Every range has ended on return, also when one
-    of them raised.
+    other, until none is left. Every range has ended on return, also when one of them raised.
     """
     pieces = min(count, 1 + work // _WORTH_A_THREAD)
     threads = thread_count() if pieces > 1 else 1  # asking takes longer than a short row
@@ -175,32 +188,18 @@ def over(count: int, work: int, kernel: Callable[..., Any], *args: Any) -> None:
         if count:
             kernel(0, count, *args)
         return
-    pieces = min(pieces, _PIECES * threads)
-    few = pieces == count  # then each is a piece
-    ends = range(count + 1) if few else [round(count * share) for share in _shares(pieces)]
-    todo = deque(itertools.pairwise(ends))
-
-    def take_part(take: Callable[[], tuple[int, int]]) -> None:
-        while todo:
-            try:
-                lo, hi = take()
-            except IndexError:  # another thread has just taken the last one
-                return
-            kernel(lo, hi, *args)
-
-    jobs, cores = [], _other_cores()
-    for _ in range(min(threads, pieces) - 1):
-        helper = _pool.helper(threads - 1)
-        if helper is None:
-            break  # all are at work for other threads
-        jobs.append(_Job(functools.partial(take_part, todo.pop)))
-        helper.start(jobs[-1], cores)
+    unit = -(-count * _UNIT // work)
+    unit = unit if unit < _LANES // 2 else -(-unit // _LANES) * _LANES
+    address = _address(kernel, args)
+    share = shared if kernel.stats.cache_path else in_memory(shared)
+    helpers, first, cores = [], 0, _other_cores()
     try:
-        take_part(todo.popleft)
+        for _ in range(min(threads, pieces) - 1):
+            helper = _pool.helper(threads - 1)
+            if helper is None:
+                break  # all are at work for other threads
+            helpers.append(helper)
+            first = helper.call(first, cores)
+        share(address, first, count, unit, len(helpers) + 1, *args)
     finally:
-        todo.clear()
-        for job in jobs:
-            job.end()
-    for job in jobs:
-        if job.error is not None:
-            raise job.error
+        _pool.idle.extend(helpers)

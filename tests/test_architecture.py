@@ -22,6 +22,7 @@ FRONT = (
     "_arguments",
     "_arrays",
     "_schedule",
+    "_sharing",
     "_sort",
     "_compile",
     "_scalars",

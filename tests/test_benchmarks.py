@@ -280,7 +280,7 @@ def test_growth_latency_startup_and_footprint(load):
                 "k": 1000,
                 "itemsize": 4,
                 "extra_bytes": 10**8,
-                "busy": 1.9,
+                "speedup": 1.9,
             }
         ],
     )
@@ -289,7 +289,7 @@ def test_growth_latency_startup_and_footprint(load):
     assert found["a call on 1 x 64, in seconds"] == (1e-5, 20e-6, True)
     assert found["startup, in seconds"] == (0.5, 0.3, False)
     assert found["memory beyond input and output, in bytes"][2] is False
-    assert found["threads kept busy by one row"] == (1.9, 1.4, True)
+    assert found["one row with all threads, over one"] == (1.9, 1.4, True)
 
 
 def test_a_device_has_targets_of_its_own(load):

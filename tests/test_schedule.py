@@ -1,35 +1,71 @@
-"""Sharing out work: every piece is done, and done once."""
+"""Sharing out work: every range is done, and done once, by whichever threads there are."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 import weakref
 
 import numpy as np
 import pytest
+from numba import njit
 
-from softtopk_nb import _schedule
+from softtopk_nb import _schedule, _sharing
+
+MUCH = 1 << 30  # nanoseconds of work, so that all threads are asked
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 64, 1000])
-@pytest.mark.parametrize("threads", [1, 2, 3, 8])
-def test_every_piece_is_done_once(monkeypatch, count, threads):
+@njit(nogil=True)
+def mark(lo, hi, times, spins):
+    """Note each unit, after some work that the compiler cannot leave out."""
+    for i in range(lo, hi):
+        v = np.float64(i)
+        for _ in range(spins):
+            v = np.sqrt(v + 1.0)
+        times[i] += 1.0 + 0.0 * v
+
+
+@njit(nogil=True)
+def fail(lo, hi, times, bad):
+    for i in range(lo, hi):
+        if i == bad:
+            raise ArithmeticError("no such unit")
+        times[i] += 1.0
+
+
+@njit(nogil=True)
+def note_cores(lo, hi, cores, get_core):
+    for i in range(lo, hi):
+        cores[i] = get_core()
+
+
+@pytest.fixture
+def new_pool(monkeypatch):
+    """Helpers of the test's own."""
+    pool = _schedule._Pool()
+    monkeypatch.setattr(_schedule, "_pool", pool)
+    yield pool
+    pool.close()
+
+
+def use_threads(monkeypatch, threads):
     monkeypatch.setattr(_schedule, "thread_count", lambda: threads)
-    times = np.zeros(count, int)
-    calls = []
 
-    def kernel(lo, hi, amount):
-        calls.append((lo, hi, threading.current_thread()))
-        times[lo:hi] += amount
 
-    _schedule.over(count, 1 << 30, kernel, 1)
-    assert (times == 1).all()
-    assert len(calls) == (min(count, threads * _schedule._PIECES) if threads > 1 else min(count, 1))
-    assert len({thread for _, _, thread in calls}) <= threads
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 64, 1000, 54321])
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_every_unit_is_done_once(monkeypatch, new_pool, count, threads):
+    use_threads(monkeypatch, threads)
+    times = np.zeros(count)
+    for repeat in range(1, 6):
+        _schedule.over(count, MUCH, mark, times, 20)
+        assert (times == repeat).all()
+    assert new_pool.made <= threads - 1
+    assert len(new_pool.idle) == new_pool.made
 
 
 def test_little_work_stays_in_the_calling_thread():
@@ -38,49 +74,69 @@ def test_little_work_stays_in_the_calling_thread():
     assert seen == [(0, 10, threading.current_thread())]
 
 
-@pytest.mark.parametrize("bad", [0, 1, 3])
-def test_an_error_in_any_piece_is_raised_once_all_have_ended(monkeypatch, bad):
-    monkeypatch.setattr(_schedule, "thread_count", lambda: 4)
-    done = []
-
-    def kernel(lo, hi):
-        done.append(lo)
-        if lo == bad:
-            raise ArithmeticError(str(lo))
-
-    with pytest.raises(ArithmeticError, match=str(bad)):
-        _schedule.over(4, 1 << 30, kernel)
-    found = list(done)
-    assert bad in found
-    time.sleep(0.05)
-    assert done == found  # nothing goes on behind the caller's back
+def test_helpers_take_part(monkeypatch, new_pool):
+    """Ten calls: a helper that wakes late in one is awake in the next."""
+    use_threads(monkeypatch, 2)
+    times = np.zeros(10000)
+    start = time.process_time(), time.thread_time()
+    for _ in range(10):
+        _schedule.over(len(times), MUCH, mark, times, 1000)
+    in_all, here = time.process_time() - start[0], time.thread_time() - start[1]
+    assert (times == 10).all()
+    assert in_all - here > 0.1 * here
 
 
-def test_a_thread_that_is_late_leaves_its_work_to_the_others(monkeypatch):
-    monkeypatch.setattr(_schedule, "thread_count", lambda: 2)
-    caller, seen = threading.current_thread(), []
-
-    def kernel(lo, hi):
-        if threading.current_thread() is not caller:
-            time.sleep(0.2)
-        seen.append((lo, hi))
-
-    _schedule.over(100, 1 << 30, kernel)
-    assert sum(hi - lo for lo, hi in seen) == 100
-    assert len(seen) == 2 * _schedule._PIECES
+def test_short_rows_are_taken_by_the_lanes_full(monkeypatch, new_pool):
+    """Kernels work on 16 short rows side by side: a range of 15 would take as long as one of 16."""
+    use_threads(monkeypatch, 2)
+    units = []
+    monkeypatch.setattr(
+        _schedule, "in_memory", lambda shared: lambda *given: units.append(given[2:5])
+    )
+    for rows, n in ((65536, 64), (8192, 128), (1000, 1000), (64, 65536)):
+        _schedule.over(rows, rows * n, mark, np.zeros(rows), 1)
+    assert units == [(65536, 256, 2), (8192, 128, 2), (1000, 32, 2), (64, 1, 2)]
 
 
-def test_without_new_threads_the_caller_does_it_all(monkeypatch):
-    class Exhausted:
-        def __init__(self, idle):
-            raise RuntimeError("can't start new thread")
+@pytest.mark.parametrize("bad", [0, 1, 500, 999])
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_an_error_in_any_range_is_raised_once_all_have_ended(monkeypatch, new_pool, bad, threads):
+    use_threads(monkeypatch, threads)
+    times = np.zeros(1000)
+    for _ in range(5):
+        with pytest.raises(ArithmeticError, match="no such unit"):
+            _schedule.over(1000, MUCH, fail, times, bad)
+    assert times[bad] == 0
+    found = times.copy()
+    time.sleep(0.02)
+    assert (times == found).all()  # nothing goes on behind the caller's back
+    _schedule.over(1000, MUCH, fail, times, -1)  # and the helpers are as before
+    assert (times == found + 1).all()
 
-    monkeypatch.setattr(_schedule, "thread_count", lambda: 4)
-    monkeypatch.setattr(_schedule, "_pool", _schedule._Pool())
-    monkeypatch.setattr(_schedule, "_Helper", Exhausted)
-    seen = []
-    _schedule.over(10, 1 << 30, lambda lo, hi: seen.append((lo, hi)))
-    assert seen == [(i, i + 1) for i in range(10)]
+
+def test_a_helper_that_does_not_come_is_not_waited_for(monkeypatch, new_pool):
+    use_threads(monkeypatch, 2)
+    gate = threading.Event()
+    monkeypatch.setattr(_schedule, "serve", lambda box, patience: gate.wait(10))
+    times = np.zeros(1000)
+    for _ in range(3):
+        _schedule.over(1000, MUCH, mark, times, 20)
+    assert (times == 3).all()
+    (helper,) = new_pool.idle
+    assert helper._room[_sharing.STATE] == _sharing.IDLE  # the offer was taken back
+    gate.set()
+
+
+def test_without_new_threads_the_caller_does_it_all(monkeypatch, new_pool):
+    def exhausted():
+        raise RuntimeError("can't start new thread")
+
+    use_threads(monkeypatch, 4)
+    monkeypatch.setattr(_schedule, "_Helper", exhausted)
+    times = np.zeros(1000)
+    _schedule.over(1000, MUCH, mark, times, 20)
+    assert (times == 1).all()
+    assert new_pool.made == 0
 
 
 def test_thread_count_is_at_least_one(monkeypatch):
@@ -89,122 +145,138 @@ def test_thread_count_is_at_least_one(monkeypatch):
     assert _schedule.thread_count() == 1
 
 
-def test_no_more_threads_than_there_may_be(monkeypatch):
+def test_no_more_threads_than_there_may_be(monkeypatch, new_pool):
     """Also where several threads call at once: those that find no helper work alone."""
-    monkeypatch.setattr(_schedule, "thread_count", lambda: 3)
-    pool = _schedule._Pool()  # late helpers of other tests go back to the pool they are of
-    monkeypatch.setattr(_schedule, "_pool", pool)
-    done = np.zeros((6, 40), int)
+    use_threads(monkeypatch, 3)
+    done = np.zeros((6, 400))
 
     def call(i):
-        def kernel(lo, hi):
-            time.sleep(1e-3)
-            done[i, lo:hi] += 1
-
-        for _ in range(3):
-            _schedule.over(40, 1 << 30, kernel)
+        for _ in range(20):
+            _schedule.over(400, MUCH, mark, done[i], 2000)
 
     callers = [threading.Thread(target=call, args=(i,)) for i in range(6)]
     for caller in callers:
         caller.start()
     for caller in callers:
         caller.join()
-    assert (done == 3).all()
-    assert 1 <= pool.made <= 2
-    for _ in range(100):  # a helper lies down a moment after its caller has gone on
-        if len(pool.idle) == pool.made:
-            break
-        time.sleep(0.01)
-    assert len(set(pool.idle)) == len(pool.idle) == pool.made
+    assert (done == 20).all()
+    assert 1 <= new_pool.made <= 2
+    assert len(set(new_pool.idle)) == len(new_pool.idle) == new_pool.made
+
+
+def test_a_helper_sleeps_when_there_is_no_more_to_do(monkeypatch, new_pool):
+    """It looks out for some 100 microseconds after a call, and then costs nothing."""
+    use_threads(monkeypatch, 4)
+    times = np.zeros(10000)
+    _schedule.over(10000, MUCH, mark, times, 20)
+    time.sleep(0.01)
+    start = time.process_time()
+    time.sleep(0.1)
+    assert time.process_time() - start < 0.02
+    assert all(helper._asleep for helper in new_pool.idle)
 
 
 @pytest.mark.skipif(_schedule._core is None, reason="threads cannot be told their cores here")
-def test_a_helper_is_kept_off_the_core_that_wakes_it(monkeypatch):
+def test_a_helper_is_kept_off_the_core_that_wakes_it(monkeypatch, new_pool):
     """And neither the caller nor any other thread loses one."""
-    monkeypatch.setattr(_schedule, "thread_count", lambda: 2)
-    monkeypatch.setattr(_schedule, "_pool", _schedule._Pool())
-    mine, caller = os.sched_getaffinity(0), threading.get_ident()
+    use_threads(monkeypatch, 2)
+    mine = os.sched_getaffinity(0)
     if len(mine) == 1:
         pytest.skip("this process has one core: there is no other to send a helper to")
+    times = np.zeros(1000)
     for core in sorted(mine)[:3]:
         os.sched_setaffinity(0, {core, *sorted(mine - {core})[:1]})
         monkeypatch.setattr(_schedule, "_core", lambda core=core: core)
-        given, seen = os.sched_getaffinity(0), []
-
-        def kernel(lo, hi, seen=seen):
-            if threading.get_ident() != caller:
-                seen.append(os.sched_getaffinity(0))
-            time.sleep(5e-3)  # long enough for any helper to wake
-
+        given = os.sched_getaffinity(0)
         try:
-            _schedule.over(40, 1 << 30, kernel)
+            _schedule.over(1000, MUCH, mark, times, 20)
             assert os.sched_getaffinity(0) == given
+            (helper,) = new_pool.idle
+            assert os.sched_getaffinity(helper._id) == given - {core}
+            helper.settle()  # where it is told, it is on its way to sleep or asleep
         finally:
             os.sched_setaffinity(0, mine)
-        assert seen
-        assert all(cores == given - {core} for cores in seen)
 
 
 @pytest.mark.skipif(_schedule._core is None, reason="threads cannot be told their cores here")
-def test_cores_that_cannot_be_given_are_no_error(monkeypatch):
-    monkeypatch.setattr(_schedule, "thread_count", lambda: 2)
-    monkeypatch.setattr(_schedule, "_pool", _schedule._Pool())
+def test_cores_that_cannot_be_given_are_no_error(monkeypatch, new_pool):
+    use_threads(monkeypatch, 2)
 
     def refuse(thread, cores):
         refused.append((thread, cores))
         raise OSError(22, "Invalid argument")
 
-    refused, seen = [], []
+    refused, times = [], np.zeros(1000)
     monkeypatch.setattr(_schedule, "_other_cores", lambda: {1 << 9})
     monkeypatch.setattr(_schedule.os, "sched_setaffinity", refuse)
-    _schedule.over(40, 1 << 30, lambda lo, hi: seen.append(hi - lo))
-    assert sum(seen) == 40
+    _schedule.over(1000, MUCH, mark, times, 20)
+    assert (times == 1).all()
     assert len(refused) == 1
     assert refused[0][0] != threading.get_native_id()
 
 
-def test_a_helper_keeps_nothing_alive(monkeypatch):
-    monkeypatch.setattr(_schedule, "thread_count", lambda: 2)
+def test_a_helper_keeps_nothing_alive(monkeypatch, new_pool):
+    """Memory that a call has used is free at once, for the next one to use again."""
+    use_threads(monkeypatch, 2)
+    for _ in range(20):
+        times = np.zeros(1000)
+        gone = weakref.ref(times)
+        _schedule.over(1000, MUCH, mark, times, 20)
+        del times
+        assert gone() is None
 
-    class Kernel:
-        def __call__(self, lo, hi):
-            time.sleep(1e-3)
 
-    kernel = Kernel()
-    gone = weakref.ref(kernel)
-    _schedule.over(40, 1 << 30, kernel)
-    del kernel
-    for _ in range(100):
-        if gone() is None:
-            break
-        time.sleep(0.01)
-    assert gone() is None
+def in_a_process(body):
+    command = [sys.executable, "-c", textwrap.dedent(body)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return result.stdout
 
 
 def test_a_call_at_the_very_end_of_the_process_returns():
     """Helpers are daemons, and none wakes once the interpreter has begun to end."""
-    code = """
-import builtins
-from softtopk_nb import _schedule
-_schedule.thread_count = lambda: 2
-done = []
-_schedule.over(40, 1 << 30, lambda lo, hi: None)  # makes the helper
-class Late:
-    def __del__(self, over=_schedule.over, done=done, print=print):
-        over(40, 1 << 30, lambda lo, hi: done.append(hi - lo))
-        print(sum(done))
-builtins.kept_to_the_end = Late()
-"""
-    command = [sys.executable, "-c", code]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert result.stdout == "40\n"
+    out = in_a_process(
+        """
+        import builtins
+        import numpy as np
+        from numba import njit
+        from softtopk_nb import _schedule
+        _schedule.thread_count = lambda: 2
+        @njit(nogil=True)
+        def mark(lo, hi, times):
+            times[lo:hi] += 1
+        times = np.zeros(1000)
+        _schedule.over(1000, 1 << 30, mark, times)  # makes the helper
+        class Late:
+            def __del__(self, over=_schedule.over, mark=mark, times=times, print=print):
+                over(1000, 1 << 30, mark, times)
+                print(set(times.tolist()))
+        builtins.kept_to_the_end = Late()
+        """
+    )
+    assert out == "{2.0}\n"
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 3, 4, 7, 16, 33])
-def test_pieces_grow_smaller_towards_the_end(pieces):
-    """They are taken from both ends; the last ones decide how long one thread waits for another."""
-    ends = _schedule._shares(pieces)
-    assert (ends[0], ends[-1], len(ends)) == (0.0, 1.0, pieces + 1)
-    sizes = np.diff(ends)
-    assert (np.diff(sizes[: (pieces + 1) // 2]) < 0).all()
-    np.testing.assert_allclose(sizes, sizes[::-1], rtol=1e-12)
+def test_a_process_may_end_right_after_a_call():
+    """While a helper still looks out for work, the code that it looks with must not go."""
+    for _ in range(5):
+        out = in_a_process(
+            """
+            import numpy as np
+            from softtopk_nb import _schedule, hardtopk
+            _schedule.thread_count = lambda: 4
+            print(hardtopk(np.arange(1e5).reshape(100, 1000), 7).sum())
+            """
+        )
+        assert out == "700.0\n"
+
+
+def test_a_kernel_is_called_where_it_was_compiled(monkeypatch, new_pool):
+    """One copy of its machine code, whoever calls: sums cannot come out in another order."""
+    use_threads(monkeypatch, 2)
+    times = np.zeros(1000)
+    mark(0, 0, times, 1)
+    (compiled,) = (mark.overloads[kinds] for kinds in mark.signatures if len(kinds) == 4)
+    name = compiled.fndesc.llvm_func_name
+    address = compiled.library.get_pointer_to_function(name)
+    assert _schedule._address(mark, (times, 1)) == address
+    assert _schedule._address(mark, (times, 1)) == address  # from the notes

@@ -1,0 +1,266 @@
+"""Work that several threads take in turn, in machine code, without the interpreter's lock.
+
+A kernel that needs more than one thread is called through `shared`. It writes down the kernel's
+address and arguments, the *job*, in its own frame; leaves word of it in the *boxes* of the helpers
+that its caller has for it; and takes ranges until none is left, as do the helpers that have come
+meanwhile. A helper sits in `serve`, where it looks into its box for a while, in Python only when
+it has looked in vain. Nothing between a helper's word and its last range touches a Python object,
+so that neither thread ever waits for the interpreter.
+
+The kernel is called where it was compiled: every range of a row batch, in whichever thread, and a
+call that one thread does alone run the same instructions, and give the same bits.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ._compile import kernel, scalar
+
+__all__ = ["BOX", "IDLE", "NEXT", "STATE", "WORD", "serve", "shared"]
+
+WORD = 8  # bytes; every field below is one word, a signed integer
+
+# A helper's box, and how many words it takes: its own cache lines, on any machine.
+STATE, JOB, NEXT = 0, 1, 2
+BOX = 32
+IDLE, OFFERED, TAKEN = 0, 1, 2  # states: offered jobs may be taken back
+
+# A job: how to call the kernel on its arguments, which follow; units of the work (so many rows
+# each) and those that somebody has begun; and which range has failed, if any.
+CALL, KERNEL, COUNT, UNIT, UNITS, THREADS, FAILED, FAILED_LO, FAILED_HI = range(9)
+BEGUN = 16  # apart from what is only read
+JOB_WORDS = 32
+
+_PATIENT = 4096  # pauses before a thread that waits for another offers it its core
+
+_word = ir.IntType(64)
+_yields = os.name == "posix"
+
+
+def _at(builder: Any, address: Any) -> Any:
+    return builder.inttoptr(address, _word.as_pointer())
+
+
+@intrinsic
+def _get(typingctx: Any, address: Any) -> Any:
+    """The word at this address, and all that was written before it was put there."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_at(builder, args[0]), "acquire", WORD)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def _put(typingctx: Any, address: Any, value: Any) -> Any:
+    """Write a word; who gets it finds all that was written before."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], _at(builder, args[0]), "release", WORD)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def _replace(typingctx: Any, address: Any, old: Any, new: Any) -> Any:
+    """Write the new word if the old one is still there; say whether it was."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pair = builder.cmpxchg(_at(builder, args[0]), args[1], args[2], "acq_rel", "acquire")
+        return builder.extract_value(pair, 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _pause(typingctx: Any) -> Any:
+    """Tell the core that this thread only waits."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if builder.module.triple.startswith(("x86_64", "i686")):
+            kind = ir.FunctionType(ir.VoidType(), [])
+            name = "llvm.x86.sse2.pause"
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def _offer_core(typingctx: Any) -> Any:
+    """Let another thread have this core, where the system can be asked."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if _yields:
+            kind = ir.FunctionType(ir.IntType(32), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+def _struct(context: Any, arguments: Any) -> Any:
+    """A job in memory: its words, then the kernel's arguments."""
+    words = ir.ArrayType(_word, JOB_WORDS)
+    return ir.LiteralStructType([words, *(context.get_value_type(kind) for kind in arguments)])
+
+
+def _caller(context: Any, builder: Any, arguments: Any) -> Any:
+    """The function (job, lo, hi) -> status that calls a job's kernel, for these types."""
+    struct = _struct(context, arguments)
+    kind = ir.FunctionType(ir.IntType(32), [_word, _word, _word])
+    function = ir.Function(builder.module, kind, builder.module.get_unique_name("call_kernel"))
+    function.linkage = "internal"
+    inner = ir.IRBuilder(function.append_basic_block())
+    job, lo, hi = function.args
+    whole = inner.inttoptr(job, struct.as_pointer())
+    values = [
+        inner.load(cgutils.gep_inbounds(inner, whole, 0, 1 + i)) for i in range(len(arguments))
+    ]
+    address = inner.load(_at(inner, inner.add(job, _word(WORD * KERNEL))))
+    kinds = (types.int64, types.int64, *arguments)
+    callee = context.call_conv.get_function_type(types.none, kinds)
+    status, _ = context.call_conv.call_function(
+        inner, inner.inttoptr(address, callee.as_pointer()), types.none, kinds, [lo, hi, *values]
+    )
+    inner.ret(status.code)
+    return function
+
+
+@intrinsic
+def _written_down(typingctx: Any, address: Any, arguments: Any) -> Any:
+    """The address of a job with this kernel and arguments: it lives as long as the caller."""
+    kinds = tuple(arguments)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        job = cgutils.alloca_once(builder, _struct(context, kinds))
+        job.align = 128
+        for i, value in enumerate(cgutils.unpack_tuple(builder, args[1])):
+            builder.store(value, cgutils.gep_inbounds(builder, job, 0, 1 + i))
+        function = builder.ptrtoint(_caller(context, builder, kinds), _word)
+        for word, value in ((CALL, function), (KERNEL, args[0])):
+            builder.store(value, cgutils.gep_inbounds(builder, job, 0, 0, word))
+        return builder.ptrtoint(job, _word)
+
+    return types.int64(types.int64, arguments), codegen
+
+
+@intrinsic
+def _call(typingctx: Any, function: Any, job: Any, lo: Any, hi: Any) -> Any:
+    """Call a job's kernel on a range; anything but 0 says that it has raised an exception."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(32), [_word, _word, _word])
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+    return types.int32(types.int64, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _call_and_raise(typingctx: Any, address: Any, lo: Any, hi: Any, arguments: Any) -> Any:
+    """Call the kernel at this address; what it raises is raised."""
+    kinds = (types.int64, types.int64, *arguments)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        callee = context.call_conv.get_function_type(types.none, kinds)
+        values = [args[1], args[2], *cgutils.unpack_tuple(builder, args[3])]
+        status, _ = context.call_conv.call_function(
+            builder, builder.inttoptr(args[0], callee.as_pointer()), types.none, kinds, values
+        )
+        with cgutils.if_unlikely(builder, status.is_error):
+            context.call_conv.return_status_propagate(builder, status)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64, arguments), codegen
+
+
+@scalar
+def _field(address, word):
+    return address + WORD * word
+
+
+@scalar
+def _take_part(job):
+    """Take ranges, large ones first, until none is left."""
+    call, count = _get(_field(job, CALL)), _get(_field(job, COUNT))
+    unit, units = _get(_field(job, UNIT)), _get(_field(job, UNITS))
+    shares = 2 * _get(_field(job, THREADS))
+    while True:
+        begun = _get(_field(job, BEGUN))
+        if begun >= units:
+            return
+        size = max(1, (units - begun) // shares)
+        if not _replace(_field(job, BEGUN), begun, begun + size):
+            continue
+        lo, hi = begun * unit, min((begun + size) * unit, count)
+        if _call(call, job, lo, hi) != 0 and _replace(_field(job, FAILED), 0, 1):
+            _put(_field(job, FAILED_LO), lo)
+            _put(_field(job, FAILED_HI), hi)
+            _put(_field(job, BEGUN), units)
+
+
+@scalar
+def _wait_for(box):
+    """Until the helper of this box has ended its last range."""
+    waited = 0
+    while _get(_field(box, STATE)) != IDLE:
+        waited += 1
+        if waited > _PATIENT:
+            _offer_core()
+        else:
+            _pause()
+
+
+@kernel
+def shared(address, first, count, unit, threads, *arguments):
+    """Call the kernel at this address on ranges that cover 0 .. count, of whole units.
+
+    `first` is the box of the first helper, or 0; each box says which is the next.
+    """
+    job = _written_down(address, arguments)
+    _put(_field(job, COUNT), count)
+    _put(_field(job, UNIT), unit)
+    _put(_field(job, UNITS), (count + unit - 1) // unit)
+    _put(_field(job, THREADS), threads)
+    _put(_field(job, FAILED), 0)
+    _put(_field(job, BEGUN), 0)
+    box = first
+    while box != 0:
+        _put(_field(box, JOB), job)
+        _put(_field(box, STATE), OFFERED)
+        box = _get(_field(box, NEXT))
+    _take_part(job)
+    box = first
+    while box != 0:
+        # A helper that has not come yet is not waited for: at the end of the process none comes.
+        if not _replace(_field(box, STATE), OFFERED, IDLE):
+            _wait_for(box)
+        box = _get(_field(box, NEXT))
+    if _get(_field(job, FAILED)) != 0:
+        # What has failed is done again here, and fails here.
+        lo, hi = _get(_field(job, FAILED_LO)), _get(_field(job, FAILED_HI))
+        _call_and_raise(address, lo, hi, arguments)
+
+
+@kernel
+def serve(box, patience):
+    """Do the jobs that are offered in this box, until none has come for so many pauses."""
+    waited = 0
+    while waited < patience:
+        # Read first: a core that is about to write takes the word from all others.
+        state = _field(box, STATE)
+        if _get(state) == OFFERED and _replace(state, OFFERED, TAKEN):
+            _take_part(_get(_field(box, JOB)))
+            _put(state, IDLE)
+            waited = 0
+        else:
+            _pause()
+            waited += 1
