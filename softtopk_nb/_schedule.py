@@ -28,9 +28,7 @@ __all__ = ["over", "thread_count"]
 _WORTH_A_THREAD = 1 << 16  # about so many nanoseconds of work; to wake a thread takes about 40 us
 _UNIT = 1 << 14  # nanoseconds of work that are worth asking for
 _LANES = 16  # rows that kernels work on side by side, at most
-_PATIENCE = (
-    1 << 12
-)  # pauses, some 100 us: no longer does a helper keep a core that it has no use for
+_PATIENCE = 1 << 12  # pauses, some 100 us: how long a helper keeps a core that it has no use for
 
 # Which core the calling thread runs on, where that can be asked and threads can be told theirs.
 _core: Callable[[], int] | None = None
@@ -159,8 +157,8 @@ _addresses: dict[tuple[Any, ...], int] = {}
 
 
 def _address(kernel: Any, args: tuple[Any, ...]) -> int:
-    """Where the kernel's machine code for these arguments is."""
-    try:
+    """Where the kernel's machine code for these arguments is; compiled, if it is not yet."""
+    try:  # `typeof` takes 5 us for each argument, a fingerprint 0.1
         key = (kernel, *map(_dispatcher.compute_fingerprint, args))
     except NotImplementedError:  # of a user's own functions
         key = (kernel, *map(typeof, args))

@@ -122,9 +122,8 @@ def _caller(context: Any, builder: Any, arguments: Any) -> Any:
     inner = ir.IRBuilder(function.append_basic_block())
     job, lo, hi = function.args
     whole = inner.inttoptr(job, struct.as_pointer())
-    values = [
-        inner.load(cgutils.gep_inbounds(inner, whole, 0, 1 + i)) for i in range(len(arguments))
-    ]
+    places = [cgutils.gep_inbounds(inner, whole, 0, 1 + i) for i in range(len(arguments))]
+    values = [inner.load(place) for place in places]
     address = inner.load(_at(inner, inner.add(job, _word(WORD * KERNEL))))
     kinds = (types.int64, types.int64, *arguments)
     callee = context.call_conv.get_function_type(types.none, kinds)
