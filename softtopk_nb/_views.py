@@ -16,7 +16,18 @@ from numba.extending import intrinsic
 
 from ._compile import row, scalar
 
-__all__ = ["APART", "SEEN", "block", "borrowed", "held", "layout_known", "seek", "window"]
+__all__ = [
+    "APART",
+    "SEEN",
+    "block",
+    "borrowed",
+    "held",
+    "layout_known",
+    "read_apart",
+    "seek",
+    "window",
+    "write_apart",
+]
 
 #: Numbers left free between arrays that a loop reads, writes and sums: it looks whether they lie
 #: closer than a few vectors, and if so goes one entry at a time, and sums in another order.
@@ -52,6 +63,45 @@ def layout_known(rows: int, columns: int) -> Any:
         return table(table), codegen
 
     return known
+
+
+def _scope(builder: Any) -> Any:
+    """What `read_apart` reads, as the compiler notes it."""
+    module = builder.module
+    domain = module.add_metadata(["softtopk_nb"])
+    return module.add_metadata([module.add_metadata(["read apart", domain])])
+
+
+@intrinsic
+def read_apart(typingctx: Any, x: Any, i: Any) -> Any:
+    """x[i], of an array to which no `write_apart` writes.
+
+    Of a loop that reads, writes and sums the compiler would make two: one for arrays that lie close
+    to each other, which goes one entry at a time, and sums in another order.
+    """
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = signature.args[0]
+        array = context.make_array(kind)(context, builder, value=args[0])
+        loaded = builder.load(cgutils.get_item_pointer(context, builder, kind, array, [args[1]]))
+        loaded.set_metadata("alias.scope", _scope(builder))
+        return loaded
+
+    return x.dtype(x, types.intp), codegen
+
+
+@intrinsic
+def write_apart(typingctx: Any, out: Any, i: Any, value: Any) -> Any:
+    """out[i] = value, of an array from which no `read_apart` reads."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = signature.args[0]
+        array = context.make_array(kind)(context, builder, value=args[0])
+        place = cgutils.get_item_pointer(context, builder, kind, array, [args[1]])
+        builder.store(args[2], place).set_metadata("noalias", _scope(builder))
+        return context.get_dummy_value()
+
+    return types.void(out, types.intp, out.dtype), codegen
 
 
 @intrinsic

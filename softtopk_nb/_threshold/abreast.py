@@ -14,17 +14,19 @@ from .._compile import kernel, row, scalar
 from .._rows import FINITE, survey
 from .._scalars import from_ordinal, to_ordinal, wide_vectors
 from .._views import borrowed, held, layout_known, window
-from .rows import CODE, LARGEST_SAMPLE, OPEN, ROUGH, SAMPLED, TAKEN, WEIGHT
+from .rows import CODE, LARGEST_SAMPLE, OPEN, ROUGH, SAMPLED, SEEN, TAKEN, WEIGHT
 from .solver import (
     REST,
     C,
     D,
+    correct,
     fill,
     inverse_temperature,
     judge,
     measure,
     nearest,
     quantile_of_law,
+    record,
     sample,
     spread_of_law,
     tally,
@@ -41,7 +43,8 @@ STATUS, PASSES = 16, 17
 # Temperatures above the pivot: the highest threshold known to be too low, the lowest known to be
 # too high, and the residuals there; and how wide the row is.
 LO, LO_R, HI, HI_R, SPREAD = 18, 19, 20, 21, 22
-FIELDS = 23
+LAST = 23  # d of the last pass
+FIELDS = 24
 LANES = 16  # rows of a group, at most
 WIDE = 8  # columns are worked on so many at a time, whether they are in use or not
 
@@ -99,6 +102,7 @@ def advance(table, columns, curve, one, enough):
         ends = (stays | arrives) & (residual == residual)
         arrives = arrives & (not stays)
         goes_on = (not ends) & (passes <= MOST_PASSES) & (abs(move) < np.inf)
+        seen = d
         if status == SEEKING:
             status = FOUND if ends else SEEKING if goes_on else LOST
             rest = d + step - moved if arrives else 0.0
@@ -106,9 +110,10 @@ def advance(table, columns, curve, one, enough):
             c = near if goes_on else c
         else:
             passes -= 1.0
+            seen = table[LAST, r]
         table[LO, r], table[LO_R, r], table[HI, r], table[HI_R, r] = lo, lo_r, hi, hi_r
         table[C, r], table[D, r], table[REST, r] = c, d, rest
-        table[STATUS, r], table[PASSES, r] = status, passes
+        table[STATUS, r], table[PASSES, r], table[LAST, r] = status, passes, seen
 
 
 @row
@@ -146,6 +151,8 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     that is not searched, or in vain, has the CODE OPEN afterwards, and `left_open` is set.
     """
     T, n, cut = x.dtype.type, x.shape[1], sizes.shape[0] > 0
+    writes = out.shape[1] > 0
+    keeps = writes and curve.autonomous  # p of each pass, so that the last one need not be repeated
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     own_table, own_rows = np.empty((FIELDS, LANES)), np.empty((2, LANES), np.int64)
     own_few = np.empty((1, LARGEST_SAMPLE if n // 16 > LARGEST_SAMPLE else n // 16), x.dtype)
@@ -191,7 +198,10 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     i, size = rows[0, r], int(table[COUNT, r])
                     part = window(few[0], 0, size) if rough else window(x[i], 0, size)
                     c, d, inv = T(table[C, r]), T(table[D, r]), T(table[INV, r])
-                    m, a, b, w = tally(part, c, inv, d, curve)
+                    if keeps and not rough:
+                        m, a, b, w = record(part, c, inv, d, curve, out[i])
+                    else:
+                        m, a, b, w = tally(part, c, inv, d, curve)
                     table[M, r], table[A, r], table[B, r], table[W, r] = m, a, b, w
                 advance(table, columns, curve, T(1), ROUGH if rough else method.enough)
                 still = 0
@@ -209,6 +219,11 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
             c, d, rest = table[C, r], table[D, r], table[REST, r]
             answer[C], answer[D], answer[REST] = c, d, rest
             answer[CODE], answer[TAKEN], answer[WEIGHT] = FINITE, table[PASSES, r], table[W, r]
-            if out.shape[1] > 0:
-                fill(x[i], T(c), T(table[INV, r]), T(d), T(rest), curve, out[i])
+            answer[SEEN] = table[LAST, r]
+            rest = T(d + rest - table[LAST, r])
+            if keeps:
+                if rest != T(0):
+                    correct(out[i], rest, curve)
+            elif writes:
+                fill(x[i], T(c), T(table[INV, r]), T(answer[SEEN]), rest, curve, out[i])
     held((own_table, own_rows, own_few))

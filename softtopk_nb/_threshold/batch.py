@@ -16,7 +16,7 @@ from .._rows import MIXED, classify, compress, survey
 from .._views import borrowed
 from . import abreast, rows
 from .curves import UserCurve, kernel_for
-from .rows import CODE, OPEN
+from .rows import CODE, OPEN, SEEN
 from .solver import REST, C, D, inverse_temperature, polish
 
 __all__ = ["solve"]
@@ -55,7 +55,8 @@ def _scatter(lo, hi, x, tau, sizes, curve, out, solution):
         if sizes[i] >= 0 and solution[i, CODE] != OPEN:
             solution[i, CODE] = MIXED
             if out.shape[1] > 0:
-                c, d, rest = solution[i, C], solution[i, D], solution[i, REST]
+                c, d = solution[i, C], solution[i, SEEN]
+                rest = solution[i, D] + solution[i, REST] - d
                 inv = inverse_temperature(tau[i], x)
                 _fill(x[i], T(c), inv, T(d), T(rest), curve, out[i])
 

@@ -3,7 +3,7 @@
 A curve is a NamedTuple; compiled code chooses by its type, so that a kernel holds the one curve
 it is compiled for and its loops vectorise. Its fields steer the solver: `smooth` if f' is
 continuous, so that a step of length s leaves an error of order s^2; `exponential` if the tails are
-modelled as exponentials.
+modelled as exponentials; `autonomous` if f' is a function of f, and cheaper so than f from t.
 
 ``split(curve, t)``     p = f(t) in pieces: (u, a, b, w) with p = u - a + b, w = f'(t).
                         u is 1 on the upper side and 0 on the lower, a = 1 - f(t) there and
@@ -14,6 +14,7 @@ modelled as exponentials.
 ``quantile(curve, u)``  the t with f(t) = u, for the bracket.
 ``law(curve)``          mean and variance of the law with CDF f, for a first guess.
 ``slope(curve, a, b, w)``  the sum of w over a row, from the sums of all three.
+``rate(curve, p, w)``   f'(t) from p = f(t) alone if the curve is autonomous, else w, which it is.
 ``within(curve, p)``    p after a last correction of first order, kept in [0, 1] where f has kinks.
 """
 
@@ -41,6 +42,7 @@ __all__ = [
     "kernel_for",
     "law",
     "quantile",
+    "rate",
     "slope",
     "split",
     "within",
@@ -52,6 +54,7 @@ class Exp(NamedTuple):
 
     smooth: bool = False
     exponential: bool = True
+    autonomous: bool = True
 
 
 class Sigmoid(NamedTuple):
@@ -59,6 +62,7 @@ class Sigmoid(NamedTuple):
 
     smooth: bool = True
     exponential: bool = True
+    autonomous: bool = True
 
 
 class Laplace(NamedTuple):
@@ -66,6 +70,7 @@ class Laplace(NamedTuple):
 
     smooth: bool = True
     exponential: bool = True
+    autonomous: bool = True
 
 
 class Clip(NamedTuple):
@@ -73,6 +78,7 @@ class Clip(NamedTuple):
 
     smooth: bool = False
     exponential: bool = False
+    autonomous: bool = False
 
 
 class Normal(NamedTuple):
@@ -80,6 +86,7 @@ class Normal(NamedTuple):
 
     smooth: bool = True
     exponential: bool = True
+    autonomous: bool = False
 
 
 class Entmax(NamedTuple):
@@ -88,6 +95,7 @@ class Entmax(NamedTuple):
     alpha: float
     smooth: bool = False
     exponential: bool = False
+    autonomous: bool = False
 
 
 class UserCurve(NamedTuple):
@@ -98,6 +106,7 @@ class UserCurve(NamedTuple):
     integral: Any
     smooth: bool = False
     exponential: bool = True
+    autonomous: bool = False
 
 
 CURVES: dict[str, Any] = {
@@ -199,6 +208,28 @@ def _quantile_search(curve, u):
 
 
 @scalar
+def _rate_of_exp(curve, p, w):
+    T = type(p)
+    return p if p < T(1) else T(0)
+
+
+@scalar
+def _rate_of_sigmoid(curve, p, w):
+    return p * (type(p)(1) - p)
+
+
+@scalar
+def _rate_of_laplace(curve, p, w):
+    q = type(p)(1) - p
+    return p if p < q else q
+
+
+@scalar
+def _rate_as_computed(curve, p, w):
+    return w
+
+
+@scalar
 def _as_it_is(curve, p):
     return p
 
@@ -231,12 +262,25 @@ class _Traits(NamedTuple):
     law: Any
     within: Any = _clamped
     slope: Any = _slope_as_summed
+    rate: Any = _rate_as_computed
 
 
 _TRAITS: dict[type, _Traits] = {
-    Exp: _Traits(_split_exp, laws.excess_exp, laws.quantile_exp, laws.law_exp, slope=_slope_of_exp),
+    Exp: _Traits(
+        _split_exp,
+        laws.excess_exp,
+        laws.quantile_exp,
+        laws.law_exp,
+        slope=_slope_of_exp,
+        rate=_rate_of_exp,
+    ),
     Sigmoid: _Traits(
-        _split_sigmoid, laws.excess_sigmoid, laws.quantile_sigmoid, laws.law_sigmoid, _as_it_is
+        _split_sigmoid,
+        laws.excess_sigmoid,
+        laws.quantile_sigmoid,
+        laws.law_sigmoid,
+        _as_it_is,
+        rate=_rate_of_sigmoid,
     ),
     Laplace: _Traits(
         _split_laplace,
@@ -245,6 +289,7 @@ _TRAITS: dict[type, _Traits] = {
         laws.law_laplace,
         _as_it_is,
         _slope_of_laplace,
+        _rate_of_laplace,
     ),
     Clip: _Traits(_split_clip, laws.excess_clip, laws.quantile_clip, laws.law_clip),
     Normal: _Traits(
@@ -293,6 +338,16 @@ def within(curve, p):
 def slope(curve, a, b, w):
     """Sum of f' over a row, from the sums of `split`: w itself, unless it is known without."""
     return _traits(curve).slope(curve, a, b, w)
+
+
+def rate(curve, p, w):
+    """f'(t) where f(t) = p: from p alone if the curve is autonomous, else w itself."""
+    return _traits(curve).rate(curve, p, w)
+
+
+@overload_scalar(rate)
+def _rate(curve, p, w):
+    return _traits(curve).rate
 
 
 @overload_scalar(split)

@@ -44,6 +44,7 @@ __all__ = [
     "OPEN",
     "ROUGH",
     "SAMPLED",
+    "SEEN",
     "SOLUTION",
     "TAKEN",
     "WEIGHT",
@@ -51,12 +52,13 @@ __all__ = [
 ]
 
 # A solved row: the threshold c + tau (d + rest), which kind of row it was (`_rows`), how many
-# passes over the whole row it took, and the sum of f' in the last of them. C, D and REST are shared
-# with the solver's state.
+# passes over the whole row it took, the sum of f' in the last of them, and its d: p is moved from
+# there to the threshold, to first order. C, D and REST are shared with the solver's state.
 CODE = 3
 TAKEN = 4
 WEIGHT = 5
-SOLUTION = 6
+SEEN = 6
+SOLUTION = 7
 
 OPEN = -1.0  # the code of a row that has not been solved yet
 
@@ -132,7 +134,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         answer[CODE], answer[TAKEN] = code, 0.0
         if code > MIXED:
             answer[C] = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
-            answer[D] = answer[REST] = answer[WEIGHT] = 0.0
+            answer[D] = answer[REST] = answer[WEIGHT] = answer[SEEN] = 0.0
             if p.shape[0] > 0:
                 fill_constant(entries, k[i], code, above, p)
             continue
@@ -150,7 +152,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         c, d = first(method, state, part, curve, share, inv)
         begin(state, curve, share, part.shape[0], c, d, inv, method.modelled)
         while True:
-            whole = part.shape[0] == n
+            whole, seen = part.shape[0] == n, state[D]
             sums = tally(part, T(state[C]), inv, T(state[D]), curve)
             enough = method.enough if whole else ROUGH
             found = advance(state, sums, share, curve, inv, method.modelled, enough)
@@ -162,9 +164,10 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
                 begin(state, curve, share, n, c, d, inv, method.modelled)
 
         answer[C], answer[D], answer[REST] = state[C], state[D], state[REST]
-        answer[TAKEN], answer[WEIGHT] = state[PASSES], sums[3]
+        answer[TAKEN], answer[WEIGHT], answer[SEEN] = state[PASSES], sums[3], seen
         if p.shape[0] > 0:
             values = p[:n]
-            fill(present, T(state[C]), inv, T(state[D]), T(state[REST]), curve, values)
+            rest = T(state[D] + state[REST] - seen)
+            fill(present, T(state[C]), inv, T(seen), rest, curve, values)
             if code == MIXED:
                 expand(entries, values, 1.0, p)

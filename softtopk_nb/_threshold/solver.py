@@ -19,8 +19,8 @@ import numpy as np
 from .._compile import row, scalar, summing
 from .._scalars import from_ordinal, limits, to_ordinal, wide_vectors
 from .._special import natural_log
-from .._views import block
-from .curves import law, quantile, slope, split, within
+from .._views import block, read_apart, write_apart
+from .curves import law, quantile, rate, slope, split, within
 
 __all__ = [
     "MAX",
@@ -32,6 +32,7 @@ __all__ = [
     "D",
     "advance",
     "begin",
+    "correct",
     "fill",
     "guess",
     "inverse_temperature",
@@ -41,6 +42,7 @@ __all__ = [
     "nearest",
     "polish",
     "quantile_of_law",
+    "record",
     "sample",
     "spread_of_law",
     "tally",
@@ -171,12 +173,52 @@ def tally(x, c, inv, d, curve):
     return m, a, b, slope(curve, a, b, w)
 
 
+@summing
+def record(x, c, inv, d, curve, out):
+    """`tally`, which writes f(t) as well, for `correct`."""
+    wide_vectors()
+    T = x.dtype.type
+    m, a, b, w = 0.0, 0.0, 0.0, 0.0
+    for start in range(0, x.shape[0], BLOCK):
+        part, p = block(x, start, BLOCK), block(out, start, BLOCK)
+        ms = As = bs = ws = T(0)
+        for i in range(part.shape[0]):
+            mi, ai, bi, wi = split(curve, (read_apart(part, i) - c) * inv - d)
+            write_apart(p, i, bi if mi == T(0) else mi - ai)
+            ms += mi
+            As += ai
+            bs += bi
+            ws += wi
+        m += ms
+        a += As
+        b += bs
+        w += ws
+    return m, a, b, slope(curve, a, b, w)
+
+
+@scalar
+def _corrected(curve, p, w, rest):
+    """f(t - rest) from p = f(t) and w = f'(t), to first order in `rest`.
+
+    `rest` is the last step of a search, at most eps^(1/2)/2 (`judge`): what is left out is below
+    eps/8 times f''.
+    """
+    return within(curve, type(p)(p - rate(curve, p, w) * rest))
+
+
 @scalar
 def polish(curve, t, rest):
-    """f(t - rest), to first order in the rounding remainder `rest`."""
-    T = type(t)
+    """f(t - rest), to first order in `rest`."""
     u, a, b, w = split(curve, t)
-    return within(curve, T((b if u == 0.0 else u - a) - w * rest))
+    return _corrected(curve, type(t)(b if u == 0.0 else u - a), w, rest)
+
+
+@summing
+def correct(p, rest, curve):
+    """Move p, of an autonomous curve, to where the last step of the search has led."""
+    wide_vectors()
+    for i in range(p.shape[0]):
+        p[i] = _corrected(curve, p[i], p[i], rest)
 
 
 @summing
