@@ -44,7 +44,8 @@ STATUS, PASSES = 16, 17
 # too high, and the residuals there; and how wide the row is.
 LO, LO_R, HI, HI_R, SPREAD = 18, 19, 20, 21, 22
 LAST = 23  # d of the last pass
-FIELDS = 24
+MOVE, KEPT = 24, 25  # how far the threshold has moved since; whether that pass wrote p
+FIELDS = 26
 LANES = 16  # rows of a group, at most
 WIDE = 8  # columns are worked on so many at a time, whether they are in use or not
 
@@ -52,6 +53,7 @@ SEEKING, FOUND, LOST = 0.0, 1.0, 2.0
 
 GROUP = 1 << 12  # entries of a group, about: from pass to pass they stay in the fastest cache
 MOST_PASSES = 16.0  # ordinary rows take 2 to 4
+CLOSE = 1.0  # after a step so short, a pass may be the last one, and keeps p
 
 
 _known = layout_known(FIELDS, LANES)
@@ -110,10 +112,11 @@ def advance(table, columns, curve, one, enough):
             c = near if goes_on else c
         else:
             passes -= 1.0
-            seen = table[LAST, r]
+            seen, move = table[LAST, r], table[MOVE, r]
         table[LO, r], table[LO_R, r], table[HI, r], table[HI_R, r] = lo, lo_r, hi, hi_r
         table[C, r], table[D, r], table[REST, r] = c, d, rest
         table[STATUS, r], table[PASSES, r], table[LAST, r] = status, passes, seen
+        table[MOVE, r] = abs(move)
 
 
 @row
@@ -137,6 +140,7 @@ def look(part, k, starts, table, r):
     table[STATUS, r], table[PASSES, r] = SEEKING, 0.0
     table[LO, r], table[HI, r] = -np.inf, np.inf
     table[LO_R, r], table[HI_R, r] = part.shape[0], -k
+    table[MOVE, r] = np.inf
     if starts:
         inv = part.dtype.type(table[INV, r])
         pivot, mean, variance = measure(part, table[LOW, r], table[HIGH, r], inv)
@@ -152,12 +156,13 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     """
     T, n, cut = x.dtype.type, x.shape[1], sizes.shape[0] > 0
     writes = out.shape[1] > 0
-    keeps = writes and curve.autonomous  # p of each pass, so that the last one need not be repeated
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     own_table, own_rows = np.empty((FIELDS, LANES)), np.empty((2, LANES), np.int64)
     own_few = np.empty((1, LARGEST_SAMPLE if n // 16 > LARGEST_SAMPLE else n // 16), x.dtype)
     table, few = borrowed(own_table), borrowed(own_few)
     rows = borrowed(own_rows)  # of the group, and columns still searched
+    own_slopes = np.empty((1 if n >= SAMPLED else LANES, 0 if curve.autonomous else n), x.dtype)
+    slopes = borrowed(own_slopes)
     for r in range(LANES):  # subnormal numbers in columns that are not used would take their time
         for field in range(FIELDS):
             table[field, r] = 1.0
@@ -198,8 +203,10 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     i, size = rows[0, r], int(table[COUNT, r])
                     part = window(few[0], 0, size) if rough else window(x[i], 0, size)
                     c, d, inv = T(table[C, r]), T(table[D, r]), T(table[INV, r])
-                    if keeps and not rough:
-                        m, a, b, w = record(part, c, inv, d, curve, out[i])
+                    keep = writes and not rough and table[MOVE, r] <= CLOSE
+                    table[KEPT, r] = keep
+                    if keep:
+                        m, a, b, w = record(part, c, inv, d, curve, out[i], slopes[r])
                     else:
                         m, a, b, w = tally(part, c, inv, d, curve)
                     table[M, r], table[A, r], table[B, r], table[W, r] = m, a, b, w
@@ -221,9 +228,9 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
             answer[CODE], answer[TAKEN], answer[WEIGHT] = FINITE, table[PASSES, r], table[W, r]
             answer[SEEN] = table[LAST, r]
             rest = T(d + rest - table[LAST, r])
-            if keeps:
+            if table[KEPT, r]:
                 if rest != T(0):
-                    correct(out[i], rest, curve)
+                    correct(out[i], slopes[r], rest, curve)
             elif writes:
                 fill(x[i], T(c), T(table[INV, r]), T(answer[SEEN]), rest, curve, out[i])
-    held((own_table, own_rows, own_few))
+    held((own_table, own_rows, own_few, own_slopes))

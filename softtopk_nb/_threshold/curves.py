@@ -78,7 +78,7 @@ class Clip(NamedTuple):
 
     smooth: bool = False
     exponential: bool = False
-    autonomous: bool = False
+    autonomous: bool = True
 
 
 class Normal(NamedTuple):
@@ -225,6 +225,12 @@ def _rate_of_laplace(curve, p, w):
 
 
 @scalar
+def _rate_of_clip(curve, p, w):
+    T = type(p)
+    return T(1) if (p > T(0)) & (p < T(1)) else T(0)
+
+
+@scalar
 def _rate_as_computed(curve, p, w):
     return w
 
@@ -291,7 +297,9 @@ _TRAITS: dict[type, _Traits] = {
         _slope_of_laplace,
         _rate_of_laplace,
     ),
-    Clip: _Traits(_split_clip, laws.excess_clip, laws.quantile_clip, laws.law_clip),
+    Clip: _Traits(
+        _split_clip, laws.excess_clip, laws.quantile_clip, laws.law_clip, rate=_rate_of_clip
+    ),
     Normal: _Traits(
         _split_normal, laws.excess_normal, laws.quantile_normal, laws.law_normal, _as_it_is
     ),

@@ -174,17 +174,20 @@ def tally(x, c, inv, d, curve):
 
 
 @summing
-def record(x, c, inv, d, curve, out):
-    """`tally`, which writes f(t) as well, for `correct`."""
+def record(x, c, inv, d, curve, out, slopes):
+    """`tally`, which writes f(t) as well, and f'(t) if that is to be known: for `correct`."""
     wide_vectors()
     T = x.dtype.type
     m, a, b, w = 0.0, 0.0, 0.0, 0.0
     for start in range(0, x.shape[0], BLOCK):
         part, p = block(x, start, BLOCK), block(out, start, BLOCK)
+        rates = block(slopes, start, BLOCK)
         ms = As = bs = ws = T(0)
         for i in range(part.shape[0]):
             mi, ai, bi, wi = split(curve, (read_apart(part, i) - c) * inv - d)
             write_apart(p, i, bi if mi == T(0) else mi - ai)
+            if not curve.autonomous:
+                write_apart(rates, i, wi)
             ms += mi
             As += ai
             bs += bi
@@ -214,11 +217,12 @@ def polish(curve, t, rest):
 
 
 @summing
-def correct(p, rest, curve):
-    """Move p, of an autonomous curve, to where the last step of the search has led."""
+def correct(p, slopes, rest, curve):
+    """Move p, and with it what `record` has left, to where the last step of the search has led."""
     wide_vectors()
     for i in range(p.shape[0]):
-        p[i] = _corrected(curve, p[i], p[i], rest)
+        w = p[i] if curve.autonomous else slopes[i]
+        p[i] = _corrected(curve, p[i], w, rest)
 
 
 @summing
