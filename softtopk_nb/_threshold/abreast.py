@@ -20,7 +20,6 @@ from .solver import (
     C,
     D,
     correct,
-    fill,
     inverse_temperature,
     judge,
     measure,
@@ -44,8 +43,8 @@ STATUS, PASSES = 16, 17
 # too high, and the residuals there; and how wide the row is.
 LO, LO_R, HI, HI_R, SPREAD = 18, 19, 20, 21, 22
 LAST = 23  # d of the last pass
-MOVE, KEPT = 24, 25  # how far the threshold has moved since; whether that pass wrote p
-FIELDS = 26
+MOVE = 24  # how far the threshold has moved since
+FIELDS = 25
 LANES = 16  # rows of a group, at most
 WIDE = 8  # columns are worked on so many at a time, whether they are in use or not
 
@@ -53,7 +52,7 @@ SEEKING, FOUND, LOST = 0.0, 1.0, 2.0
 
 GROUP = 1 << 12  # entries of a group, about: from pass to pass they stay in the fastest cache
 MOST_PASSES = 16.0  # ordinary rows take 2 to 4
-CLOSE = 1.0  # after a step so short, a pass may be the last one, and keeps p
+CLOSE = 1.0  # after a step so short, a pass may be the last one, and keeps p; after none other
 
 
 _known = layout_known(FIELDS, LANES)
@@ -100,9 +99,10 @@ def advance(table, columns, curve, one, enough):
         lo, lo_r = at if low else table[LO, r], residual if low else table[LO_R, r]
         hi, hi_r = table[HI, r] if low else at, table[HI_R, r] if low else residual
         move = inside(at, residual, step, lo, lo_r, hi, hi_r, table[SPREAD, r])
+        move = 0.0 if stays & (residual == residual) else step if arrives else move
         near, near_d = nearest(table[LOW, r], table[HIGH, r], c, d + move, inv, width)
-        ends = (stays | arrives) & (residual == residual)
-        arrives = arrives & (not stays)
+        ends = (stays | arrives) & (residual == residual) & (table[MOVE, r] <= CLOSE)
+        arrives = arrives & ends & (not stays)
         goes_on = (not ends) & (passes <= MOST_PASSES) & (abs(move) < np.inf)
         seen = d
         if status == SEEKING:
@@ -134,13 +134,13 @@ def admit(x, k, tau, table, r):
 
 
 @row
-def look(part, k, starts, table, r):
+def look(part, k, rough, starts, table, r):
     """Make column r ready for a search over `part` of its row; it `starts`, or goes on."""
     table[COUNT, r], table[LEFT, r] = part.shape[0], k
     table[STATUS, r], table[PASSES, r] = SEEKING, 0.0
     table[LO, r], table[HI, r] = -np.inf, np.inf
     table[LO_R, r], table[HI_R, r] = part.shape[0], -k
-    table[MOVE, r] = np.inf
+    table[MOVE, r] = 0.0 if rough else np.inf
     if starts:
         inv = part.dtype.type(table[INV, r])
         pivot, mean, variance = measure(part, table[LOW, r], table[HIGH, r], inv)
@@ -192,7 +192,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     part = few[0, : min(size // 16, LARGEST_SAMPLE)]
                     sample(window(x[i], 0, size), part)
                     share = share * part.shape[0] / size
-                look(part, share, starts, table, r)
+                look(part, share, rough, starts, table, r)
                 rows[1, r] = r
             if starts:
                 begin(table, columns, curve, T(1))
@@ -203,9 +203,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     i, size = rows[0, r], int(table[COUNT, r])
                     part = window(few[0], 0, size) if rough else window(x[i], 0, size)
                     c, d, inv = T(table[C, r]), T(table[D, r]), T(table[INV, r])
-                    keep = writes and not rough and table[MOVE, r] <= CLOSE
-                    table[KEPT, r] = keep
-                    if keep:
+                    if writes and not rough and table[MOVE, r] <= CLOSE:
                         m, a, b, w = record(part, c, inv, d, curve, out[i], slopes[r])
                     else:
                         m, a, b, w = tally(part, c, inv, d, curve)
@@ -228,9 +226,6 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
             answer[CODE], answer[TAKEN], answer[WEIGHT] = FINITE, table[PASSES, r], table[W, r]
             answer[SEEN] = table[LAST, r]
             rest = T(d + rest - table[LAST, r])
-            if table[KEPT, r]:
-                if rest != T(0):
-                    correct(out[i], slopes[r], rest, curve)
-            elif writes:
-                fill(x[i], T(c), T(table[INV, r]), T(answer[SEEN]), rest, curve, out[i])
+            if writes and rest != T(0):
+                correct(out[i], slopes[r], rest, curve)
     held((own_table, own_rows, own_few, own_slopes))
