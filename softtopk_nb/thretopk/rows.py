@@ -14,7 +14,7 @@ from .._scalars import wide_vectors
 from .._threshold.curves import excess, split
 from .._threshold.rows import CODE
 from .._threshold.solver import BLOCK, REST, C, D, inverse_temperature
-from .._views import block, borrowed
+from .._views import block, borrowed, read_apart, write_apart
 
 __all__ = [
     "centre",
@@ -82,18 +82,16 @@ def moments(x, v, c, inv, d, curve, out):
     for start in range(0, x.shape[0], BLOCK):
         xs, ws = block(x, start, BLOCK), block(out, start, BLOCK)
         vs = block(v, start, BLOCK)
-        # Not in one loop: the order of its sums would depend on where the arrays lie, since it
-        # would be vectorised only where a test at run time says that they do not overlap.
-        for i in range(xs.shape[0]):
-            ws[i] = weight(curve, (xs[i] - c) * inv - d)
         s0 = sv = st = svt = T(0)
         for i in range(xs.shape[0]):
-            w = ws[i]
-            wti = lever(w, (xs[i] - c) * inv - d)
+            t, vi = (read_apart(xs, i) - c) * inv - d, read_apart(vs, i)
+            w = weight(curve, t)
+            write_apart(ws, i, w)
+            wti = lever(w, t)
             s0 += w
-            sv += w * vs[i]
+            sv += w * vi
             st += wti
-            svt += wti * vs[i]
+            svt += wti * vi
         w0 += s0
         wv += sv
         wt += st
