@@ -69,7 +69,7 @@ class _Helper:
 
         `following`: the box of the helper that was called before.
         """
-        self._room[NEXT] = following
+        self._room[NEXT // WORD] = following
         self._wanted = True
         # Between looking out and sleeping it may miss this, and then has no part in the work.
         if self._asleep:

@@ -25,17 +25,17 @@ from ._compile import kernel, scalar
 
 __all__ = ["BOX", "IDLE", "NEXT", "STATE", "WORD", "serve", "shared"]
 
-WORD = 8  # bytes; every field below is one word, a signed integer
+WORD = 8  # bytes; every field below is one word, a signed integer, and lies so many bytes on
 
 # A helper's box, and how many words it takes: its own cache lines, on any machine.
-STATE, JOB, NEXT = 0, 1, 2
+STATE, JOB, NEXT = range(0, 3 * WORD, WORD)
 BOX = 32
 IDLE, OFFERED, TAKEN = 0, 1, 2  # states: offered jobs may be taken back
 
 # A job: how to call the kernel on its arguments, which follow; units of the work (so many rows
 # each) and those that somebody has begun; and which range has failed, if any.
-CALL, KERNEL, COUNT, UNIT, UNITS, THREADS, FAILED, FAILED_LO, FAILED_HI = range(9)
-BEGUN = 16  # apart from what is only read
+CALL, KERNEL, COUNT, UNIT, UNITS, THREADS, FAILED, FAILED_LO, FAILED_HI = range(0, 9 * WORD, WORD)
+BEGUN = 16 * WORD  # apart from what is only read
 JOB_WORDS = 32
 
 _PATIENT = 4096  # pauses before a thread that waits for another offers it its core
@@ -124,7 +124,7 @@ def _caller(context: Any, builder: Any, arguments: Any) -> Any:
     whole = inner.inttoptr(job, struct.as_pointer())
     places = [cgutils.gep_inbounds(inner, whole, 0, 1 + i) for i in range(len(arguments))]
     values = [inner.load(place) for place in places]
-    address = inner.load(_at(inner, inner.add(job, _word(WORD * KERNEL))))
+    address = inner.load(_at(inner, inner.add(job, _word(KERNEL))))
     kinds = (types.int64, types.int64, *arguments)
     callee = context.call_conv.get_function_type(types.none, kinds)
     status, _ = context.call_conv.call_function(
@@ -146,7 +146,7 @@ def _written_down(typingctx: Any, address: Any, arguments: Any) -> Any:
             builder.store(value, cgutils.gep_inbounds(builder, job, 0, 1 + i))
         function = builder.ptrtoint(_caller(context, builder, kinds), _word)
         for word, value in ((CALL, function), (KERNEL, args[0])):
-            builder.store(value, cgutils.gep_inbounds(builder, job, 0, 0, word))
+            builder.store(value, cgutils.gep_inbounds(builder, job, 0, 0, word // WORD))
         return builder.ptrtoint(job, _word)
 
     return types.int64(types.int64, arguments), codegen
@@ -182,35 +182,31 @@ def _call_and_raise(typingctx: Any, address: Any, lo: Any, hi: Any, arguments: A
 
 
 @scalar
-def _field(address, word):
-    return address + WORD * word
-
-
-@scalar
 def _take_part(job):
     """Take ranges, large ones first, until none is left."""
-    call, count = _get(_field(job, CALL)), _get(_field(job, COUNT))
-    unit, units = _get(_field(job, UNIT)), _get(_field(job, UNITS))
-    shares = 2 * _get(_field(job, THREADS))
+    call, count = _get(job + CALL), _get(job + COUNT)
+    unit, units = _get(job + UNIT), _get(job + UNITS)
+    shares = 2 * _get(job + THREADS)
     while True:
-        begun = _get(_field(job, BEGUN))
+        begun = _get(job + BEGUN)
         if begun >= units:
             return
-        size = max(1, (units - begun) // shares)
-        if not _replace(_field(job, BEGUN), begun, begun + size):
+        size = (units - begun) // shares if units - begun > shares else 1
+        if not _replace(job + BEGUN, begun, begun + size):
             continue
-        lo, hi = begun * unit, min((begun + size) * unit, count)
-        if _call(call, job, lo, hi) != 0 and _replace(_field(job, FAILED), 0, 1):
-            _put(_field(job, FAILED_LO), lo)
-            _put(_field(job, FAILED_HI), hi)
-            _put(_field(job, BEGUN), units)
+        lo, hi = begun * unit, (begun + size) * unit
+        hi = hi if hi < count else count
+        if _call(call, job, lo, hi) != 0 and _replace(job + FAILED, 0, 1):
+            _put(job + FAILED_LO, lo)
+            _put(job + FAILED_HI, hi)
+            _put(job + BEGUN, units)
 
 
 @scalar
 def _wait_for(box):
     """Until the helper of this box has ended its last range."""
     waited = 0
-    while _get(_field(box, STATE)) != IDLE:
+    while _get(box + STATE) != IDLE:
         waited += 1
         if waited > _PATIENT:
             _offer_core()
@@ -225,27 +221,27 @@ def shared(address, first, count, unit, threads, *arguments):
     `first` is the box of the first helper, or 0; each box says which is the next.
     """
     job = _written_down(address, arguments)
-    _put(_field(job, COUNT), count)
-    _put(_field(job, UNIT), unit)
-    _put(_field(job, UNITS), (count + unit - 1) // unit)
-    _put(_field(job, THREADS), threads)
-    _put(_field(job, FAILED), 0)
-    _put(_field(job, BEGUN), 0)
+    _put(job + COUNT, count)
+    _put(job + UNIT, unit)
+    _put(job + UNITS, (count + unit - 1) // unit)
+    _put(job + THREADS, threads)
+    _put(job + FAILED, 0)
+    _put(job + BEGUN, 0)
     box = first
     while box != 0:
-        _put(_field(box, JOB), job)
-        _put(_field(box, STATE), OFFERED)
-        box = _get(_field(box, NEXT))
+        _put(box + JOB, job)
+        _put(box + STATE, OFFERED)
+        box = _get(box + NEXT)
     _take_part(job)
     box = first
     while box != 0:
         # A helper that has not come yet is not waited for: at the end of the process none comes.
-        if not _replace(_field(box, STATE), OFFERED, IDLE):
+        if not _replace(box + STATE, OFFERED, IDLE):
             _wait_for(box)
-        box = _get(_field(box, NEXT))
-    if _get(_field(job, FAILED)) != 0:
+        box = _get(box + NEXT)
+    if _get(job + FAILED) != 0:
         # What has failed is done again here, and fails here.
-        lo, hi = _get(_field(job, FAILED_LO)), _get(_field(job, FAILED_HI))
+        lo, hi = _get(job + FAILED_LO), _get(job + FAILED_HI)
         _call_and_raise(address, lo, hi, arguments)
 
 
@@ -255,9 +251,9 @@ def serve(box, patience):
     waited = 0
     while waited < patience:
         # Read first: a core that is about to write takes the word from all others.
-        state = _field(box, STATE)
+        state = box + STATE
         if _get(state) == OFFERED and _replace(state, OFFERED, TAKEN):
-            _take_part(_get(_field(box, JOB)))
+            _take_part(_get(box + JOB))
             _put(state, IDLE)
             waited = 0
         else:

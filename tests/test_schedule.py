@@ -123,7 +123,9 @@ def test_a_helper_that_does_not_come_is_not_waited_for(monkeypatch, new_pool):
         _schedule.over(1000, MUCH, mark, times, 20)
     assert (times == 3).all()
     (helper,) = new_pool.idle
-    assert helper._room[_sharing.STATE] == _sharing.IDLE  # the offer was taken back
+    assert (
+        helper._room[_sharing.STATE // _sharing.WORD] == _sharing.IDLE
+    )  # the offer was taken back
     gate.set()
 
 

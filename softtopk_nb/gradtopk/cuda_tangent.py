@@ -17,7 +17,8 @@ from .contour import rarer
 from .cuda_nodes import TWO, fold, lane, over_core, polynomials, warp_sum
 from .nodes import DEGREE, IM, NODES, RE, SINE, SQUARE, node
 from .rows import CODE, CUT, SIZE, SOLUTION, USED, WEIGHTS
-from .tangent import AT_NODES, EVEN, FLOWS, LANES, ODD, node_flow, slopes
+from .tangent import AT_NODES, FLOWS, LANES, node_flow, slopes
+from .tangent_of_all import EVEN, ODD
 
 __all__ = ["Memory", "make_push", "open_table", "tangents"]
 

@@ -93,7 +93,7 @@ def steer_row(solution, flows, pieces, table):
             total[m] += flows[j, m]
     nodes, flow_re, flow_im = np.empty((FIELDS, ROOM)), np.empty(NODES), np.empty(NODES)
     used = restore(solution, nodes)
-    mean = flow(nodes, used, total, flow_re, flow_im)
+    mean = flow(nodes, used, solution[CUT], total, flow_re, flow_im)
     steer(nodes, used, solution[CUT], flow_re, flow_im, mean, pieces, table)
 
 

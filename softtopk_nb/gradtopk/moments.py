@@ -10,7 +10,7 @@ import numpy as np
 
 from .._compile import row, scalar, summing
 from .._scalars import fma, limits, wide_vectors
-from .._views import block, borrowed, layout_known
+from .._views import block, borrowed, layout_known, touched
 from .contour import ABOVE, EVEN, ODD, ORDER, SUMS, VARIANCE, cut_of, gather, gather_room, rarer
 from .nodes import takes_all
 
@@ -47,7 +47,7 @@ def cut_for(weight, inv):
 @scalar
 def room_for(x):
     """Arrays for `collect` to work in."""
-    return gather_room(x), np.empty((7, STEP), x.dtype)
+    return gather_room(x), touched(7, STEP, x)
 
 
 @row

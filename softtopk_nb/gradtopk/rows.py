@@ -15,8 +15,8 @@ from .._rows import ALL, MIXED, UNDEFINED, classify, expand, fill_constant, pres
 from .._scalars import wide_vectors
 from .._threshold.rows import WEIGHT
 from .._threshold.solver import C, D, inverse_temperature
-from .._views import borrowed
-from .contour import CORE, SUMS, quadrature
+from .._views import block, borrowed
+from .contour import BLOCK, CORE, SUMS, quadrature
 from .dp import dp, recursion
 from .marginals import TABLE, coefficients, marginals, marginals_room
 from .moments import collect, cut_for, room_for
@@ -155,7 +155,7 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
         xs, vs = present_part(entries, v[i], code)
         used = restore(answer, nodes)
         weigh(xs, vs, dtau[i], c, inv, d, cut, nodes, used, work, flows)
-        mean = flow(nodes, used, flows, flow_re, flow_im)
+        mean = flow(nodes, used, cut, flows, flow_re, flow_im)
         steer(nodes, used, cut, flow_re, flow_im, mean, pieces, table)
         target = dp[: xs.shape[0]]
         spread(xs, vs, dtau[i], c, inv, d, cut, table, used, pieces, work, target)
@@ -164,13 +164,18 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
 
 
 @summing
-def pair(x, gradient, c, tau, d):
+def pair(x, gradient, c, inv, d):
     """<t, gradient>; a saturated entry may lie infinitely many temperatures away."""
     wide_vectors()
+    T = x.dtype.type
     total = 0.0
-    for i in range(x.shape[0]):
-        t = (np.float64(x[i]) - c) / tau - d
-        total += gradient[i] * t if gradient[i] != 0.0 else 0.0
+    for start in range(0, x.shape[0], BLOCK):
+        part, gs = block(x, start, BLOCK), block(gradient, start, BLOCK)
+        several = T(0)
+        for i in range(part.shape[0]):
+            t = (part[i] - c) * inv - d
+            several += gs[i] * (t if gs[i] != T(0) else T(0))
+        total += several
     return total
 
 
@@ -180,13 +185,16 @@ def pull(lo, hi, x, tau, solution, gx, gtau):
 
     dp = J (v - t dtau) and J is symmetric: <g, J t> = <J g, t>.
     """
+    T = x.dtype.type
+    x, gx, solution = borrowed(x), borrowed(gx), borrowed(solution)
     for i in range(lo, hi):
-        entries, gradient, answer = x[i], gx[i], solution[i]
+        answer = solution[i]
         code = int(answer[CODE])
         if code > MIXED:
             gtau[i] = np.nan if code == UNDEFINED else 0.0
             continue
-        gtau[i] = -pair(entries, gradient, answer[C], tau[i], answer[D])
+        inv = inverse_temperature(tau[i], x)
+        gtau[i] = -pair(x[i], gx[i], T(answer[C]), inv, T(answer[D]))
 
 
 @scalar

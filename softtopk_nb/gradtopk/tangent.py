@@ -22,7 +22,20 @@ from .._scalars import limits, wide_vectors
 from .._views import block, borrowed, layout_known, seek, window
 from .contour import BLOCK, rarer
 from .marginals import horner, is_dense
-from .nodes import DEGREE, IM, NODES, RE, SHARE, SHIFTED, SINE, SQUARE, takes_all, terms_of
+from .nodes import (
+    DEGREE,
+    IM,
+    NODES,
+    RE,
+    ROOT,
+    SHARE,
+    SHIFTED,
+    SINE,
+    SQUARE,
+    takes_all,
+    terms_of,
+)
+from .tangent_of_all import EVEN, ODD, motion, room_for, spread_all, sums_at, weigh_all
 
 __all__ = [
     "AT_NODES",
@@ -42,8 +55,7 @@ __all__ = [
     "weigh",
 ]
 
-# Sums of s^m times s v z and s v, m = 1 .. DEGREE, then those of the core at each node.
-ODD, EVEN = 0, DEGREE
+# The sums of all entries or of those away from the core, then those of the core at each node.
 AT_NODES = 2 * DEGREE
 FLOWS = AT_NODES + 2 * NODES
 
@@ -68,12 +80,6 @@ LEAST_64, LEAST_32 = (
 )
 
 _known = layout_known(CORE_ROOM, BLOCK)
-
-
-@summing
-def motion(t, s, v, drift):
-    """v - t dtau; where s underflows, t can be infinite."""
-    return v - drift * (t if s > type(t)(0) else type(t)(0))
 
 
 @summing
@@ -131,16 +137,20 @@ def tangent_room(x):
     """Arrays for `weigh` and `spread` to work in, each with BLOCK numbers to a row."""
     odd, even = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     small, power = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
-    return odd, even, small, power, np.empty((CORE_ROOM, BLOCK)), np.empty(BLOCK, np.int64)
+    core, at = np.empty((CORE_ROOM, BLOCK)), np.empty(BLOCK, np.int64)
+    return odd, even, small, power, core, at, room_for(x)
 
 
 @summing
 def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows):
     """Write the sums over the row of the direction v - t dtau; `work`: of `tangent_room`."""
     wide_vectors()
+    if takes_all(cut):
+        weigh_all(x, v, dtau, c, inv, d, terms_of(cut), work[6], flows)
+        return
     T = x.dtype.type
     limit, drift = T(cut), T(dtau)
-    odd, even, small, power, room, at = work
+    odd, even, small, power, room, at, _ = work
     least = LEAST_64 if limits(inv)[0] < 1e-10 else LEAST_32
     for m in range(FLOWS):
         flows[m] = 0.0
@@ -169,7 +179,7 @@ def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows):
             sum_even += even[i]
         flows[ODD] += sum_odd
         flows[EVEN] += sum_even
-        for m in range(1, terms_of(cut)):
+        for m in range(1, DEGREE):
             sum_odd, sum_even, floor = T(0), T(0), T(least[m])
             for i in range(count):
                 sum_odd += odd[i] * power[i]
@@ -198,15 +208,18 @@ def carried(g, sine, re, im, odd, even):
 
 
 @scalar
-def flow(nodes, used, flows, flow_re, flow_im):
+def flow(nodes, used, cut, flows, flow_re, flow_im):
     """Write c_j Q_j; returns H."""
     mean = 0.0
     for j in range(used):
         g, sine, re, im = nodes[SQUARE, j], nodes[SINE, j], nodes[RE, j], nodes[IM, j]
-        odd, even = flows[AT_NODES + j], flows[AT_NODES + NODES + j]
-        for m in range(DEGREE):
-            odd += nodes[SHARE + m, j] * flows[ODD + m]
-            even += nodes[SHARE + m, j] * flows[EVEN + m]
+        if takes_all(cut):
+            odd, even = sums_at(g, nodes[ROOT, j], terms_of(cut), flows)
+        else:
+            odd, even = flows[AT_NODES + j], flows[AT_NODES + NODES + j]
+            for m in range(DEGREE):
+                odd += nodes[SHARE + m, j] * flows[ODD + m]
+                even += nodes[SHARE + m, j] * flows[EVEN + m]
         flow_re[j], flow_im[j] = carried(g, sine, re, im, odd, even)
         mean += flow_re[j]
     return mean
@@ -234,8 +247,8 @@ def steer(nodes, used, cut, flow_re, flow_im, mean, pieces, table):
     for j in range(used, min(used + TOGETHER - 1, NODES)):
         for a in range(LANES):
             table[a, j] = 0.0  # a node that adds nothing
-    last = 0.0
-    for m in range(DEGREE):
+    last, terms = 0.0, terms_of(cut)
+    for m in range(terms):
         even, odd, others_even, others_odd = 0.0, 0.0, 0.0, 0.0
         for j in range(used):
             g, re, im = nodes[SQUARE, j], nodes[RE, j], nodes[IM, j]
@@ -251,9 +264,9 @@ def steer(nodes, used, cut, flow_re, flow_im, mean, pieces, table):
         return
     # p' has one more term. Of all polynomials with this one it is the Chebyshev polynomial that is
     # smallest: less that, it is left out.
-    beyond, _ = slopes(DEGREE, 0.0, 0.0, last)
-    for m in range(DEGREE):
-        pieces[0, m] -= beyond * SHIFTED[DEGREE, m] / SHIFTED[DEGREE, DEGREE]
+    beyond, _ = slopes(terms, 0.0, 0.0, last)
+    for m in range(terms):
+        pieces[0, m] -= beyond * SHIFTED[terms, m] / SHIFTED[terms, terms]
 
 
 @summing
@@ -309,8 +322,11 @@ def tangent_away(move, s, side, inv, a, b, w, z):
 def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, work, out):
     """Write J (v - t dtau) with the table and polynomials of `steer`; `work`: of `tangent_room`."""
     wide_vectors()
+    if takes_all(cut):
+        spread_all(x, v, dtau, c, inv, d, terms_of(cut), pieces, out)
+        return
     T = x.dtype.type
-    _, _, keys, _, room, at = work
+    _, _, keys, _, room, at, _ = work
     limit, drift = T(cut), T(dtau)
     a, b, w, z = pieces[0], pieces[1], pieces[2], pieces[3]
     a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
