@@ -189,7 +189,10 @@ def over(count: int, work: int, kernel: Any, *args: Any) -> None:
     unit = -(-count * _UNIT // work)
     unit = unit if unit < _LANES // 2 else -(-unit // _LANES) * _LANES
     address = _address(kernel, args)
-    share = shared if kernel.stats.cache_path else in_memory(shared)
+    share = in_memory(shared)
+    if kernel.stats.cache_path:
+        # A curve is the numbers in it to whoever hands it on: what is compiled for one serves all.
+        share, args = shared, tuple(tuple(a) if isinstance(a, tuple) else a for a in args)
     helpers, first, cores = [], 0, _other_cores()
     try:
         for _ in range(min(threads, pieces) - 1):

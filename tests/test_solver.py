@@ -15,7 +15,7 @@ import softtopk_nb as stk
 from softtopk_nb._threshold import abreast, rows
 from softtopk_nb._threshold.curves import CURVES, Entmax, law, split
 from softtopk_nb._threshold.scan import scan
-from softtopk_nb._threshold.solver import fill
+from softtopk_nb._threshold.solver import correct, fill, record, tally
 
 HARD = {**CURVES, "entmax-1.5": Entmax(1.5), "entmax-3": Entmax(3.0)}
 KINDS = 9
@@ -243,3 +243,47 @@ def test_the_remainder_never_leaves_the_range(curve, dtype):
             assert out.min() >= 0
             assert out.max() <= 1
             assert len(np.unique(out)) > 1
+
+
+@njit
+def recorded(x, d, rest, curve, out, slopes):
+    T = x.dtype.type
+    sums = record(x, T(0), T(1), d, curve, out, slopes)
+    correct(out, slopes, rest, curve)
+    return sums, tally(x, T(0), T(1), d, curve)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("curve", HARD)
+@pytest.mark.parametrize("n", [1, 15, 64, 3000])
+def test_p_kept_from_a_pass_has_the_bits_of_p_written_anew(curve, dtype, n, rng):
+    """And the pass is a pass: it has the sums of one that keeps nothing."""
+    eps = np.finfo(dtype).eps
+    x = (4 * rng.normal(size=n)).astype(dtype)
+    slopes = np.empty(0 if HARD[curve].autonomous else n, dtype)
+    for rest in (0.0, 4 * eps, -0.5 * math.sqrt(eps)):
+        kept, anew = np.empty_like(x), np.empty_like(x)
+        sums, plain = recorded(x, dtype(0.3), dtype(rest), HARD[curve], kept, slopes)
+        filled(x, dtype(0.3), dtype(rest), HARD[curve], anew)
+        np.testing.assert_array_equal(kept, anew)
+        np.testing.assert_allclose(sums, plain, rtol=100 * eps, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("curve", ["laplace", "sigmoid"])
+def test_the_last_step_to_first_order(curve, dtype, rng):
+    """prop-last-step: what the first order leaves out is small beside p and beside 1 - p."""
+    eps = float(np.finfo(dtype).eps)
+    t = rng.uniform(-15, 15, 2000).astype(dtype)
+    out = np.empty_like(t)
+    for rest in (0.5, -0.5, 0.1):
+        s = dtype(rest * math.sqrt(eps))
+        filled(t, dtype(0), s, CURVES[curve], out)
+        exact = np.exp(-abs(t.astype(np.longdouble) - np.longdouble(s)))
+        exact = exact / 2 if curve == "laplace" else exact / (1 + exact)
+        below = t < s
+        scale = np.where(below, exact, 1 - exact)
+        error = abs(out - np.where(below, exact, 1 - exact))
+        bound = eps / 8 * math.exp(abs(s)) * exact + 2 * eps * scale
+        # As large as the bound allows, but for rounding: the second order is there.
+        assert (error <= bound).all()
