@@ -57,12 +57,12 @@ class _Helper:
 
     def _live(self) -> None:
         while True:
-            self._asleep = True
             self._wake.acquire()
             self._wanted = True
             while self._wanted:
                 self._wanted = False
                 serve(self.box, _PATIENCE)
+            self._asleep = True  # the lock is held: it may be released once
 
     def call(self, following: int, cores: set[int]) -> int:
         """See that it looks into its box, on one of these cores; on any if there are none.

@@ -13,9 +13,9 @@ from numba import njit
 
 import softtopk_nb as stk
 from softtopk_nb._threshold import abreast, rows
-from softtopk_nb._threshold.curves import CURVES, Entmax, law, split
+from softtopk_nb._threshold.curves import CURVES, Entmax, autonomous, law, split
 from softtopk_nb._threshold.scan import scan
-from softtopk_nb._threshold.solver import correct, fill, record, tally
+from softtopk_nb._threshold.solver import correct, fill, tally
 
 HARD = {**CURVES, "entmax-1.5": Entmax(1.5), "entmax-3": Entmax(3.0)}
 KINDS = 9
@@ -248,25 +248,27 @@ def test_the_remainder_never_leaves_the_range(curve, dtype):
 @njit
 def recorded(x, d, rest, curve, out, slopes):
     T = x.dtype.type
-    sums = record(x, T(0), T(1), d, curve, out, slopes)
+    sums = tally(x, T(0), T(1), d, curve, out, slopes)
     correct(out, slopes, rest, curve)
     return sums, tally(x, T(0), T(1), d, curve)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("curve", HARD)
-@pytest.mark.parametrize("n", [1, 15, 64, 3000])
-def test_p_kept_from_a_pass_has_the_bits_of_p_written_anew(curve, dtype, n, rng):
+@pytest.mark.parametrize(
+    ("curve", "dtype"),
+    [*((curve, np.float32) for curve in HARD), ("laplace", np.float64), ("normal", np.float64)],
+)
+def test_p_kept_from_a_pass_has_the_bits_of_p_written_anew(curve, dtype, rng):
     """And the pass is a pass: it has the sums of one that keeps nothing."""
     eps = np.finfo(dtype).eps
-    x = (4 * rng.normal(size=n)).astype(dtype)
-    slopes = np.empty(0 if HARD[curve].autonomous else n, dtype)
-    for rest in (0.0, 4 * eps, -0.5 * math.sqrt(eps)):
-        kept, anew = np.empty_like(x), np.empty_like(x)
-        sums, plain = recorded(x, dtype(0.3), dtype(rest), HARD[curve], kept, slopes)
-        filled(x, dtype(0.3), dtype(rest), HARD[curve], anew)
-        np.testing.assert_array_equal(kept, anew)
-        np.testing.assert_allclose(sums, plain, rtol=100 * eps, atol=0)
+    for n in (1, 15, 64, 3000):
+        x = (4 * rng.normal(size=n)).astype(dtype)
+        slopes = np.empty(0 if autonomous(HARD[curve]) else n, dtype)
+        for rest in (0.0, 4 * eps, -0.5 * math.sqrt(eps)):
+            kept, anew = np.empty_like(x), np.empty_like(x)
+            sums, plain = recorded(x, dtype(0.3), dtype(rest), HARD[curve], kept, slopes)
+            filled(x, dtype(0.3), dtype(rest), HARD[curve], anew)
+            np.testing.assert_array_equal(kept, anew)
+            np.testing.assert_allclose(sums, plain, rtol=100 * eps, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -14,6 +14,7 @@ from .._compile import kernel, row, scalar
 from .._rows import FINITE, survey
 from .._scalars import from_ordinal, to_ordinal, wide_vectors
 from .._views import borrowed, held, layout_known, window
+from .curves import autonomous
 from .rows import CODE, LARGEST_SAMPLE, OPEN, ROUGH, SAMPLED, SEEN, TAKEN, WEIGHT
 from .solver import (
     REST,
@@ -25,7 +26,6 @@ from .solver import (
     measure,
     nearest,
     quantile_of_law,
-    record,
     sample,
     spread_of_law,
     tally,
@@ -161,7 +161,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     own_few = np.empty((1, LARGEST_SAMPLE if n // 16 > LARGEST_SAMPLE else n // 16), x.dtype)
     table, few = borrowed(own_table), borrowed(own_few)
     rows = borrowed(own_rows)  # of the group, and columns still searched
-    own_slopes = np.empty((1 if n >= SAMPLED else LANES, 0 if curve.autonomous else n), x.dtype)
+    own_slopes = np.empty((1 if n >= SAMPLED else LANES, 0 if autonomous(curve) else n), x.dtype)
     slopes = borrowed(own_slopes)
     for r in range(LANES):  # subnormal numbers in columns that are not used would take their time
         for field in range(FIELDS):
@@ -204,7 +204,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     part = window(few[0], 0, size) if rough else window(x[i], 0, size)
                     c, d, inv = T(table[C, r]), T(table[D, r]), T(table[INV, r])
                     if writes and not rough and table[MOVE, r] <= CLOSE:
-                        m, a, b, w = record(part, c, inv, d, curve, out[i], slopes[r])
+                        m, a, b, w = tally(part, c, inv, d, curve, out[i], slopes[r])
                     else:
                         m, a, b, w = tally(part, c, inv, d, curve)
                     table[M, r], table[A, r], table[B, r], table[W, r] = m, a, b, w

@@ -3,7 +3,7 @@
 A curve is a NamedTuple; compiled code chooses by its type, so that a kernel holds the one curve
 it is compiled for and its loops vectorise. Its fields steer the solver: `smooth` if f' is
 continuous, so that a step of length s leaves an error of order s^2; `exponential` if the tails are
-modelled as exponentials; `autonomous` if f' is a function of f, and cheaper so than f from t.
+modelled as exponentials.
 
 ``split(curve, t)``     p = f(t) in pieces: (u, a, b, w) with p = u - a + b, w = f'(t).
                         u is 1 on the upper side and 0 on the lower, a = 1 - f(t) there and
@@ -14,6 +14,7 @@ modelled as exponentials; `autonomous` if f' is a function of f, and cheaper so 
 ``quantile(curve, u)``  the t with f(t) = u, for the bracket.
 ``law(curve)``          mean and variance of the law with CDF f, for a first guess.
 ``slope(curve, a, b, w)``  the sum of w over a row, from the sums of all three.
+``autonomous(curve)``   whether f' is a simple function of f, known to the compiler.
 ``rate(curve, p, w)``   f'(t) from p = f(t) alone if the curve is autonomous, else w, which it is.
 ``within(curve, p)``    p after a last correction of first order, kept in [0, 1] where f has kinks.
 """
@@ -38,6 +39,7 @@ __all__ = [
     "Normal",
     "Sigmoid",
     "UserCurve",
+    "autonomous",
     "excess",
     "kernel_for",
     "law",
@@ -54,7 +56,6 @@ class Exp(NamedTuple):
 
     smooth: bool = False
     exponential: bool = True
-    autonomous: bool = True
 
 
 class Sigmoid(NamedTuple):
@@ -62,7 +63,6 @@ class Sigmoid(NamedTuple):
 
     smooth: bool = True
     exponential: bool = True
-    autonomous: bool = True
 
 
 class Laplace(NamedTuple):
@@ -70,7 +70,6 @@ class Laplace(NamedTuple):
 
     smooth: bool = True
     exponential: bool = True
-    autonomous: bool = True
 
 
 class Clip(NamedTuple):
@@ -78,7 +77,6 @@ class Clip(NamedTuple):
 
     smooth: bool = False
     exponential: bool = False
-    autonomous: bool = True
 
 
 class Normal(NamedTuple):
@@ -86,7 +84,6 @@ class Normal(NamedTuple):
 
     smooth: bool = True
     exponential: bool = True
-    autonomous: bool = False
 
 
 class Entmax(NamedTuple):
@@ -95,7 +92,6 @@ class Entmax(NamedTuple):
     alpha: float
     smooth: bool = False
     exponential: bool = False
-    autonomous: bool = False
 
 
 class UserCurve(NamedTuple):
@@ -106,7 +102,6 @@ class UserCurve(NamedTuple):
     integral: Any
     smooth: bool = False
     exponential: bool = True
-    autonomous: bool = False
 
 
 CURVES: dict[str, Any] = {
@@ -348,9 +343,21 @@ def slope(curve, a, b, w):
     return _traits(curve).slope(curve, a, b, w)
 
 
+def autonomous(curve):
+    """Whether `rate` needs p alone."""
+    return _traits(curve).rate is not _rate_as_computed
+
+
 def rate(curve, p, w):
     """f'(t) where f(t) = p: from p alone if the curve is autonomous, else w itself."""
     return _traits(curve).rate(curve, p, w)
+
+
+@overload_scalar(autonomous)
+def _autonomous(curve):
+    if autonomous(curve):
+        return lambda curve: True
+    return lambda curve: False
 
 
 @overload_scalar(rate)

@@ -20,7 +20,7 @@ from .._compile import row, scalar, summing
 from .._scalars import from_ordinal, limits, to_ordinal, wide_vectors
 from .._special import natural_log
 from .._views import block, read_apart, write_apart
-from .curves import law, quantile, rate, slope, split, within
+from .curves import autonomous, law, quantile, rate, slope, split, within
 
 __all__ = [
     "MAX",
@@ -42,7 +42,6 @@ __all__ = [
     "nearest",
     "polish",
     "quantile_of_law",
-    "record",
     "sample",
     "spread_of_law",
     "tally",
@@ -152,42 +151,26 @@ def sample(x, out):
 
 
 @summing
-def tally(x, c, inv, d, curve):
-    """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d."""
+def tally(x, c, inv, d, curve, out=None, slopes=None):
+    """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d.
+
+    With `out` it writes f(t) as well, and f'(t) to `slopes` unless the curve is autonomous: for
+    `correct`.
+    """
     wide_vectors()
     T = x.dtype.type
     m, a, b, w = 0.0, 0.0, 0.0, 0.0
     for start in range(0, x.shape[0], BLOCK):
         part = block(x, start, BLOCK)
-        ms = As = bs = ws = T(0)
-        for i in range(part.shape[0]):
-            mi, ai, bi, wi = split(curve, (part[i] - c) * inv - d)
-            ms += mi
-            As += ai
-            bs += bi
-            ws += wi
-        m += ms
-        a += As
-        b += bs
-        w += ws
-    return m, a, b, slope(curve, a, b, w)
-
-
-@summing
-def record(x, c, inv, d, curve, out, slopes):
-    """`tally`, which writes f(t) as well, and f'(t) if that is to be known: for `correct`."""
-    wide_vectors()
-    T = x.dtype.type
-    m, a, b, w = 0.0, 0.0, 0.0, 0.0
-    for start in range(0, x.shape[0], BLOCK):
-        part, p = block(x, start, BLOCK), block(out, start, BLOCK)
-        rates = block(slopes, start, BLOCK)
+        if out is not None:
+            p, rates = block(out, start, BLOCK), block(slopes, start, BLOCK)
         ms = As = bs = ws = T(0)
         for i in range(part.shape[0]):
             mi, ai, bi, wi = split(curve, (read_apart(part, i) - c) * inv - d)
-            write_apart(p, i, bi if mi == T(0) else mi - ai)
-            if not curve.autonomous:
-                write_apart(rates, i, wi)
+            if out is not None:
+                write_apart(p, i, bi if mi == T(0) else mi - ai)
+                if not autonomous(curve):
+                    write_apart(rates, i, wi)
             ms += mi
             As += ai
             bs += bi
@@ -218,10 +201,10 @@ def polish(curve, t, rest):
 
 @summing
 def correct(p, slopes, rest, curve):
-    """Move p, and with it what `record` has left, to where the last step of the search has led."""
+    """Move p, with what `tally` has left, to where the last step of the search has led."""
     wide_vectors()
     for i in range(p.shape[0]):
-        w = p[i] if curve.autonomous else slopes[i]
+        w = p[i] if autonomous(curve) else slopes[i]
         p[i] = _corrected(curve, p[i], w, rest)
 
 
