@@ -117,14 +117,17 @@ def parallel_subsets(x, k, tau, out, dx, dout, gx, gtau, iterated, weighted):
         stkn.wsoftmaxtopk(x[i], k[i], tau, weighted[i])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_integer_operators_inside_njit_parallel(dtype, rng):
+# The same from Python, which does not compile all of them into one function once more.
+@pytest.mark.parametrize(
+    ("run", "dtype"), [(parallel_subsets, np.float32), (parallel_subsets.py_func, np.float64)]
+)
+def test_integer_operators(run, dtype, rng):
     x, dx = rng.normal(size=(2, 30, 41)).astype(dtype)
     x[3, 5], x[4, 6] = -np.inf, np.inf
     k = rng.integers(2, 40, 30)
     out, dout, gx, iterated, weighted = (np.empty_like(x) for _ in range(5))
     gtau, kw = np.empty(30), {"temperature": np.full(30, 0.8)}
-    parallel_subsets(x, k, 0.8, out, dx, dout, gx, gtau, iterated, weighted)
+    run(x, k, 0.8, out, dx, dout, gx, gtau, iterated, weighted)
     p, dp = stk.gradtopk.jvp(x, k, dx, dtemperature=0.25, **kw)
     gradients = stk.gradtopk.vjp(x, k, **kw)[1](dx)
     # Sums are taken in another order there.
