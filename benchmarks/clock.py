@@ -3,7 +3,9 @@
 Whatever the machine does meets both alike. But for one thing: threads that spin after their last
 call, as those of OpenMP do for some milliseconds, take a core from whoever comes next. So each turn
 begins with a rest that outlasts them, and with a call that is not timed, after which a team of
-threads is as awake as in a loop of calls. Nothing here knows what is timed, or on which device.
+threads is as awake as in a loop of calls. A processor that has rested takes a millisecond to be as
+fast as it was: short calls are repeated, for longer than that. Nothing here knows what is timed, or
+on which device.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ __all__ = ["SHORT", "Turns", "figures", "quartiles", "seconds"]
 ROUNDS = 7, 101  # at least, at most
 FEW = 3  # at least, where a round takes longer than SLOW
 SLOW = 2.0  # seconds
-SHORT = 5e-4  # seconds: a shorter call is repeated until it takes as long
+SHORT = 5e-3  # seconds: a shorter call is repeated until it takes as long
 REST = 6e-3  # seconds before each turn: libgomp's threads spin for about 4 ms
 LONG = 2e-2  # seconds: what wakes a team of threads is nothing beside a longer call
 

@@ -21,6 +21,11 @@ from typing import Any
 
 HERE = Path(__file__).parent
 
+# What a call frees, the process keeps for the next one. Otherwise the C library gives a large result
+# back to the system or not, depending on what else has been allocated, and a figure says how fast the
+# system clears new pages. PyTorch and NumPy ask the same library. Read when a process starts.
+KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_MAX_": "0"}
+
 
 def pytest_benchmarks(selection: str, only: str) -> tuple[list[dict[str, Any]], int]:
     """What the benchmarks left in `extra_info`, and pytest's exit status."""
@@ -70,6 +75,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="instead of a file in benchmarks/results")
     parser.set_defaults(selection="quick")
     options = parser.parse_args()
+    os.environ.update(KEEP_MEMORY)
     if options.threads is not None:
         # Read when Numba is imported, here and in every process that is started from here.
         os.environ["NUMBA_NUM_THREADS"] = str(options.threads)
