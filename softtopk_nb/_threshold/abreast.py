@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from .._compile import kernel, row, scalar
-from .._rows import FINITE, survey
-from .._scalars import from_ordinal, to_ordinal, wide_vectors
+from .._rows import FINITE
+from .._scalars import wide_vectors
 from .._views import borrowed, held, layout_known, window
 from .curves import autonomous
 from .rows import CODE, LARGEST_SAMPLE, OPEN, ROUGH, SAMPLED, SEEN, TAKEN, WEIGHT
@@ -34,17 +34,17 @@ from .solver import (
 __all__ = ["solve"]
 
 # A table has a column for each row of a group, and these fields; C, D and REST are the solver's.
-LOW, HIGH, INV, WIDTH = 3, 4, 5, 6  # range of the entries; the reciprocal temperature, and its own
-COUNT, LEFT = 7, 8  # entries searched, and what p sums to over them
-PIVOT, MEAN, VARIANCE = 9, 10, 11
-M, A, B, W = 12, 13, 14, 15  # the sums of a pass
-STATUS, PASSES = 16, 17
+INV, WIDTH = 3, 4  # the reciprocal temperature, and its own
+COUNT, LEFT = 5, 6  # entries searched, and what p sums to over them
+PIVOT, MEAN, VARIANCE = 7, 8, 9
+M, A, B, W = 10, 11, 12, 13  # the sums of a pass
+STATUS, PASSES = 14, 15
 # Temperatures above the pivot: the highest threshold known to be too low, the lowest known to be
 # too high, and the residuals there; and how wide the row is.
-LO, LO_R, HI, HI_R, SPREAD = 18, 19, 20, 21, 22
-LAST = 23  # d of the last pass
-MOVE = 24  # how far the threshold has moved since
-FIELDS = 25
+LO, LO_R, HI, HI_R, SPREAD = 16, 17, 18, 19, 20
+LAST = 21  # d of the last pass
+MOVE = 22  # how far the threshold has moved since
+FIELDS = 23
 LANES = 16  # rows of a group, at most
 WIDE = 8  # columns are worked on so many at a time, whether they are in use or not
 
@@ -59,6 +59,17 @@ _known = layout_known(FIELDS, LANES)
 
 
 @scalar
+def open_brackets(table, columns, move):
+    """Nothing is known of the thresholds but that they exist; the last move was such."""
+    wide_vectors()
+    table = _known(table)
+    for r in range(columns):
+        table[STATUS, r], table[PASSES, r], table[MOVE, r] = SEEKING, 0.0, move
+        table[LO, r], table[LO_R, r] = -np.inf, table[COUNT, r]
+        table[HI, r], table[HI_R, r] = np.inf, -table[LEFT, r]
+
+
+@scalar
 def begin(table, columns, curve, one):
     """Set each threshold to where its search begins."""
     wide_vectors()
@@ -66,9 +77,10 @@ def begin(table, columns, curve, one):
     for r in range(columns):
         mean, variance, n, k = table[MEAN, r], table[VARIANCE, r], table[COUNT, r], table[LEFT, r]
         guess = quantile_of_law(curve, mean, variance, n, k)
-        inv, width = type(one)(table[INV, r]), table[WIDTH, r]
-        c, d = nearest(table[LOW, r], table[HIGH, r], table[PIVOT, r], guess, inv, width)
-        table[C, r], table[D, r], table[REST, r] = c, d, 0.0
+        inv, pivot = type(one)(table[INV, r]), table[PIVOT, r]
+        width = 1.0 / inv
+        c, d = nearest(pivot + guess * width, pivot, guess, inv)
+        table[C, r], table[D, r], table[REST, r], table[WIDTH, r] = c, d, 0.0, width
         table[SPREAD, r] = spread_of_law(curve, variance)
 
 
@@ -100,7 +112,7 @@ def advance(table, columns, curve, one, enough):
         hi, hi_r = table[HI, r] if low else at, table[HI_R, r] if low else residual
         move = inside(at, residual, step, lo, lo_r, hi, hi_r, table[SPREAD, r])
         move = 0.0 if stays & (residual == residual) else step if arrives else move
-        near, near_d = nearest(table[LOW, r], table[HIGH, r], c, d + move, inv, width)
+        near, near_d = nearest(c + (d + move) * width, c, d + move, inv)
         ends = (stays | arrives) & (residual == residual) & (table[MOVE, r] <= CLOSE)
         arrives = arrives & ends & (not stays)
         goes_on = (not ends) & (passes <= MOST_PASSES) & (abs(move) < np.inf)
@@ -122,29 +134,13 @@ def advance(table, columns, curve, one, enough):
 @row
 def admit(x, k, tau, table, r):
     """Note a row in column r; say whether there is anything to search."""
-    T = x.dtype.type
-    lo, hi = survey(x)
-    finite = to_ordinal(T(-np.inf)) < lo and hi < to_ordinal(T(np.inf))
-    if not (finite and 0.0 < k < x.shape[0]):
+    if not 0.0 < k < x.shape[0]:
         return False
-    inv = inverse_temperature(tau, x)
-    table[LOW, r], table[HIGH, r] = from_ordinal(lo), from_ordinal(hi)
-    table[INV, r], table[WIDTH, r] = inv, 1.0 / inv
-    return True
-
-
-@row
-def look(part, k, rough, starts, table, r):
-    """Make column r ready for a search over `part` of its row; it `starts`, or goes on."""
-    table[COUNT, r], table[LEFT, r] = part.shape[0], k
-    table[STATUS, r], table[PASSES, r] = SEEKING, 0.0
-    table[LO, r], table[HI, r] = -np.inf, np.inf
-    table[LO_R, r], table[HI_R, r] = part.shape[0], -k
-    table[MOVE, r] = 0.0 if rough else np.inf
-    if starts:
-        inv = part.dtype.type(table[INV, r])
-        pivot, mean, variance = measure(part, table[LOW, r], table[HIGH, r], inv)
-        table[PIVOT, r], table[MEAN, r], table[VARIANCE, r] = pivot, mean, variance
+    pivot, inv = x[0], inverse_temperature(tau, x)
+    mean, variance = measure(x, pivot, inv)
+    table[INV, r], table[COUNT, r], table[LEFT, r] = inv, x.shape[0], k
+    table[PIVOT, r], table[MEAN, r], table[VARIANCE, r] = pivot, mean, variance
+    return abs(variance) < np.inf  # the squares of what is finite may be too large: left open too
 
 
 @kernel
@@ -172,30 +168,28 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
         for i in range(first, first + group if first + group < hi else hi):
             size = sizes[i] if cut else n
             if size >= 0:
-                solution[i, CODE] = OPEN
                 if admit(window(x[i], 0, size), k[i], tau[i], table, count):
-                    table[COUNT, count] = size
                     rows[0, count] = i
                     count += 1
                 else:
+                    solution[i, CODE] = OPEN
                     left_open[0] = True
         columns = (count + WIDE - 1) // WIDE * WIDE
         # A row of a length to be sampled is a group of its own.
-        sampled = method.sampled and count > 0 and table[COUNT, 0] >= SAMPLED
+        only, whole = rows[0, 0], int(table[COUNT, 0])
+        sampled = method.sampled and count > 0 and whole >= SAMPLED
         for rough in range(1 if sampled else 0, -1, -1):
-            starts = rough or not sampled
-            for r in range(count):
-                i = rows[0, r]
-                size = sizes[i] if cut else n
-                part, share = window(x[i], 0, size), k[i]
-                if rough:
-                    part = few[0, : min(size // 16, LARGEST_SAMPLE)]
-                    sample(window(x[i], 0, size), part)
-                    share = share * part.shape[0] / size
-                look(part, share, rough, starts, table, r)
-                rows[1, r] = r
-            if starts:
+            if rough:
+                part = window(few[0], 0, min(whole // 16, LARGEST_SAMPLE))
+                sample(window(x[only], 0, whole), part)
+                table[COUNT, 0], table[LEFT, 0] = part.shape[0], k[only] * part.shape[0] / whole
+            elif sampled:
+                table[COUNT, 0], table[LEFT, 0] = whole, k[only]
+            open_brackets(table, columns, 0.0 if rough else np.inf)
+            if rough or not sampled:
                 begin(table, columns, curve, T(1))
+            for r in range(count):
+                rows[1, r] = r
             left = count
             while left > 0:
                 for j in range(left):
@@ -216,11 +210,12 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     still += table[STATUS, r] == SEEKING
                 left = still
         for r in range(count):
-            if table[STATUS, r] != FOUND:
-                left_open[0] = True
-                continue
             i = rows[0, r]
             answer = solution[i]
+            if table[STATUS, r] != FOUND:
+                answer[CODE] = OPEN
+                left_open[0] = True
+                continue
             c, d, rest = table[C, r], table[D, r], table[REST, r]
             answer[C], answer[D], answer[REST] = c, d, rest
             answer[CODE], answer[TAKEN], answer[WEIGHT] = FINITE, table[PASSES, r], table[W, r]

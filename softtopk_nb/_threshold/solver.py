@@ -75,14 +75,9 @@ def inverse_temperature_of(tau, one):
 
 
 @row
-def nearest(low, high, c, d, inv, width):
-    """(c', d') with c' + tau d' = c + tau d, and c' the float next to it from low to high.
-
-    `width` is 1/inv.
-    """
+def nearest(target, c, d, inv):
+    """(c', d') with c' + tau d' = c + tau d: c' the float next to `target`, d' what is left."""
     T = type(inv)
-    target = c + d * width
-    target = low if target < low else high if target > high else target
     near = np.float64(T(target))
     rest = np.float64(T(d - (near - c) * inv))
     return near, rest if abs(rest) < np.inf else 0.0
@@ -94,7 +89,9 @@ def place(state, c, d, inv):
 
     c moves to the float next to the threshold, within the range of the row.
     """
-    near, rest = nearest(state[MIN], state[MAX], c, d, inv, 1.0 / inv)
+    target = c + d * (1.0 / inv)
+    target = state[MIN] if target < state[MIN] else state[MAX] if target > state[MAX] else target
+    near, rest = nearest(target, c, d, inv)
     state[C], state[D], state[REST] = near, rest, 0.0
     above = (near - state[LO_C]) * inv + (rest - state[LO_D])
     below = (state[HI_C] - near) * inv + (state[HI_D] - rest)
@@ -120,26 +117,26 @@ def quantile_of_law(curve, mean, variance, n, k):
 
 
 @summing
-def measure(x, low, high, inv):
-    """(pivot, mean, variance) of (x - pivot)/tau; pivot is the middle of the range."""
+def measure(x, pivot, inv):
+    """Mean and variance of (x - pivot)/tau, for a first guess; not finite if an entry is not."""
     wide_vectors()
     T = x.dtype.type
-    n = x.shape[0]
-    pivot = T(0.5 * low + 0.5 * high)
     s, ss = T(0), T(0)
-    for i in range(n):
+    for i in range(x.shape[0]):
         z = (x[i] - pivot) * inv
         s += z
         ss += z * z
-    mean = np.float64(s) / n
-    return np.float64(pivot), mean, np.float64(ss) / n - mean * mean
+    share = 1.0 / x.shape[0]
+    mean = s * share
+    return mean, ss * share - mean * mean
 
 
 @row
 def guess(method, state, x, curve, k, inv):
-    """(c, d) to start from, by the moments of the row."""
-    pivot, mean, variance = measure(x, state[MIN], state[MAX], inv)
-    return pivot, quantile_of_law(curve, mean, variance, x.shape[0], k)
+    """(c, d) to start from, by the moments of the row about the middle of its range."""
+    pivot = type(inv)(0.5 * state[MIN] + 0.5 * state[MAX])
+    mean, variance = measure(x, pivot, inv)
+    return np.float64(pivot), quantile_of_law(curve, mean, variance, x.shape[0], k)
 
 
 @scalar
