@@ -189,15 +189,18 @@ def _polynomial(c, s):
 
 
 @summing
-def write_all(x, c, inv, d, a, b, z, out):
-    """Write p of a row without a core, with the polynomials; returns how many entries lie deep."""
+def write_all(x, c, inv, d, a, b, z, out, kept):
+    """Write p of a row without a core, with the polynomials; returns how many entries lie deep.
+
+    `kept`: None, or `out`, where `moments` has left r.
+    """
     wide_vectors()
     T = x.dtype.type
     floor = T(DEEP * math.log(limits(inv)[1]))
     deep = T(0)
     for i in range(x.shape[0]):
         t = (x[i] - c) * inv - d
-        r = rarer(t)
+        r = rarer(t) if kept is None else T(0.5) * abs(out[i])
         s, upper = r * (T(1) - r), t >= T(0)
         tail = tail_of(r, upper, polynomial(a, s), polynomial(b, s), polynomial(z, s))
         out[i] = T(1) - tail if upper else tail
@@ -206,18 +209,18 @@ def write_all(x, c, inv, d, a, b, z, out):
 
 
 @row
-def marginals_of_all(x, c, inv, d, few, coefficient, out):
+def marginals_of_all(x, c, inv, d, few, coefficient, out, kept):
     """`marginals` of a row without a core."""
     a, b, z = coefficient[0], coefficient[1], coefficient[2]
     if few:
         lower = a[0], a[1], a[2], a[3], a[4]
         middle = b[0], b[1], b[2], b[3], b[4]
-        deep = write_all(x, c, inv, d, lower, middle, (z[0], z[1], z[2], z[3], z[4]), out)
+        deep = write_all(x, c, inv, d, lower, middle, (z[0], z[1], z[2], z[3], z[4]), out, kept)
     else:
         lower = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
         middle = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
         above = z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7]
-        deep = write_all(x, c, inv, d, lower, middle, above, out)
+        deep = write_all(x, c, inv, d, lower, middle, above, out, kept)
     if deep > 0:
         floor = x.dtype.type(DEEP * math.log(limits(inv)[1]))
         for i in range(x.shape[0]):
@@ -227,14 +230,14 @@ def marginals_of_all(x, c, inv, d, few, coefficient, out):
 
 
 @summing
-def marginals(x, c, inv, d, cut, table, used, coefficient, work, out):
+def marginals(x, c, inv, d, cut, table, used, coefficient, work, out, kept=None):
     """Write p (Theorem thm-grad-marginals) with the table and polynomials of `coefficients`.
 
-    `work`: of `marginals_room`.
+    `work`: of `marginals_room`; `kept`: `out`, if `collect` was given it.
     """
     wide_vectors()
     if takes_all(cut):
-        marginals_of_all(x, c, inv, d, terms_of(cut) == FEW, coefficient, out)
+        marginals_of_all(x, c, inv, d, terms_of(cut) == FEW, coefficient, out, kept)
         return
     T = x.dtype.type
     signed, keys, minor, over, under, at = work

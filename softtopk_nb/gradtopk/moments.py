@@ -10,7 +10,7 @@ import numpy as np
 
 from .._compile import row, scalar, summing
 from .._scalars import fma, limits, wide_vectors
-from .._views import block, borrowed, layout_known, touched
+from .._views import block, borrowed, layout_known, read_apart, touched, write_apart
 from .contour import ABOVE, EVEN, ODD, ORDER, SUMS, VARIANCE, cut_of, gather, gather_room, rarer
 from .nodes import takes_all
 
@@ -51,10 +51,13 @@ def room_for(x):
 
 
 @row
-def collect(x, c, inv, d, cut, work, sums, core):
-    """Write the sums over the row and its core; returns its size. `work`: of `room_for`."""
+def collect(x, c, inv, d, cut, work, sums, core, kept=None):
+    """Write the sums over the row and its core; returns its size. `work`: of `room_for`.
+
+    Where there is no core, 2 r of each entry goes to `kept` if it is given, for `marginals`.
+    """
     if takes_all(cut):
-        moments(x, c, inv, d, int(cut), work[1], sums)
+        moments(x, c, inv, d, int(cut), work[1], sums, kept)
         return 0
     return gather(x, c, inv, d, cut, work[0], sums, core)
 
@@ -69,8 +72,8 @@ def four_more(now, before, twice, rise):
 
 
 @summing
-def moments(x, c, inv, d, steps, room, sums):
-    """Write the sums over a row of what Chebyshev series are made of.
+def moments(x, c, inv, d, steps, room, sums, kept=None):
+    """Write the sums over a row of what Chebyshev series are made of; to `kept` 2 r, with a sign.
 
     With xi = 1 - 8 s and z = |2 pi - 1|: 1 - T_l(xi), and 1 - T_2l+1(z) with a minus above 1/2.
     T_l(xi) = T_2l(z), and both follow from T_j+2(z) = 2 xi T_j(z) - T_j-2(z).
@@ -110,9 +113,15 @@ def moments(x, c, inv, d, steps, room, sums):
                 room[S16, i], room[SIDE, i] = rise, side
                 room[EVEN_NOW, i], room[EVEN_BEFORE, i] = even[3], even[2]
                 room[ODD_NOW, i], room[ODD_BEFORE, i] = odd[3], odd[2]
+        firsts = room[FIRST]
+        if kept is not None:
+            row = block(kept, start, STEP)
         # It makes the mean, which is not spread thin: float64.
         for i in range(count):
-            first += np.float64(room[FIRST, i])
+            signed = read_apart(firsts, i)
+            first += np.float64(signed)
+            if kept is not None:
+                write_apart(row, i, signed)
         sums[ABOVE] += ups
         sums[VARIANCE] += variance
         sums[ODD] += first

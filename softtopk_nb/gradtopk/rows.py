@@ -92,15 +92,15 @@ def solve(lo, hi, x, k, tau, tilt, out, solution):
         present, _ = present_part(entries, entries, code)
         inv = inverse_temperature(tau[i], x)
         c, d, cut = T(tilt[i, C]), T(tilt[i, D]), cut_for(tilt[i, WEIGHT], inv)
-        found = collect(present, c, inv, d, cut, work, sums, core)
+        values = p[:n] if p.shape[0] > 0 else np.empty(n, x.dtype)
+        found = collect(present, c, inv, d, cut, work, sums, core, values)
         size, used, log_p = quadrature(n, left, inv, cut, sums, core, found, nodes)
         if wide:
             solution[i, C], solution[i, D], solution[i, CUT] = c, d, cut
             keep(nodes, size, used, log_p, solution[i])
         if p.shape[0] > 0:
             coefficients(nodes, used, coefficient, table)
-            values = p[:n]
-            marginals(present, c, inv, d, cut, table, used, coefficient, room, values)
+            marginals(present, c, inv, d, cut, table, used, coefficient, room, values, values)
             if code == MIXED:
                 expand(entries, values, 1.0, p)
 
@@ -154,11 +154,11 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
         c, d, cut = T(answer[C]), T(answer[D]), answer[CUT]
         xs, vs = present_part(entries, v[i], code)
         used = restore(answer, nodes)
-        weigh(xs, vs, dtau[i], c, inv, d, cut, nodes, used, work, flows)
+        target = dp[: xs.shape[0]]
+        weigh(xs, vs, dtau[i], c, inv, d, cut, nodes, used, work, flows, target)
         mean = flow(nodes, used, cut, flows, flow_re, flow_im)
         steer(nodes, used, cut, flow_re, flow_im, mean, pieces, table)
-        target = dp[: xs.shape[0]]
-        spread(xs, vs, dtau[i], c, inv, d, cut, table, used, pieces, work, target)
+        spread(xs, vs, dtau[i], c, inv, d, cut, table, used, pieces, work, target, target)
         if code == MIXED:
             expand(entries, target, 0.0, dp)
 

@@ -142,11 +142,14 @@ def tangent_room(x):
 
 
 @summing
-def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows):
-    """Write the sums over the row of the direction v - t dtau; `work`: of `tangent_room`."""
+def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows, kept=None):
+    """Write the sums over the row of the direction v - t dtau; `work`: of `tangent_room`.
+
+    Where there is no core, r of each entry goes to `kept` if it is given, for `spread`.
+    """
     wide_vectors()
     if takes_all(cut):
-        weigh_all(x, v, dtau, c, inv, d, terms_of(cut), work[6], flows)
+        weigh_all(x, v, dtau, c, inv, d, terms_of(cut), work[6], flows, kept)
         return
     T = x.dtype.type
     limit, drift = T(cut), T(dtau)
@@ -319,11 +322,14 @@ def tangent_away(move, s, side, inv, a, b, w, z):
 
 
 @summing
-def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, work, out):
-    """Write J (v - t dtau) with the table and polynomials of `steer`; `work`: of `tangent_room`."""
+def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, work, out, kept=None):
+    """Write J (v - t dtau) with the table and polynomials of `steer`.
+
+    `work`: of `tangent_room`; `kept`: `out`, if `weigh` was given it.
+    """
     wide_vectors()
     if takes_all(cut):
-        spread_all(x, v, dtau, c, inv, d, terms_of(cut), pieces, out)
+        spread_all(x, v, dtau, c, inv, d, terms_of(cut), pieces, out, kept)
         return
     T = x.dtype.type
     _, _, keys, _, room, at, _ = work

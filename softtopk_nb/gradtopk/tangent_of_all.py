@@ -22,15 +22,15 @@ ODD, EVEN = 0, DEGREE
 
 STEP = 512  # entries whose sums are of the row's own type
 
-# Of each entry: s v and s v z, 2 xi, and two polynomials in a row.
-SV, SVZ, TWICE, NOW, BEFORE = 0, 1, 2, 3, 4
-_known = layout_known(5, STEP)
+# Of each entry: r, s v and s v z, 2 xi, and two polynomials in a row.
+R, SV, SVZ, TWICE, NOW, BEFORE = 0, 1, 2, 3, 4, 5
+_known = layout_known(6, STEP)
 
 
 @scalar
 def room_for(x):
     """An array for `weigh_all` to work in."""
-    return touched(5, STEP, x)
+    return touched(6, STEP, x)
 
 
 @summing
@@ -40,8 +40,11 @@ def motion(t, s, v, drift):
 
 
 @summing
-def weigh_all(x, v, dtau, c, inv, d, terms, room, flows):
-    """Write the sums over the row of the direction v - t dtau; `room`: of `room_for`."""
+def weigh_all(x, v, dtau, c, inv, d, terms, room, flows, kept):
+    """Write the sums over the row of the direction v - t dtau; `room`: of `room_for`.
+
+    Unless `kept` is None, r of each entry goes there, for `write_tangents`.
+    """
     wide_vectors()
     T = x.dtype.type
     drift = T(dtau)
@@ -74,10 +77,15 @@ def weigh_all(x, v, dtau, c, inv, d, terms, room, flows):
             o2 += odd * second
             o3 += odd * third
             o4 += odd * fourth
+            if kept is not None:
+                room[R, i] = r
             if terms > FEW:
                 room[SV, i], room[SVZ, i], room[TWICE, i] = even, odd, twice
                 room[NOW, i], room[BEFORE, i] = fourth, third
         add(flows, 0, (e0, e1, e2, e3, e4), (o0, o1, o2, o3, o4))
+        if kept is not None:
+            for i in range(part.shape[0]):
+                kept[start + i] = room[R, i]
         if terms > FEW:
             e0, e1, e2, o0, o1, o2 = T(0), T(0), T(0), T(0), T(0), T(0)
             for i in range(part.shape[0]):
@@ -119,14 +127,17 @@ def sums_at(g, root, terms, flows):
 
 
 @summing
-def write_tangents(x, v, dtau, c, inv, d, own, side_own, others, side_others, out):
-    """Write J (v - t dtau); the polynomials, in s, with and without a factor z: own, others."""
+def write_tangents(x, v, dtau, c, inv, d, own, side_own, others, side_others, out, kept):
+    """Write J (v - t dtau); the polynomials, in s, with and without a factor z: own, others.
+
+    `kept`: None, or `out`, where `weigh_all` has left r.
+    """
     wide_vectors()
     T = x.dtype.type
     drift = T(dtau)
     for i in range(x.shape[0]):
         t = (x[i] - c) * inv - d
-        r = rarer(t)
+        r = rarer(t) if kept is None else out[i]
         s = r * (T(1) - r)
         z = (T(1) - T(2) * r) * (T(1) if t >= T(0) else T(-1))
         slope = polynomial(own, s) + z * polynomial(side_own, s)
@@ -147,12 +158,12 @@ def all_of(c):
 
 
 @row
-def spread_all(x, v, dtau, c, inv, d, terms, pieces, out):
+def spread_all(x, v, dtau, c, inv, d, terms, pieces, out, kept):
     """Write J (v - t dtau) with the polynomials of `tangent.steer`."""
     a, b, w, z = pieces[0], pieces[1], pieces[2], pieces[3]
     if terms == FEW:
         few = few_of(a), few_of(b), few_of(w), few_of(z)
-        write_tangents(x, v, dtau, c, inv, d, few[0], few[1], few[2], few[3], out)
+        write_tangents(x, v, dtau, c, inv, d, few[0], few[1], few[2], few[3], out, kept)
     else:
         full = all_of(a), all_of(b), all_of(w), all_of(z)
-        write_tangents(x, v, dtau, c, inv, d, full[0], full[1], full[2], full[3], out)
+        write_tangents(x, v, dtau, c, inv, d, full[0], full[1], full[2], full[3], out, kept)
