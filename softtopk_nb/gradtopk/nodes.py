@@ -118,13 +118,14 @@ def circle(size, used, cut, nodes):
 def chebyshev_shares(table, count, terms):
     """1/(1 - g s) = (1 + 2 sum over m of (-rho)^m T_m(1 - 8 s))/cos(theta/2), in powers of s."""
     table = known_nodes(table)
-    for m in range(DEGREE):
-        for j in range(count):
-            table[SHARE + m, j] = 0.0
-    for m in range(terms):
-        for i in range(m + 1):
-            for j in range(count):
-                table[SHARE + i, j] += table[TERM, j] * SHIFTED[m, i]
-        twice = 2.0 if m == 0 else 1.0
-        for j in range(count):
-            table[TERM, j] *= -twice * table[ROOT, j] * table[ROOT, j]
+    for j in range(count):
+        factor = -table[ROOT, j] * table[ROOT, j]
+        for i in range(DEGREE):
+            table[SHARE + i, j] = 0.0
+        power = table[TERM, j]
+        for m in range(DEGREE):
+            power = power if m < terms else 0.0
+            for i in range(DEGREE):
+                if i <= m:
+                    table[SHARE + i, j] += power * SHIFTED[m, i]
+            power *= factor if m > 0 else factor + factor
