@@ -133,10 +133,9 @@ def measure(x, pivot, inv):
 
 @row
 def guess(method, state, x, curve, k, inv):
-    """(c, d) to start from, by the moments of the row about the middle of its range."""
-    pivot = type(inv)(0.5 * state[MIN] + 0.5 * state[MAX])
-    mean, variance = measure(x, pivot, inv)
-    return np.float64(pivot), quantile_of_law(curve, mean, variance, x.shape[0], k)
+    """(c, d) to start from, by the moments of the row."""
+    mean, variance = measure(x, x[0], inv)
+    return np.float64(x[0]), quantile_of_law(curve, mean, variance, x.shape[0], k)
 
 
 @scalar
