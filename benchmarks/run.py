@@ -21,9 +21,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 
-# What a call frees, the process keeps for the next one. Otherwise the C library gives a large result
-# back to the system or not, depending on what else has been allocated, and a figure says how fast the
-# system clears new pages. PyTorch and NumPy ask the same library. Read when a process starts.
+# What a call frees, the process keeps for the next one. Otherwise the C library gives a large
+# result back to the system or not, depending on what else has been allocated, and a figure says how
+# fast the system clears new pages. PyTorch and NumPy ask the same library. Read at process start.
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_MAX_": "0"}
 
 

@@ -15,7 +15,7 @@ import softtopk_nb as stk
 from softtopk_nb._threshold import abreast, rows
 from softtopk_nb._threshold.curves import CURVES, Entmax, autonomous, law, split
 from softtopk_nb._threshold.scan import scan
-from softtopk_nb._threshold.solver import correct, fill, tally
+from softtopk_nb._threshold.solver import correct, fill, judge, tally
 
 HARD = {**CURVES, "entmax-1.5": Entmax(1.5), "entmax-3": Entmax(3.0)}
 KINDS = 9
@@ -268,7 +268,52 @@ def test_p_kept_from_a_pass_has_the_bits_of_p_written_anew(curve, dtype, rng):
             sums, plain = recorded(x, dtype(0.3), dtype(rest), HARD[curve], kept, slopes)
             filled(x, dtype(0.3), dtype(rest), HARD[curve], anew)
             np.testing.assert_array_equal(kept, anew)
-            np.testing.assert_allclose(sums, plain, rtol=100 * eps, atol=0)
+            np.testing.assert_allclose(sums[:4], plain[:4], rtol=100 * eps, atol=0)
+            assert plain[4] == 0  # of a pass that keeps nothing
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_clip_ends_where_no_entry_passes_a_corner(dtype, rng):
+    """prop-last-step: the distance that a pass notes, and a step that is shorter is the last."""
+    newton, eps = rows.METHODS["newton"], np.finfo(dtype).eps
+    for n in (1, 15, 64, 3000):
+        x, out, none = (
+            (4 * rng.normal(size=n)).astype(dtype),
+            np.empty(n, dtype),
+            np.empty(0, dtype),
+        )
+        for name, curve in HARD.items():
+            slopes = none if autonomous(curve) else np.empty(n, dtype)
+            sums, _ = recorded(x, dtype(0.3), dtype(0), curve, out, slopes)
+            t = x - dtype(0.3)
+            expected = min(abs(t).min(), abs(t - 1).min()) if name == "clip" else 0
+            assert sums[4] == expected
+            assert (sums[4] > 0) == (name == "clip")
+        if n < 64:
+            continue
+        # Steps on both sides of that distance, k made to fit.
+        sums = recorded(x, dtype(0.3), dtype(0), CURVES["clip"], out, none)[0]
+        clear, mass = sums[4], float(sums[0] - sums[1] + sums[2])
+        for step in (0.5 * clear, -0.5 * clear, 2 * clear, -2 * clear):
+            k = mass - step * sums[3]
+            _, found, _, _, arrives = judge(
+                CURVES["clip"], k, sums[:4], clear, 0.3, dtype(1), newton.modelled, newton.enough
+            )
+            assert found == pytest.approx(step, rel=1e-6, abs=8 * float(eps) * mass / sums[3])
+            assert arrives == (abs(step) < clear)
+        # Where the sums are large beside k, what they lose to rounding is too.
+        here, found = 0.5 / len(x), (0.0, 0.0, 0.5 * len(x), float(len(x)))
+        step = 0.5 - here
+        verdict = judge(
+            CURVES["clip"], 0.5, found, 0.5, 0.3, dtype(1), newton.modelled, newton.enough
+        )
+        assert verdict[1] == pytest.approx(step)
+        assert not verdict[4]
+    x = rng.normal(size=(200, 64)).astype(dtype)
+    p, solution = searched(x, 8, 1.0, CURVES["clip"])
+    assert (solution[:, rows.CODE] == 0).all()
+    assert solution[:, rows.TAKEN].mean() < 2.5
+    np.testing.assert_allclose(p.sum(1, np.float64), 8, rtol=0, atol=64 * eps)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -44,7 +44,8 @@ STATUS, PASSES = 14, 15
 LO, LO_R, HI, HI_R, SPREAD = 16, 17, 18, 19, 20
 LAST = 21  # d of the last pass
 MOVE = 22  # how far the threshold has moved since
-FIELDS = 23
+CLEAR = 23  # how far it may move before the model fails
+FIELDS = 24
 LANES = 16  # rows of a group, at most
 WIDE = 8  # columns are worked on so many at a time, whether they are in use or not
 
@@ -104,7 +105,9 @@ def advance(table, columns, curve, one, enough):
         c, d, rest = table[C, r], table[D, r], table[REST, r]
         k, passes, status = table[LEFT, r], table[PASSES, r] + 1.0, table[STATUS, r]
         sums = table[M, r], table[A, r], table[B, r], table[W, r]
-        residual, step, moved, stays, arrives = judge(curve, k, sums, d, one, True, enough)
+        residual, step, moved, stays, arrives = judge(
+            curve, k, sums, table[CLEAR, r], d, one, True, enough
+        )
         inv, width = type(one)(table[INV, r]), table[WIDTH, r]
         at = (c - table[PIVOT, r]) * inv + d
         low = residual > 0.0
@@ -198,10 +201,11 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     part = window(few[0], 0, size) if rough else window(x[i], 0, size)
                     c, d, inv = T(table[C, r]), T(table[D, r]), T(table[INV, r])
                     if writes and not rough and table[MOVE, r] <= CLOSE:
-                        m, a, b, w = tally(part, c, inv, d, curve, out[i], slopes[r])
+                        m, a, b, w, clear = tally(part, c, inv, d, curve, out[i], slopes[r])
                     else:
-                        m, a, b, w = tally(part, c, inv, d, curve)
+                        m, a, b, w, clear = tally(part, c, inv, d, curve)
                     table[M, r], table[A, r], table[B, r], table[W, r] = m, a, b, w
+                    table[CLEAR, r] = clear
                 advance(table, columns, curve, T(1), ROUGH if rough else method.enough)
                 still = 0
                 for j in range(left):

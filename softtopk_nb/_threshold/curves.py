@@ -16,6 +16,8 @@ modelled as exponentials.
 ``slope(curve, a, b, w)``  the sum of w over a row, from the sums of all three.
 ``autonomous(curve)``   whether f' is a simple function of f, known to the compiler.
 ``rate(curve, p, w)``   f'(t) from p = f(t) alone if the curve is autonomous, else w, which it is.
+``linear(curve)``       whether f is linear between its corners, known to the compiler.
+``clearance(curve, t)``  how far t is from the nearest of them; 0 for other curves.
 ``within(curve, p)``    p after a last correction of first order, kept in [0, 1] where f has kinks.
 """
 
@@ -28,7 +30,7 @@ import numpy as np
 from .._compile import in_memory, overload_scalar, scalar
 from .._scalars import exp_neg, quotient
 from .._special import normal_tail, power_of_fraction
-from . import laws
+from . import last_step, laws
 
 __all__ = [
     "CURVES",
@@ -40,9 +42,11 @@ __all__ = [
     "Sigmoid",
     "UserCurve",
     "autonomous",
+    "clearance",
     "excess",
     "kernel_for",
     "law",
+    "linear",
     "quantile",
     "rate",
     "slope",
@@ -202,68 +206,15 @@ def _quantile_search(curve, u):
     return 0.5 * (lo + hi)
 
 
-@scalar
-def _rate_of_exp(curve, p, w):
-    T = type(p)
-    return p if p < T(1) else T(0)
-
-
-@scalar
-def _rate_of_sigmoid(curve, p, w):
-    return p * (type(p)(1) - p)
-
-
-@scalar
-def _rate_of_laplace(curve, p, w):
-    q = type(p)(1) - p
-    return p if p < q else q
-
-
-@scalar
-def _rate_of_clip(curve, p, w):
-    T = type(p)
-    return T(1) if (p > T(0)) & (p < T(1)) else T(0)
-
-
-@scalar
-def _rate_as_computed(curve, p, w):
-    return w
-
-
-@scalar
-def _as_it_is(curve, p):
-    return p
-
-
-@scalar
-def _clamped(curve, p):
-    T = type(p)
-    return T(0) if p < T(0) else T(1) if p > T(1) else p
-
-
-@scalar
-def _slope_of_exp(curve, a, b, w):
-    return b
-
-
-@scalar
-def _slope_of_laplace(curve, a, b, w):
-    return a + b
-
-
-@scalar
-def _slope_as_summed(curve, a, b, w):
-    return w
-
-
 class _Traits(NamedTuple):
     split: Any
     excess: Any
     quantile: Any
     law: Any
-    within: Any = _clamped
-    slope: Any = _slope_as_summed
-    rate: Any = _rate_as_computed
+    within: Any = last_step.clamped
+    slope: Any = last_step.slope_as_summed
+    rate: Any = last_step.rate_as_computed
+    clearance: Any = last_step.never_clear
 
 
 _TRAITS: dict[type, _Traits] = {
@@ -272,31 +223,36 @@ _TRAITS: dict[type, _Traits] = {
         laws.excess_exp,
         laws.quantile_exp,
         laws.law_exp,
-        slope=_slope_of_exp,
-        rate=_rate_of_exp,
+        slope=last_step.slope_of_exp,
+        rate=last_step.rate_of_exp,
     ),
     Sigmoid: _Traits(
         _split_sigmoid,
         laws.excess_sigmoid,
         laws.quantile_sigmoid,
         laws.law_sigmoid,
-        _as_it_is,
-        rate=_rate_of_sigmoid,
+        last_step.as_it_is,
+        rate=last_step.rate_of_sigmoid,
     ),
     Laplace: _Traits(
         _split_laplace,
         laws.excess_laplace,
         laws.quantile_laplace,
         laws.law_laplace,
-        _as_it_is,
-        _slope_of_laplace,
-        _rate_of_laplace,
+        last_step.as_it_is,
+        last_step.slope_of_laplace,
+        last_step.rate_of_laplace,
     ),
     Clip: _Traits(
-        _split_clip, laws.excess_clip, laws.quantile_clip, laws.law_clip, rate=_rate_of_clip
+        _split_clip,
+        laws.excess_clip,
+        laws.quantile_clip,
+        laws.law_clip,
+        rate=last_step.rate_of_clip,
+        clearance=last_step.clearance_of_clip,
     ),
     Normal: _Traits(
-        _split_normal, laws.excess_normal, laws.quantile_normal, laws.law_normal, _as_it_is
+        _split_normal, laws.excess_normal, laws.quantile_normal, laws.law_normal, last_step.as_it_is
     ),
     Entmax: _Traits(_split_entmax, laws.excess_entmax, laws.quantile_entmax, laws.law_entmax),
     UserCurve: _Traits(_split_user, laws.excess_user, _quantile_search, laws.law_user),
@@ -345,7 +301,17 @@ def slope(curve, a, b, w):
 
 def autonomous(curve):
     """Whether `rate` needs p alone."""
-    return _traits(curve).rate is not _rate_as_computed
+    return _traits(curve).rate is not last_step.rate_as_computed
+
+
+def linear(curve):
+    """Whether f is linear between its corners."""
+    return _traits(curve).clearance is not last_step.never_clear
+
+
+def clearance(curve, t):
+    """The distance from t to the nearest corner of a linear curve; 0 for another."""
+    return _traits(curve).clearance(curve, t)
 
 
 def rate(curve, p, w):
@@ -358,6 +324,18 @@ def _autonomous(curve):
     if autonomous(curve):
         return lambda curve: True
     return lambda curve: False
+
+
+@overload_scalar(linear)
+def _linear(curve):
+    if linear(curve):
+        return lambda curve: True
+    return lambda curve: False
+
+
+@overload_scalar(clearance)
+def _clearance(curve, t):
+    return _traits(curve).clearance
 
 
 @overload_scalar(rate)

@@ -37,8 +37,8 @@ from .solver import (
 __all__ = ["solve"]
 
 SAMPLE = 1 << 16
-# Bytes of a row that a last cache holds beside its p. What leaves it is written once only: memory is
-# slower than an exponential.
+# Bytes of a row that a last cache holds beside its p. What leaves it is written once only: memory
+# is slower than an exponential.
 NEAR = 1 << 24
 
 Array = Any
@@ -52,9 +52,9 @@ def tally_parts(lo, hi, x, tau, state, curve, out, sums):
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
         if autonomous(curve) and out.shape[0] > 0:
-            m, a, b, w = tally(x[part], c, inv, d, curve, out[part], out[part])
+            m, a, b, w, _ = tally(x[part], c, inv, d, curve, out[part], out[part])
         else:
-            m, a, b, w = tally(x[part], c, inv, d, curve)
+            m, a, b, w, _ = tally(x[part], c, inv, d, curve)
         sums[j, 0], sums[j, 1], sums[j, 2], sums[j, 3] = m, a, b, w
 
 

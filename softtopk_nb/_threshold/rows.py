@@ -153,9 +153,9 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         begin(state, curve, share, part.shape[0], c, d, inv, method.modelled)
         while True:
             whole, seen = part.shape[0] == n, state[D]
-            sums = tally(part, T(state[C]), inv, T(state[D]), curve)
+            m, a, b, w, _ = tally(part, T(state[C]), inv, T(state[D]), curve)
             enough = method.enough if whole else ROUGH
-            found = advance(state, sums, share, curve, inv, method.modelled, enough)
+            found = advance(state, (m, a, b, w), share, curve, inv, method.modelled, enough)
             if found and whole:
                 break
             if found:
@@ -164,7 +164,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
                 begin(state, curve, share, n, c, d, inv, method.modelled)
 
         answer[C], answer[D], answer[REST] = state[C], state[D], state[REST]
-        answer[TAKEN], answer[WEIGHT], answer[SEEN] = state[PASSES], sums[3], seen
+        answer[TAKEN], answer[WEIGHT], answer[SEEN] = state[PASSES], w, seen
         if p.shape[0] > 0:
             values = p[:n]
             rest = T(state[D] + state[REST] - seen)

@@ -20,7 +20,7 @@ from .._compile import row, scalar, summing
 from .._scalars import from_ordinal, limits, to_ordinal, wide_vectors
 from .._special import natural_log
 from .._views import block, read_apart, write_apart
-from .curves import autonomous, law, quantile, rate, slope, split, within
+from .curves import autonomous, clearance, law, linear, quantile, rate, slope, split, within
 
 __all__ = [
     "MAX",
@@ -148,25 +148,31 @@ def sample(x, out):
 
 @summing
 def tally(x, c, inv, d, curve, out=None, slopes=None):
-    """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d.
+    """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d, and a clearance.
 
     With `out` it writes f(t) as well, and f'(t) to `slopes` unless the curve is autonomous: for
-    `correct`.
+    `correct`. The clearance is how far the threshold may move before an entry passes a corner of a
+    linear curve, 0 where that is not known: it is asked for where p is written.
     """
     wide_vectors()
     T = x.dtype.type
     m, a, b, w = 0.0, 0.0, 0.0, 0.0
+    farthest = nearest_corner = to_ordinal(T(np.inf))  # distances are positive: they order alike
     for start in range(0, x.shape[0], BLOCK):
         part = block(x, start, BLOCK)
         if out is not None:
             p, rates = block(out, start, BLOCK), block(slopes, start, BLOCK)
         ms = As = bs = ws = T(0)
         for i in range(part.shape[0]):
-            mi, ai, bi, wi = split(curve, (read_apart(part, i) - c) * inv - d)
+            t = (read_apart(part, i) - c) * inv - d
+            mi, ai, bi, wi = split(curve, t)
             if out is not None:
                 write_apart(p, i, bi if mi == T(0) else mi - ai)
                 if not autonomous(curve):
                     write_apart(rates, i, wi)
+                if linear(curve):
+                    clear = to_ordinal(clearance(curve, t))
+                    nearest_corner = clear if clear < nearest_corner else nearest_corner
             ms += mi
             As += ai
             bs += bi
@@ -175,7 +181,14 @@ def tally(x, c, inv, d, curve, out=None, slopes=None):
         a += As
         b += bs
         w += ws
-    return m, a, b, slope(curve, a, b, w)
+    known = nearest_corner < farthest
+    return (
+        m,
+        a,
+        b,
+        slope(curve, a, b, w),
+        np.float64(from_ordinal(nearest_corner)) if known else 0.0,
+    )
 
 
 @scalar
@@ -238,11 +251,12 @@ def model_step(curve, k, m, a, b, w):
 
 
 @row
-def judge(curve, k, sums, d, one, modelled, enough):
+def judge(curve, k, sums, clear, d, one, modelled, enough):
     """What a pass at the threshold says: (r, step, moved, stays, arrives).
 
     r is the residual, `step` the model's step, which leads from d to `moved`. The search ends
-    where it is (`stays`), or once it has moved (`arrives`), or goes on.
+    where it is (`stays`), or once it has moved (`arrives`), or goes on. `clear`: the length of a
+    step up to which the model is the residual itself (Proposition prop-solver).
     """
     m, a, b, w = sums
     r = (m - k) - a + b
@@ -264,7 +278,10 @@ def judge(curve, k, sums, d, one, modelled, enough):
     # If `moved` is d, no pass could tell the difference.
     moved = np.float64(type(one)(d + step))
     short = abs(step) <= (enough if rough else least)
-    return r, step, moved, stays, modelled & ((moved == d) | (short & exact))
+    # The pass is as exact as its sums, which a residual beyond k would outweigh.
+    straight = (abs(step) < clear) & (abs(r) <= 0.125 * k)
+    arrives = (moved == d) | (short & exact) | straight
+    return r, step, moved, stays, modelled & arrives
 
 
 @scalar
@@ -328,7 +345,8 @@ def advance(state, sums, k, curve, inv, modelled, enough):
     `modelled`: steps come from a model of the row, not from bisection alone. `enough`: the length
     of a model's step that ends the search; 0 asks for all that the type allows.
     """
-    r, step, moved, stays, arrives = judge(curve, k, sums, state[D], type(inv)(1), modelled, enough)
+    one, here = type(inv)(1), state[D]
+    r, step, moved, stays, arrives = judge(curve, k, sums, 0.0, here, one, modelled, enough)
     state[PASSES] += 1.0
     if stays:
         return True
