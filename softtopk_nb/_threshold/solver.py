@@ -152,7 +152,7 @@ def tally(x, c, inv, d, curve, out=None, slopes=None):
 
     With `out` it writes f(t) as well, and f'(t) to `slopes` unless the curve is autonomous: for
     `correct`. The clearance is how far the threshold may move before an entry passes a corner of a
-    linear curve, 0 where that is not known: it is asked for where p is written.
+    linear curve; 0 for another.
     """
     wide_vectors()
     T = x.dtype.type
@@ -170,9 +170,9 @@ def tally(x, c, inv, d, curve, out=None, slopes=None):
                 write_apart(p, i, bi if mi == T(0) else mi - ai)
                 if not autonomous(curve):
                     write_apart(rates, i, wi)
-                if linear(curve):
-                    clear = to_ordinal(clearance(curve, t))
-                    nearest_corner = clear if clear < nearest_corner else nearest_corner
+            if linear(curve):
+                clear = to_ordinal(clearance(curve, t))
+                nearest_corner = clear if clear < nearest_corner else nearest_corner
             ms += mi
             As += ai
             bs += bi
