@@ -11,12 +11,14 @@ import re
 import numpy as np
 import pytest
 from llvmlite.binding import get_host_cpu_features
+from numba import njit
 
 from softtopk_nb._compile import in_memory
 from softtopk_nb._threshold import abreast
 from softtopk_nb._threshold import rows as threshold
 from softtopk_nb._threshold.curves import CURVES, Entmax
 from softtopk_nb._threshold.rows import METHODS
+from softtopk_nb._threshold.solver import tally
 from softtopk_nb.gradtopk import counts, counts_tangent
 from softtopk_nb.gradtopk import rows as subsets
 from softtopk_nb.hardtopk import rows as hard
@@ -90,6 +92,26 @@ def test_rows_side_by_side(name, dtype):
     assert len(re.findall(r"\bv?divpd\b", code)) >= 2
     assert is_wide(code)
     assert not library_calls(code)
+
+
+@njit
+def keeping(lo, hi, x, curve, out, slopes, sums):
+    T = x.dtype.type
+    for i in range(lo, hi):
+        m, a, b, w, clear = tally(x[i], T(0), T(1), T(0.5), curve, out[i], slopes[i])
+        sums[i] = m - a + b + w + clear
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", CURVES)
+def test_a_pass_that_keeps_p(name, dtype):
+    """By itself: in a kernel with a pass that keeps nothing it would not be missed."""
+    x, _, _ = problem(dtype)
+    code = machine_code(
+        keeping, x, CURVES[name], np.empty_like(x), np.empty_like(x), np.empty(ROWS)
+    )
+    assert packed(code, dtype) >= 8
+    assert is_wide(code)
 
 
 def test_a_user_curve_is_what_this_test_would_find():

@@ -163,6 +163,7 @@ def tally(x, c, inv, d, curve, out=None, slopes=None):
         if out is not None:
             p, rates = block(out, start, BLOCK), block(slopes, start, BLOCK)
         ms = As = bs = ws = T(0)
+        near = farthest
         for i in range(part.shape[0]):
             t = (read_apart(part, i) - c) * inv - d
             mi, ai, bi, wi = split(curve, t)
@@ -172,7 +173,7 @@ def tally(x, c, inv, d, curve, out=None, slopes=None):
                     write_apart(rates, i, wi)
             if linear(curve):
                 clear = to_ordinal(clearance(curve, t))
-                nearest_corner = clear if clear < nearest_corner else nearest_corner
+                near = clear if clear < near else near
             ms += mi
             As += ai
             bs += bi
@@ -181,6 +182,7 @@ def tally(x, c, inv, d, curve, out=None, slopes=None):
         a += As
         b += bs
         w += ws
+        nearest_corner = near if near < nearest_corner else nearest_corner
     known = nearest_corner < farthest
     return (
         m,
