@@ -60,19 +60,11 @@ _known = layout_known(FIELDS, LANES)
 
 
 @scalar
-def open_brackets(table, columns, move):
-    """Nothing is known of the thresholds but that they exist; the last move was such."""
-    wide_vectors()
-    table = _known(table)
-    for r in range(columns):
-        table[STATUS, r], table[PASSES, r], table[MOVE, r] = SEEKING, 0.0, move
-        table[LO, r], table[LO_R, r] = -np.inf, table[COUNT, r]
-        table[HI, r], table[HI_R, r] = np.inf, -table[LEFT, r]
+def begin(table, columns, curve, one, starts, move):
+    """Open each bracket, and set each threshold to where a search `starts`; else it goes on.
 
-
-@scalar
-def begin(table, columns, curve, one):
-    """Set each threshold to where its search begins."""
+    `move`: what counts as the length of the step that led there.
+    """
     wide_vectors()
     table = _known(table)
     for r in range(columns):
@@ -81,8 +73,11 @@ def begin(table, columns, curve, one):
         inv, pivot = type(one)(table[INV, r]), table[PIVOT, r]
         width = 1.0 / inv
         c, d = nearest(pivot + guess * width, pivot, guess, inv)
-        table[C, r], table[D, r], table[REST, r], table[WIDTH, r] = c, d, 0.0, width
+        table[C, r], table[D, r] = c if starts else table[C, r], d if starts else table[D, r]
+        table[REST, r], table[WIDTH, r] = 0.0, width
         table[SPREAD, r] = spread_of_law(curve, variance)
+        table[STATUS, r], table[PASSES, r], table[MOVE, r] = SEEKING, 0.0, move
+        table[LO, r], table[LO_R, r], table[HI, r], table[HI_R, r] = -np.inf, n, np.inf, -k
 
 
 @scalar
@@ -156,10 +151,10 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     T, n, cut = x.dtype.type, x.shape[1], sizes.shape[0] > 0
     writes = out.shape[1] > 0
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
-    own_table, own_rows = np.empty((FIELDS, LANES)), np.empty((2, LANES), np.int64)
+    own_table, own_rows = np.empty((FIELDS, LANES)), np.empty((3, LANES), np.int64)
     own_few = np.empty((1, LARGEST_SAMPLE if n // 16 > LARGEST_SAMPLE else n // 16), x.dtype)
     table, few = borrowed(own_table), borrowed(own_few)
-    rows = borrowed(own_rows)  # of the group, and columns still searched
+    rows = borrowed(own_rows)  # of the group, columns still searched, and lengths
     own_slopes = np.empty((1 if n >= SAMPLED else LANES, 0 if autonomous(curve) else n), x.dtype)
     slopes = borrowed(own_slopes)
     for r in range(LANES):  # subnormal numbers in columns that are not used would take their time
@@ -172,32 +167,31 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
             size = sizes[i] if cut else n
             if size >= 0:
                 if admit(window(x[i], 0, size), k[i], tau[i], table, count):
-                    rows[0, count] = i
+                    rows[0, count], rows[2, count] = i, size
                     count += 1
                 else:
                     solution[i, CODE] = OPEN
                     left_open[0] = True
         columns = (count + WIDE - 1) // WIDE * WIDE
         # A row of a length to be sampled is a group of its own.
-        only, whole = rows[0, 0], int(table[COUNT, 0])
+        only, whole = rows[0, 0], rows[2, 0]
         sampled = method.sampled and count > 0 and whole >= SAMPLED
         for rough in range(1 if sampled else 0, -1, -1):
             if rough:
-                part = window(few[0], 0, min(whole // 16, LARGEST_SAMPLE))
-                sample(window(x[only], 0, whole), part)
-                table[COUNT, 0], table[LEFT, 0] = part.shape[0], k[only] * part.shape[0] / whole
+                size = whole // 16 if whole // 16 < LARGEST_SAMPLE else LARGEST_SAMPLE
+                sample(window(x[only], 0, whole), window(few[0], 0, size))
+                rows[2, 0], table[COUNT, 0], table[LEFT, 0] = size, size, k[only] * size / whole
             elif sampled:
-                table[COUNT, 0], table[LEFT, 0] = whole, k[only]
-            open_brackets(table, columns, 0.0 if rough else np.inf)
-            if rough or not sampled:
-                begin(table, columns, curve, T(1))
+                rows[2, 0], table[COUNT, 0], table[LEFT, 0] = whole, whole, k[only]
+            starts = rough == 1 or not sampled
+            begin(table, columns, curve, T(1), starts, 0.0 if rough else np.inf)
             for r in range(count):
                 rows[1, r] = r
             left = count
             while left > 0:
                 for j in range(left):
                     r = rows[1, j]
-                    i, size = rows[0, r], int(table[COUNT, r])
+                    i, size = rows[0, r], rows[2, r]
                     part = window(few[0], 0, size) if rough else window(x[i], 0, size)
                     c, d, inv = T(table[C, r]), T(table[D, r]), T(table[INV, r])
                     if writes and not rough and table[MOVE, r] <= CLOSE:
