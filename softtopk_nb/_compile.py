@@ -12,6 +12,7 @@ decorator here states its own.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import hashlib
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numba import njit
+from numba.core.caching import IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import overload, register_jitable
 
@@ -52,13 +54,40 @@ def package_stamp() -> bytes:
     return digest.digest()
 
 
+class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]
+    """Compiled code of a function on disk, which several processes may read and write at a time.
+
+    Numba numbers the files of machine code, and writes first which number is whose. Two processes
+    can choose the same number, and a third can read before the file is there, and find that of an
+    older version: each would run code for other arguments. Here a name says for what the code is,
+    and is told when the file is there. What can be lost is a name, and then the code is compiled
+    again.
+    """
+
+    def save(self, key: Any, data: Any) -> None:
+        overloads = self._load_index()
+        base = self._index_name.removesuffix(".nbi")
+        version = self._source_stamp.hex()[:16]
+        if not overloads:
+            for old in pathlib.Path(self._cache_path).glob(f"{base}.*.nbc"):
+                if not old.name.startswith(f"{base}.{version}"):
+                    with contextlib.suppress(OSError):
+                        old.unlink()
+        name = f"{base}.{version}-{hashlib.sha256(self._dump(key)).hexdigest()[:16]}.nbc"
+        self._save_data(name, data)
+        self._save_index({**self._load_index(), key: name})
+
+
 def _cached(dispatcher: Any) -> Any:
     """Enable the disk cache, unless no directory can be written: then compile in each process."""
     try:
         dispatcher.enable_caching()
     except RuntimeError:
         return dispatcher
-    dispatcher._cache._cache_file._source_stamp = package_stamp()
+    cache, file = dispatcher._cache, dispatcher._cache._cache_file
+    cache._cache_file = _CacheFile(
+        file._cache_path, file._index_name.removesuffix(".nbi"), package_stamp()
+    )
     return dispatcher
 
 

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 import softtopk_nb
+from softtopk_nb._compile import _CacheFile
 
 PACKAGE = pathlib.Path(softtopk_nb.__file__).parent
 ROOMS = sorted(p.parent.name for p in PACKAGE.glob("[!_]*/__init__.py"))
@@ -161,6 +162,29 @@ print(stk.hardtopk([1.0, 2.0], 0)[0], sum(solve.stats.cache_hits.values()))
     rows = copy / "_rows.py"
     rows.write_text(rows.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
     assert python(code, **environment) == "0.0 0"
+
+
+def test_processes_may_write_to_the_cache_at_a_time(tmp_path):
+    """In the order that would give one key the code of another if the files were numbered."""
+
+    def cache(stamp=b"new"):
+        return _CacheFile(str(tmp_path), "solve", stamp)
+
+    cache(b"old").save("a", "an older version's code")
+    one, other = cache(), cache()
+    one._load_index = dict  # read before the other wrote
+    save_data = other._save_data
+
+    def interrupted(name, data):
+        one.save("a", "code of a")
+        assert cache().load("a") == "code of a"
+        save_data(name, data)
+
+    other._save_data = interrupted
+    other.save("b", "code of b")
+    assert [cache().load(key) for key in "ab"] == ["code of a", "code of b"]
+    assert cache(b"old").load("a") is None
+    assert len(list(tmp_path.glob("*.nbc"))) == 2  # what is stale is cleared away
 
 
 def test_a_place_that_cannot_be_written_is_no_obstacle():
