@@ -54,6 +54,7 @@ def package_stamp() -> bytes:
     return digest.digest()
 
 
+# Numba has no type hints: to mypy its class could be anything.
 class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]
     """Compiled code of a function on disk, which several processes may read and write at a time.
 
