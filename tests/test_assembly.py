@@ -98,8 +98,8 @@ def test_rows_side_by_side(name, dtype):
 def keeping(lo, hi, x, curve, out, slopes, sums):
     T = x.dtype.type
     for i in range(lo, hi):
-        m, a, b, w, clear = tally(x[i], T(0), T(1), T(0.5), curve, out[i], slopes[i])
-        sums[i] = m - a + b + w + clear
+        m, a, b, w, v, clear = tally(x[i], T(0), T(1), T(0.5), curve, out[i], slopes[i])
+        sums[i] = m - a + b + w + v + clear
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -154,7 +154,7 @@ def split_probe(curve):
 def polish_probe(curve):
     def kernel(x, out):
         i = int64(cuda.grid(1))
-        out[i] = polish(curve, x[i], x[i + 1])
+        out[i] = polish(curve, x[i], x[i + 1], x[i + 1])
 
     return kernel
 

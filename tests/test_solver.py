@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from numba import njit
 
 import softtopk_nb as stk
 from softtopk_nb._threshold import abreast, rows
-from softtopk_nb._threshold.curves import CURVES, Entmax, autonomous, law, split
+from softtopk_nb._threshold.curves import CURVES, Entmax, autonomous, law, reach, split
 from softtopk_nb._threshold.scan import scan
 from softtopk_nb._threshold.solver import correct, fill, judge, tally
 
@@ -225,8 +226,8 @@ def test_a_row_that_regula_falsi_and_ordinals_both_miss():
 
 
 @njit
-def filled(x, d, rest, curve, out):
-    fill(x, x.dtype.type(0), x.dtype.type(1), d, rest, curve, out)
+def filled(x, d, step, curve, out):
+    fill(x, x.dtype.type(0), x.dtype.type(1), d, step, curve, out)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -239,17 +240,18 @@ def test_the_remainder_never_leaves_the_range(curve, dtype):
         x = np.concatenate([steps, np.array([5.0, -5.0], dtype)])
         out = np.empty_like(x)
         for rest in (-4 * eps, 4 * eps):
-            filled(x, dtype(-edge), dtype(rest), HARD[curve], out)
+            filled(x, dtype(-edge), float(rest), HARD[curve], out)
             assert out.min() >= 0
             assert out.max() <= 1
             assert len(np.unique(out)) > 1
 
 
 @njit
-def recorded(x, d, rest, curve, out, slopes):
+def recorded(x, d, step, curve, out, slopes):
     T = x.dtype.type
     sums = tally(x, T(0), T(1), d, curve, out, slopes)
-    correct(out, slopes, rest, curve)
+    below, above = reach(curve, step)
+    correct(x, T(0), T(1), d, T(below), T(above), curve, slopes, out)
     return sums, tally(x, T(0), T(1), d, curve)
 
 
@@ -259,59 +261,122 @@ def recorded(x, d, rest, curve, out, slopes):
 )
 def test_p_kept_from_a_pass_has_the_bits_of_p_written_anew(curve, dtype, rng):
     """And the pass is a pass: it has the sums of one that keeps nothing."""
-    eps = np.finfo(dtype).eps
+    eps = float(np.finfo(dtype).eps)
     for n in (1, 15, 64, 3000):
         x = (4 * rng.normal(size=n)).astype(dtype)
         slopes = np.empty(0 if autonomous(HARD[curve]) else n, dtype)
-        for rest in (0.0, 4 * eps, -0.5 * math.sqrt(eps)):
+        for step in (0.0, 4 * eps, -0.5 * math.sqrt(eps), 0.5 * eps ** (1 / 3), 0.7, -0.7):
             kept, anew = np.empty_like(x), np.empty_like(x)
-            sums, plain = recorded(x, dtype(0.3), dtype(rest), HARD[curve], kept, slopes)
-            filled(x, dtype(0.3), dtype(rest), HARD[curve], anew)
+            sums, plain = recorded(x, dtype(0.3), step, HARD[curve], kept, slopes)
+            filled(x, dtype(0.3), step, HARD[curve], anew)
             np.testing.assert_array_equal(kept, anew)
-            np.testing.assert_allclose(sums, plain, rtol=100 * eps, atol=0)
+            np.testing.assert_allclose(sums, plain, rtol=100 * eps, atol=100 * n * eps)
+
+
+CORNERS = {"clip": (0.0, 1.0), "exp": (0.0,), "laplace": (0.0,)}
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_clip_ends_where_no_entry_passes_a_corner(dtype, rng):
-    """prop-last-step: the distance that a pass notes, and a step that is shorter is the last."""
-    newton, eps = rows.METHODS["newton"], np.finfo(dtype).eps
+@pytest.mark.parametrize("name", HARD)
+def test_a_pass_notes_how_far_the_corners_are(name, dtype, rng):
+    """prop-last-step: the distance up to which a step is the last."""
     for n in (1, 15, 64, 3000):
-        x, out, none = (
-            (4 * rng.normal(size=n)).astype(dtype),
-            np.empty(n, dtype),
-            np.empty(0, dtype),
+        x, curve = (4 * rng.normal(size=n)).astype(dtype), HARD[name]
+        slopes = np.empty(0 if autonomous(curve) else n, dtype)
+        sums, plain = recorded(x, dtype(0.3), 0.0, curve, np.empty_like(x), slopes)
+        t = x - dtype(0.3)
+        expected = min(
+            (abs(t - dtype(corner)).min() for corner in CORNERS.get(name, ())), default=0
         )
-        for name, curve in HARD.items():
-            slopes = none if autonomous(curve) else np.empty(n, dtype)
-            sums, _ = recorded(x, dtype(0.3), dtype(0), curve, out, slopes)
-            t = x - dtype(0.3)
-            expected = min(abs(t).min(), abs(t - 1).min()) if name == "clip" else 0
-            assert sums[4] == expected
-            assert (sums[4] > 0) == (name == "clip")
-        if n < 64:
-            continue
-        # Steps on both sides of that distance, k made to fit.
-        sums = recorded(x, dtype(0.3), dtype(0), CURVES["clip"], out, none)[0]
-        clear, mass = sums[4], float(sums[0] - sums[1] + sums[2])
+        assert sums[5] == plain[5] == expected
+        assert (expected > 0) == (name in CORNERS)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", CORNERS)
+def test_a_search_ends_where_no_entry_passes_a_corner(name, dtype, rng):
+    """prop-last-step: a step shorter than that is exact, whatever its length, and ends it."""
+    newton, eps, curve = rows.METHODS["newton"], float(np.finfo(dtype).eps), CURVES[name]
+    none = np.empty(0, dtype)
+    for n in (30, 64, 3000):
+        x = (4 * rng.normal(size=n)).astype(dtype)
+        *sums, clear = recorded(x, dtype(0.3), 0.0, curve, np.empty_like(x), none)[0]
+        mass = sums[0] - sums[1] + sums[2]
         for step in (0.5 * clear, -0.5 * clear, 2 * clear, -2 * clear):
-            k = mass - step * sums[3]
+            p = np.empty_like(x)
+            moved_to = float(dtype(0.3)) + step
+            recorded(x, dtype(0.3), step, curve, p, none)
+            k = sums[0] - sums[1] * np.exp(step) + sums[2] * np.exp(-step)
+            if name == "clip":
+                k = mass - step * sums[3]
             _, found, _, _, arrives = judge(
-                CURVES["clip"], k, sums[:4], clear, 0.3, dtype(1), newton.modelled, newton.enough
+                curve, k, tuple(sums), clear, 0.3, dtype(1), newton.modelled, newton.enough
             )
-            assert found == pytest.approx(step, rel=1e-6, abs=8 * float(eps) * mass / sums[3])
-            assert arrives == (abs(step) < clear)
-        # Where the sums are large beside k, what they lose to rounding is too.
-        found = 0.0, 0.0, 0.5 * len(x), float(len(x))
-        verdict = judge(
-            CURVES["clip"], 0.5, found, 0.5, 0.3, dtype(1), newton.modelled, newton.enough
-        )
-        assert verdict[1] == pytest.approx(0.5 - 0.5 / len(x))
-        assert not verdict[4]
+            assert found == pytest.approx(step, rel=1e-5, abs=8 * eps * mass / sums[3])
+            small = abs(mass - k) <= k / 2 and abs(step) <= 1
+            assert arrives == (abs(step) < clear and small)
+            if arrives:
+                t = x.astype(np.longdouble) - np.longdouble(moved_to)
+                exact = {
+                    "clip": np.clip(t, 0, 1),
+                    "exp": np.exp(np.minimum(t, 0)),
+                    "laplace": np.where(t < 0, np.exp(-abs(t)) / 2, 1 - np.exp(-abs(t)) / 2),
+                }[name]
+                scale = np.maximum(abs(t), 4) * eps * np.minimum(1, exact + 8 * eps)
+                assert (abs(p - exact) <= 4 * scale + (2 * eps if name == "clip" else 0)).all()
+    # Where the sums are large beside k, what they lose to rounding is too.
+    k, found = 0.5, (0.0, 0.0, 5000.0, 1e4, math.nan)
+    verdict = judge(curve, k, found, 50.0, 0.3, dtype(1), newton.modelled, newton.enough)
+    assert abs(verdict[1]) < 50
+    assert not verdict[4]
     x = rng.normal(size=(200, 64)).astype(dtype)
-    p, solution = searched(x, 8, 1.0, CURVES["clip"])
+    p, solution = searched(x, 8, 1.0, curve)
     assert (solution[:, rows.CODE] == 0).all()
     assert solution[:, rows.TAKEN].mean() < 2.5
     np.testing.assert_allclose(p.sum(1, np.float64), 8, rtol=0, atol=64 * eps)
+
+
+@pytest.mark.parametrize("curve", ["sigmoid", "normal"])
+def test_a_step_is_of_third_order(curve, rng):
+    """prop-solver: half as far from the threshold, an eighth of the distance is left."""
+    newton, none = rows.METHODS["newton"], np.empty(0)
+    x = rng.normal(size=500)
+    slopes = none if autonomous(CURVES[curve]) else np.empty_like(x)
+    left = []
+    for away in (0.2, 0.1, 0.05, -0.2, -0.1, -0.05):
+        *at_end, _ = recorded(x, 1.3, 0.0, CURVES[curve], np.empty_like(x), slopes)[0]
+        k = at_end[0] - at_end[1] + at_end[2]
+        *sums, _ = recorded(x, 1.3 + away, 0.0, CURVES[curve], np.empty_like(x), slopes)[0]
+        args = 0.0, 1.3 + away, 1.0, newton.modelled, newton.enough
+        step = judge(CURVES[curve], k, tuple(sums), *args)[1]
+        left.append(away + step)
+    for i in (0, 1, 3, 4):
+        assert 6.0 < left[i] / left[i + 1] < 10.0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("curve", ["sigmoid", "normal"])
+def test_the_last_step_to_second_order(curve, dtype, rng):
+    """prop-last-step: what the second order leaves out is below rounding."""
+    eps = float(np.finfo(dtype).eps)
+    t = rng.uniform(-12, 12, 2000).astype(dtype)
+    out = np.empty_like(t)
+    for length in (0.5, -0.5, 0.2):
+        step = length * eps ** (1 / 3)
+        filled(t, dtype(0), step, CURVES[curve], out)
+        at = t.astype(np.longdouble) - np.longdouble(step)
+        if curve == "sigmoid":
+            tail = np.exp(-abs(at)) / (1 + np.exp(-abs(at)))
+            bound = eps / 48 * math.exp(abs(step)) * tail
+        else:
+            tail = np.array([mpmath.ncdf(-mpmath.mpf(abs(float(v)))) for v in at], np.longdouble)
+            bound = eps / 120
+        exact = np.where(at < 0, tail, 1 - tail)
+        rounding = (4 if curve == "sigmoid" else 8) * eps * exact
+        assert (abs(out - exact) <= bound + rounding).all()
+    # Without the second order it is not.
+    crude = 0.5 * (0.5 * eps ** (1 / 3)) ** 2 * 0.09
+    assert crude > 2 * eps
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -322,13 +387,13 @@ def test_the_last_step_to_first_order(curve, dtype, rng):
     t = rng.uniform(-15, 15, 2000).astype(dtype)
     out = np.empty_like(t)
     for rest in (0.5, -0.5, 0.1):
-        s = dtype(rest * math.sqrt(eps))
+        s = rest * math.sqrt(eps)
         filled(t, dtype(0), s, CURVES[curve], out)
         exact = np.exp(-abs(t.astype(np.longdouble) - np.longdouble(s)))
         exact = exact / 2 if curve == "laplace" else exact / (1 + exact)
         below = t < s
         scale = np.where(below, exact, 1 - exact)
         error = abs(out - np.where(below, exact, 1 - exact))
-        bound = eps / 8 * math.exp(abs(s)) * exact + 2 * eps * scale
+        bound = eps / 4 * math.exp(abs(s)) * exact + 2 * eps * scale
         # As large as the bound allows, but for rounding: the second order is there.
         assert (error <= bound).all()

@@ -14,7 +14,7 @@ from .._compile import kernel, row, scalar
 from .._rows import FINITE
 from .._scalars import wide_vectors
 from .._views import borrowed, held, layout_known, window
-from .curves import autonomous
+from .curves import autonomous, cornered, reach
 from .rows import CODE, LARGEST_SAMPLE, OPEN, ROUGH, SAMPLED, SEEN, TAKEN, WEIGHT
 from .solver import (
     REST,
@@ -23,13 +23,10 @@ from .solver import (
     correct,
     inverse_temperature,
     judge,
-    measure,
     nearest,
-    quantile_of_law,
-    sample,
-    spread_of_law,
     tally,
 )
+from .start import measure, quantile_of_law, sample, spread_of_law
 
 __all__ = ["solve"]
 
@@ -37,15 +34,16 @@ __all__ = ["solve"]
 INV, WIDTH = 3, 4  # the reciprocal temperature, and its own
 COUNT, LEFT = 5, 6  # entries searched, and what p sums to over them
 PIVOT, MEAN, VARIANCE = 7, 8, 9
-M, A, B, W = 10, 11, 12, 13  # the sums of a pass
-STATUS, PASSES = 14, 15
+M, A, B, W, V = 10, 11, 12, 13, 14  # the sums of a pass
+CLEAR = 15  # and how far the threshold may move before the model fails
 # Temperatures above the pivot: the highest threshold known to be too low, the lowest known to be
 # too high, and the residuals there; and how wide the row is.
 LO, LO_R, HI, HI_R, SPREAD = 16, 17, 18, 19, 20
 LAST = 21  # d of the last pass
 MOVE = 22  # how far the threshold has moved since
-CLEAR = 23  # how far it may move before the model fails
-FIELDS = 24
+BELOW, ABOVE = 23, 24  # and that as `reach` gives it
+STATUS, PASSES = 25, 26
+FIELDS = 27
 LANES = 16  # rows of a group, at most
 WIDE = 8  # columns are worked on so many at a time, whether they are in use or not
 
@@ -99,7 +97,7 @@ def advance(table, columns, curve, one, enough):
     for r in range(columns):
         c, d, rest = table[C, r], table[D, r], table[REST, r]
         k, passes, status = table[LEFT, r], table[PASSES, r] + 1.0, table[STATUS, r]
-        sums = table[M, r], table[A, r], table[B, r], table[W, r]
+        sums = table[M, r], table[A, r], table[B, r], table[W, r], table[V, r]
         residual, step, moved, stays, arrives = judge(
             curve, k, sums, table[CLEAR, r], d, one, True, enough
         )
@@ -127,6 +125,16 @@ def advance(table, columns, curve, one, enough):
         table[C, r], table[D, r], table[REST, r] = c, d, rest
         table[STATUS, r], table[PASSES, r], table[LAST, r] = status, passes, seen
         table[MOVE, r] = abs(move)
+
+
+@scalar
+def end(table, columns, curve):
+    """Write how far p is to be moved, to the right and to the left of the threshold."""
+    wide_vectors()
+    table = _known(table)
+    for r in range(columns):
+        step = table[D, r] + table[REST, r] - table[LAST, r]
+        table[BELOW, r], table[ABOVE, r] = reach(curve, step)
 
 
 @row
@@ -184,7 +192,9 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
             elif sampled:
                 rows[2, 0], table[COUNT, 0], table[LEFT, 0] = whole, whole, k[only]
             starts = rough == 1 or not sampled
-            begin(table, columns, curve, T(1), starts, 0.0 if rough else np.inf)
+            # The first pass over a row is often the last one where the model can be exact.
+            hopeful = rough == 1 or cornered(curve)
+            begin(table, columns, curve, T(1), starts, 0.0 if hopeful else np.inf)
             for r in range(count):
                 rows[1, r] = r
             left = count
@@ -195,11 +205,11 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     part = window(few[0], 0, size) if rough else window(x[i], 0, size)
                     c, d, inv = T(table[C, r]), T(table[D, r]), T(table[INV, r])
                     if writes and not rough and table[MOVE, r] <= CLOSE:
-                        m, a, b, w, clear = tally(part, c, inv, d, curve, out[i], slopes[r])
+                        sums = tally(part, c, inv, d, curve, out[i], slopes[r])
                     else:
-                        m, a, b, w, clear = tally(part, c, inv, d, curve)
-                    table[M, r], table[A, r], table[B, r], table[W, r] = m, a, b, w
-                    table[CLEAR, r] = clear
+                        sums = tally(part, c, inv, d, curve)
+                    m, a, b, w, v, table[CLEAR, r] = sums
+                    table[M, r], table[A, r], table[B, r], table[W, r], table[V, r] = m, a, b, w, v
                 advance(table, columns, curve, T(1), ROUGH if rough else method.enough)
                 still = 0
                 for j in range(left):
@@ -207,8 +217,10 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     rows[1, still] = r
                     still += table[STATUS, r] == SEEKING
                 left = still
+        if writes:
+            end(table, columns, curve)
         for r in range(count):
-            i = rows[0, r]
+            i, size = rows[0, r], rows[2, r]
             answer = solution[i]
             if table[STATUS, r] != FOUND:
                 answer[CODE] = OPEN
@@ -218,7 +230,9 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
             answer[C], answer[D], answer[REST] = c, d, rest
             answer[CODE], answer[TAKEN], answer[WEIGHT] = FINITE, table[PASSES, r], table[W, r]
             answer[SEEN] = table[LAST, r]
-            rest = T(d + rest - table[LAST, r])
-            if writes and rest != T(0):
-                correct(out[i], slopes[r], rest, curve)
+            below, above = T(table[BELOW, r]), T(table[ABOVE, r])
+            if writes and below != T(0):
+                c, d, inv = T(c), T(table[LAST, r]), T(table[INV, r])
+                part = window(x[i], 0, size)
+                correct(part, c, inv, d, below, above, curve, slopes[r], out[i])
     held((own_table, own_rows, own_few, own_slopes))

@@ -15,7 +15,7 @@ from .._compile import kernel, row
 from .._rows import MIXED, classify, compress, survey
 from .._views import borrowed
 from . import abreast, rows
-from .curves import UserCurve, kernel_for
+from .curves import UserCurve, kernel_for, reach
 from .rows import CODE, OPEN, SEEN
 from .solver import REST, C, D, inverse_temperature, polish
 
@@ -38,11 +38,13 @@ def _gather(lo, hi, x, k, solution, entries, sizes, left):
 
 
 @row
-def _fill(x, c, inv, d, rest, curve, out):
+def _fill(x, c, inv, d, step, curve, out):
     """Write p; infinite entries are 1 or 0."""
     T = x.dtype.type
+    below, above = reach(curve, step)
+    below, above = T(below), T(above)
     for i in range(x.shape[0]):
-        p = polish(curve, (x[i] - c) * inv - d, rest)
+        p = polish(curve, (x[i] - c) * inv - d, below, above)
         out[i] = p if abs(x[i]) < np.inf else T(1) if x[i] > T(0) else T(0)
 
 
@@ -56,9 +58,9 @@ def _scatter(lo, hi, x, tau, sizes, curve, out, solution):
             solution[i, CODE] = MIXED
             if out.shape[1] > 0:
                 c, d = solution[i, C], solution[i, SEEN]
-                rest = solution[i, D] + solution[i, REST] - d
+                step = solution[i, D] + solution[i, REST] - d
                 inv = inverse_temperature(tau[i], x)
-                _fill(x[i], T(c), inv, T(d), T(rest), curve, out[i])
+                _fill(x[i], T(c), inv, T(d), step, curve, out[i])
 
 
 def _solve_mixed(

@@ -34,8 +34,8 @@ from .solver import (
     begin,
     inverse_temperature_of,
     polish,
-    quantile_of_law,
 )
+from .start import quantile_of_law
 
 __all__ = [
     "FOUND",
@@ -242,7 +242,7 @@ def passes(T: Any, team: Team, curve: Any, method: Any) -> Passes:
 
     @device
     def steer(record, m, a, b, w, inv):
-        sums = m - record[ABOVE], a, b, w
+        sums = m - record[ABOVE], a, b, w, np.nan, 0.0
         found = advance(record, sums, record[LEFT], curve, inv, method.modelled, method.enough)
         record[FOUND], record[SLOPE] = 1.0 if found else 0.0, w
 
@@ -275,7 +275,7 @@ def passes(T: Any, team: Team, curve: Any, method: Any) -> Passes:
                 t.load(x, start, n, wide, piece, -infinity, regs)
             for j in range(held):
                 v = entries.at(regs, j)
-                p = polish(curve, (v - c) * inv - d, rest)
+                p = polish(curve, (v - c) * inv - d, rest, rest)
                 entries.put(regs, j, p if abs(v) < infinity else one if v > zero else zero)
             t.store(regs, start, n, wide, piece, out)
 

@@ -14,23 +14,24 @@ modelled as exponentials.
 ``quantile(curve, u)``  the t with f(t) = u, for the bracket.
 ``law(curve)``          mean and variance of the law with CDF f, for a first guess.
 ``slope(curve, a, b, w)``  the sum of w over a row, from the sums of all three.
-``autonomous(curve)``   whether f' is a simple function of f, known to the compiler.
-``rate(curve, p, w)``   f'(t) from p = f(t) alone if the curve is autonomous, else w, which it is.
-``linear(curve)``       whether f is linear between its corners, known to the compiler.
+``bends(curve)``        whether f'' is known in closed form, as ``bend(curve, t, a, b, w)``.
+``cornered(curve)``     whether the solver's model is exact until an entry passes a corner of f.
 ``clearance(curve, t)``  how far t is from the nearest of them; 0 for other curves.
-``within(curve, p)``    p after a last correction of first order, kept in [0, 1] where f has kinks.
+``autonomous(curve)``   whether `shifted` needs neither t nor f'(t), but f(t) alone.
+``reach(curve, step)``  a step of the threshold as `shifted` takes it: two numbers, for entries
+                        below and above it.
+``shifted(curve, p, w, t, below, above)``  p = f(t) after the step: exact if no corner is passed and
+                        there are corners; of second order where f'' is known; else of first.
+``within(curve, p)``    what `shifted` gives, kept in [0, 1] where f has kinks.
+``bends``, ``cornered`` and ``autonomous`` are known to the compiler.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .._compile import in_memory, overload_scalar, scalar
-from .._scalars import exp_neg, quotient
-from .._special import normal_tail, power_of_fraction
-from . import last_step, laws
+from . import last_step, laws, pieces
 
 __all__ = [
     "CURVES",
@@ -42,13 +43,16 @@ __all__ = [
     "Sigmoid",
     "UserCurve",
     "autonomous",
+    "bend",
+    "bends",
     "clearance",
+    "cornered",
     "excess",
     "kernel_for",
     "law",
-    "linear",
     "quantile",
-    "rate",
+    "reach",
+    "shifted",
     "slope",
     "split",
     "within",
@@ -118,71 +122,6 @@ CURVES: dict[str, Any] = {
 
 
 @scalar
-def _split_exp(curve, t):
-    T = type(t)
-    zero = T(0)
-    upper = t >= zero
-    e = zero if upper else exp_neg(zero if upper else t)
-    return T(1) if upper else zero, zero, e, e
-
-
-@scalar
-def _split_sigmoid(curve, t):
-    T = type(t)
-    zero = T(0)
-    upper = t >= zero
-    e = exp_neg(-abs(t))
-    tail = quotient(e, T(1) + e)
-    w = tail * (T(1) - tail)
-    return T(1) if upper else zero, tail if upper else zero, zero if upper else tail, w
-
-
-@scalar
-def _split_laplace(curve, t):
-    T = type(t)
-    zero = T(0)
-    upper = t >= zero
-    tail = T(0.5) * exp_neg(-abs(t))
-    return T(1) if upper else zero, tail if upper else zero, zero if upper else tail, tail
-
-
-@scalar
-def _split_clip(curve, t):
-    T = type(t)
-    zero, one = T(0), T(1)
-    inside = (t > zero) & (t < one)
-    return one if t >= one else zero, zero, t if inside else zero, one if inside else zero
-
-
-@scalar
-def _split_normal(curve, t):
-    T = type(t)
-    zero = T(0)
-    upper = t >= zero
-    tail, w = normal_tail(abs(t))
-    return T(1) if upper else zero, tail if upper else zero, zero if upper else tail, w
-
-
-@scalar
-def _split_entmax(curve, t):
-    T = type(t)
-    zero, one = T(0), T(1)
-    s = T(curve.alpha - 1.0) * t
-    inside = (s > zero) & (s < one)
-    fraction = s if inside else one
-    p = power_of_fraction(fraction, T(1.0 / (curve.alpha - 1.0)))
-    # f' = f/s: an infinite slope at the edge of the support when alpha > 2.
-    w = quotient(p, fraction)
-    return one if s >= one else zero, zero, p if inside else zero, w if inside else zero
-
-
-@scalar
-def _split_user(curve, t):
-    p, w = np.float64(curve.cdf(t)), np.float64(curve.pdf(t))
-    return (1.0, 1.0 - p, 0.0, w) if p >= 0.5 else (0.0, 0.0, p, w)
-
-
-@scalar
 def _cdf(curve, t):
     u, a, b, _ = split(curve, t)
     return u - a + b
@@ -213,49 +152,72 @@ class _Traits(NamedTuple):
     law: Any
     within: Any = last_step.clamped
     slope: Any = last_step.slope_as_summed
-    rate: Any = last_step.rate_as_computed
+    shifted: Any = last_step.shifted_by_slope
+    reach: Any = last_step.as_long_as_it_is
     clearance: Any = last_step.never_clear
+    bend: Any = last_step.bend_unknown
+    autonomous: bool = True
 
 
 _TRAITS: dict[type, _Traits] = {
     Exp: _Traits(
-        _split_exp,
+        pieces.split_exp,
         laws.excess_exp,
         laws.quantile_exp,
         laws.law_exp,
         slope=last_step.slope_of_exp,
-        rate=last_step.rate_of_exp,
+        shifted=last_step.shifted_exp,
+        reach=last_step.of_exponentials,
+        clearance=last_step.clearance_of_one_corner,
     ),
     Sigmoid: _Traits(
-        _split_sigmoid,
+        pieces.split_sigmoid,
         laws.excess_sigmoid,
         laws.quantile_sigmoid,
         laws.law_sigmoid,
         last_step.as_it_is,
-        rate=last_step.rate_of_sigmoid,
+        shifted=last_step.shifted_sigmoid,
+        bend=last_step.bend_of_sigmoid,
     ),
     Laplace: _Traits(
-        _split_laplace,
+        pieces.split_laplace,
         laws.excess_laplace,
         laws.quantile_laplace,
         laws.law_laplace,
         last_step.as_it_is,
         last_step.slope_of_laplace,
-        last_step.rate_of_laplace,
+        last_step.shifted_laplace,
+        last_step.of_exponentials,
+        last_step.clearance_of_one_corner,
     ),
     Clip: _Traits(
-        _split_clip,
+        pieces.split_clip,
         laws.excess_clip,
         laws.quantile_clip,
         laws.law_clip,
-        rate=last_step.rate_of_clip,
+        shifted=last_step.shifted_clip,
         clearance=last_step.clearance_of_clip,
     ),
     Normal: _Traits(
-        _split_normal, laws.excess_normal, laws.quantile_normal, laws.law_normal, last_step.as_it_is
+        pieces.split_normal,
+        laws.excess_normal,
+        laws.quantile_normal,
+        laws.law_normal,
+        last_step.as_it_is,
+        shifted=last_step.shifted_normal,
+        bend=last_step.bend_of_normal,
+        autonomous=False,
     ),
-    Entmax: _Traits(_split_entmax, laws.excess_entmax, laws.quantile_entmax, laws.law_entmax),
-    UserCurve: _Traits(_split_user, laws.excess_user, _quantile_search, laws.law_user),
+    Entmax: _Traits(
+        pieces.split_entmax,
+        laws.excess_entmax,
+        laws.quantile_entmax,
+        laws.law_entmax,
+        autonomous=False,
+    ),
+    UserCurve: _Traits(
+        pieces.split_user, laws.excess_user, _quantile_search, laws.law_user, autonomous=False
+    ),
 }
 
 
@@ -290,7 +252,7 @@ def law(curve):
 
 
 def within(curve, p):
-    """p + O(rounding) in [0, 1]: a first order taken within a rounding of a kink can leave it."""
+    """p + O(rounding) in [0, 1]: a step taken within a rounding of a kink can leave it."""
     return _traits(curve).within(curve, p)
 
 
@@ -299,38 +261,58 @@ def slope(curve, a, b, w):
     return _traits(curve).slope(curve, a, b, w)
 
 
-def autonomous(curve):
-    """Whether `rate` needs p alone."""
-    return _traits(curve).rate is not last_step.rate_as_computed
-
-
-def linear(curve):
-    """Whether f is linear between its corners."""
-    return _traits(curve).clearance is not last_step.never_clear
+def bend(curve, t, a, b, w):
+    """f''(t), from t and what `split` gives; 0 if it is not known."""
+    return _traits(curve).bend(curve, t, a, b, w)
 
 
 def clearance(curve, t):
-    """The distance from t to the nearest corner of a linear curve; 0 for another."""
+    """The distance from t to the nearest corner; 0 for a curve without."""
     return _traits(curve).clearance(curve, t)
 
 
-def rate(curve, p, w):
-    """f'(t) where f(t) = p: from p alone if the curve is autonomous, else w itself."""
-    return _traits(curve).rate(curve, p, w)
+def reach(curve, step):
+    """(below, above): a step of the threshold, in temperatures, as `shifted` takes it."""
+    return _traits(curve).reach(curve, step)
 
 
-@overload_scalar(autonomous)
-def _autonomous(curve):
-    if autonomous(curve):
-        return lambda curve: True
-    return lambda curve: False
+def shifted(curve, p, w, t, below, above):
+    """f(t - step) from p = f(t), w = f'(t) and what `reach` makes of the step."""
+    return _traits(curve).shifted(curve, p, w, t, below, above)
 
 
-@overload_scalar(linear)
-def _linear(curve):
-    if linear(curve):
-        return lambda curve: True
-    return lambda curve: False
+def autonomous(curve):
+    """Whether `shifted` needs p alone."""
+    return _traits(curve).autonomous
+
+
+def bends(curve):
+    """Whether f'' is known."""
+    return _traits(curve).bend is not last_step.bend_unknown
+
+
+def cornered(curve):
+    """Whether the solver's model is exact until an entry passes a corner."""
+    return _traits(curve).clearance is not last_step.never_clear
+
+
+def _known_to_the_compiler(trait):
+    """Compiled, a trait that is true or false is a constant."""
+
+    @overload_scalar(trait)
+    def known(curve):
+        if trait(curve):
+            return lambda curve: True
+        return lambda curve: False
+
+
+for _trait in (autonomous, bends, cornered):
+    _known_to_the_compiler(_trait)
+
+
+@overload_scalar(bend)
+def _bend(curve, t, a, b, w):
+    return _traits(curve).bend
 
 
 @overload_scalar(clearance)
@@ -338,9 +320,14 @@ def _clearance(curve, t):
     return _traits(curve).clearance
 
 
-@overload_scalar(rate)
-def _rate(curve, p, w):
-    return _traits(curve).rate
+@overload_scalar(reach)
+def _reach(curve, step):
+    return _traits(curve).reach
+
+
+@overload_scalar(shifted)
+def _shifted(curve, p, w, t, below, above):
+    return _traits(curve).shifted
 
 
 @overload_scalar(split)

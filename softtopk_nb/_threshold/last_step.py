@@ -1,23 +1,32 @@
 """What the last pass and the last step of a search need of each curve, for `curves` to choose from.
 
-``slope``: the sum of f' over a row, where sums of f tell. ``rate``: f'(t) from f(t). ``within``: p
-back in [0, 1]. ``clearance``: how far the threshold may move while f stays linear at an entry.
+``slope``: the sum of f' over a row, where sums of f tell. ``bend``: f''(t). ``clearance``: how far
+the threshold may move before an entry passes a corner. ``reach``: a step as `shifted` takes it.
+``shifted``: f(t - step). ``within``: p back in [0, 1].
 """
 
 from __future__ import annotations
 
 from .._compile import scalar
+from .._scalars import exp_neg
 
 __all__ = [
     "as_it_is",
+    "as_long_as_it_is",
+    "bend_of_normal",
+    "bend_of_sigmoid",
+    "bend_unknown",
     "clamped",
     "clearance_of_clip",
+    "clearance_of_one_corner",
     "never_clear",
-    "rate_as_computed",
-    "rate_of_clip",
-    "rate_of_exp",
-    "rate_of_laplace",
-    "rate_of_sigmoid",
+    "of_exponentials",
+    "shifted_by_slope",
+    "shifted_clip",
+    "shifted_exp",
+    "shifted_laplace",
+    "shifted_normal",
+    "shifted_sigmoid",
     "slope_as_summed",
     "slope_of_exp",
     "slope_of_laplace",
@@ -25,36 +34,89 @@ __all__ = [
 
 
 @scalar
-def rate_of_exp(curve, p, w):
+def as_long_as_it_is(curve, step):
+    return step, step
+
+
+@scalar
+def of_exponentials(curve, step):
+    """1 - e^-step and e^step - 1, in float64."""
+    e = exp_neg(-abs(step))
+    back = 1.0 / e
+    below, above = (1.0 - e, back - 1.0) if step >= 0.0 else (1.0 - back, e - 1.0)
+    tiny = abs(step) < 2.0**-27  # where the square is below rounding, and 1 - e is nothing but
+    return step if tiny else below, step if tiny else above
+
+
+@scalar
+def shifted_exp(curve, p, w, t, below, above):
     T = type(p)
-    return p if p < T(1) else T(0)
+    return p - (p if p < T(1) else T(0)) * below
 
 
 @scalar
-def rate_of_sigmoid(curve, p, w):
-    return p * (type(p)(1) - p)
-
-
-@scalar
-def rate_of_laplace(curve, p, w):
+def shifted_laplace(curve, p, w, t, below, above):
     q = type(p)(1) - p
-    return p if p < q else q
+    lower = p < q
+    return p - (p if lower else q) * (below if lower else above)
 
 
 @scalar
-def rate_of_clip(curve, p, w):
+def shifted_sigmoid(curve, p, w, t, below, above):
     T = type(p)
-    return T(1) if (p > T(0)) & (p < T(1)) else T(0)
+    q = T(1) - p
+    return p - (p * q) * (below * (T(1) - T(0.5) * below * (q - p)))
 
 
 @scalar
-def rate_as_computed(curve, p, w):
-    return w
+def shifted_normal(curve, p, w, t, below, above):
+    T = type(p)
+    return p - w * (below * (T(1) + T(0.5) * below * _where_dense(t)))
+
+
+@scalar
+def shifted_clip(curve, p, w, t, below, above):
+    T = type(p)
+    return p - (T(1) if (p > T(0)) & (p < T(1)) else T(0)) * below
+
+
+@scalar
+def shifted_by_slope(curve, p, w, t, below, above):
+    return p - w * below
+
+
+@scalar
+def _where_dense(t):
+    """t, or 0 where the normal density is 0: t may be infinite there."""
+    T = type(t)
+    return t if abs(t) < T(64) else T(0)
+
+
+@scalar
+def bend_unknown(curve, t, a, b, w):
+    return type(t)(0)
+
+
+@scalar
+def bend_of_sigmoid(curve, t, a, b, w):
+    T = type(t)
+    size = w * (T(1) - T(2) * (a + b))
+    return -size if t >= T(0) else size
+
+
+@scalar
+def bend_of_normal(curve, t, a, b, w):
+    return -_where_dense(t) * w
 
 
 @scalar
 def never_clear(curve, t):
     return type(t)(0)
+
+
+@scalar
+def clearance_of_one_corner(curve, t):
+    return abs(t)
 
 
 @scalar

@@ -16,7 +16,7 @@ from .._rows import MIXED, classify, survey
 from .._scalars import from_ordinal
 from .._schedule import over
 from . import batch
-from .curves import autonomous, kernel_for
+from .curves import autonomous, kernel_for, reach
 from .rows import CODE, SOLUTION, TAKEN, WEIGHT
 from .solver import (
     MAX,
@@ -52,17 +52,21 @@ def tally_parts(lo, hi, x, tau, state, curve, out, sums):
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
         if autonomous(curve) and out.shape[0] > 0:
-            m, a, b, w, _ = tally(x[part], c, inv, d, curve, out[part], out[part])
+            m, a, b, w, v, clear = tally(x[part], c, inv, d, curve, out[part], out[part])
         else:
-            m, a, b, w, _ = tally(x[part], c, inv, d, curve)
+            m, a, b, w, v, clear = tally(x[part], c, inv, d, curve)
         sums[j, 0], sums[j, 1], sums[j, 2], sums[j, 3] = m, a, b, w
+        sums[j, 4], sums[j, 5] = v, clear
 
 
 @kernel
-def correct_parts(lo, hi, rest, curve, out):
+def correct_parts(lo, hi, step, curve, out):
+    T = out.dtype.type
+    below, above = reach(curve, step)
+    below, above, none = T(below), T(above), T(0)
     for j in range(lo, hi):
         part = out[j * PART : (j + 1) * PART]
-        correct(part, part, out.dtype.type(rest), curve)
+        correct(part, none, none, none, below, above, curve, part, part)
 
 
 @kernel
@@ -71,7 +75,7 @@ def fill_parts(lo, hi, x, tau, state, curve, out):
     inv, c, d = inverse_temperature(tau, x), T(state[C]), T(state[D])
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        fill(x[part], c, inv, d, T(state[REST]), curve, out[part])
+        fill(x[part], c, inv, d, state[REST], curve, out[part])
 
 
 @kernel
@@ -100,14 +104,16 @@ def open_search(state, x, tau, curve, k, c, d):
 @kernel
 def step(state, x, tau, sums, curve, k, enough):
     """One turn of the search; the sums of the parts are added in order."""
-    m, a, b, w = 0.0, 0.0, 0.0, 0.0
+    m, a, b, w, v, clear = 0.0, 0.0, 0.0, 0.0, 0.0, np.inf
     for j in range(sums.shape[0]):
         m += sums[j, 0]
         a += sums[j, 1]
         b += sums[j, 2]
         w += sums[j, 3]
+        v += sums[j, 4]
+        clear = min(clear, sums[j, 5])
     inv = inverse_temperature(tau, x)
-    return advance(state, (m, a, b, w), k, curve, inv, True, enough)
+    return advance(state, (m, a, b, w, v, clear), k, curve, inv, True, enough)
 
 
 def _solve_finite(
@@ -129,7 +135,7 @@ def _solve_finite(
     state = np.empty(STATE)
     state[MIN], state[MAX] = ends
     kernel_for(curve, open_search)(state, x, tau, curve, k, start[0, C], start[0, D])
-    sums = np.empty((part_count(x), 4))
+    sums = np.empty((part_count(x), 6))
     keeps = autonomous(curve) and x.nbytes <= NEAR
     kept = nothing[0]  # the first pass, from where the sample led, is hardly ever the last
     while True:
@@ -141,8 +147,8 @@ def _solve_finite(
     solution[TAKEN], solution[WEIGHT] = state[PASSES], sums[:, 3].sum()
     solution[[C, D, REST]] = state[[C, D, REST]]
     if len(kept):
-        rest = float(state[D] + state[REST] - seen)
-        over(len(sums), x.size // 16, kernel_for(curve, correct_parts), rest, curve, out)
+        step_taken = float(state[D] + state[REST] - seen)
+        over(len(sums), x.size // 16, kernel_for(curve, correct_parts), step_taken, curve, out)
     elif len(out):
         over(len(sums), x.size // 4, kernel_for(curve, fill_parts), *problem, out)
 

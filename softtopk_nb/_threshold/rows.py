@@ -31,11 +31,10 @@ from .solver import (
     advance,
     begin,
     fill,
-    guess,
     inverse_temperature,
-    sample,
     tally,
 )
+from .start import guess, sample
 
 __all__ = [
     "CODE",
@@ -53,7 +52,7 @@ __all__ = [
 
 # A solved row: the threshold c + tau (d + rest), which kind of row it was (`_rows`), how many
 # passes over the whole row it took, the sum of f' in the last of them, and its d: p is moved from
-# there to the threshold, to first order. C, D and REST are shared with the solver's state.
+# there to the threshold. C, D and REST are shared with the solver's state.
 CODE = 3
 TAKEN = 4
 WEIGHT = 5
@@ -153,9 +152,9 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         begin(state, curve, share, part.shape[0], c, d, inv, method.modelled)
         while True:
             whole, seen = part.shape[0] == n, state[D]
-            m, a, b, w, _ = tally(part, T(state[C]), inv, T(state[D]), curve)
+            sums = tally(part, T(state[C]), inv, T(state[D]), curve)
             enough = method.enough if whole else ROUGH
-            found = advance(state, (m, a, b, w), share, curve, inv, method.modelled, enough)
+            found = advance(state, sums, share, curve, inv, method.modelled, enough)
             if found and whole:
                 break
             if found:
@@ -164,10 +163,10 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
                 begin(state, curve, share, n, c, d, inv, method.modelled)
 
         answer[C], answer[D], answer[REST] = state[C], state[D], state[REST]
-        answer[TAKEN], answer[WEIGHT], answer[SEEN] = state[PASSES], w, seen
+        answer[TAKEN], answer[WEIGHT], answer[SEEN] = state[PASSES], sums[3], seen
         if p.shape[0] > 0:
             values = p[:n]
-            rest = T(state[D] + state[REST] - seen)
-            fill(present, T(state[C]), inv, T(seen), rest, curve, values)
+            step = state[D] + state[REST] - seen
+            fill(present, T(state[C]), inv, T(seen), step, curve, values)
             if code == MIXED:
                 expand(entries, values, 1.0, p)

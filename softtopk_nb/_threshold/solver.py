@@ -20,7 +20,19 @@ from .._compile import row, scalar, summing
 from .._scalars import from_ordinal, limits, to_ordinal, wide_vectors
 from .._special import natural_log
 from .._views import block, read_apart, write_apart
-from .curves import autonomous, clearance, law, linear, quantile, rate, slope, split, within
+from .curves import (
+    autonomous,
+    bend,
+    bends,
+    clearance,
+    cornered,
+    quantile,
+    reach,
+    shifted,
+    slope,
+    split,
+    within,
+)
 
 __all__ = [
     "MAX",
@@ -34,16 +46,11 @@ __all__ = [
     "begin",
     "correct",
     "fill",
-    "guess",
     "inverse_temperature",
     "inverse_temperature_of",
     "judge",
-    "measure",
     "nearest",
     "polish",
-    "quantile_of_law",
-    "sample",
-    "spread_of_law",
     "tally",
 ]
 
@@ -55,6 +62,7 @@ MIN, MAX = 9, 10  # range of the entries
 LAST_R, PASSES, STALLED, FALLBACKS = 11, 12, 13, 14
 STATE = 15
 
+CUBE_32, CUBE_64 = 2.0 ** (-26 / 3), 2.0 ** (-55 / 3)  # eps^(1/3)/2 of either type
 BLOCK = 1024  # entries summed in the row's own type before float64 takes over
 MOST_PASSES = 500  # a guard; the most hostile rows in the tests take 200, ordinary ones 4
 
@@ -98,71 +106,23 @@ def place(state, c, d, inv):
     return above > 0.0 and below > 0.0
 
 
-@row
-def spread_of_law(curve, variance):
-    """The standard deviation of the row, blurred by noise whose CDF is the curve."""
-    _, own = law(curve)
-    return math.sqrt((variance if variance > 0.0 else 0.0) + own)
-
-
-@row
-def quantile_of_law(curve, mean, variance, n, k):
-    """Where a share k/n of the row lies above, blurred by noise whose CDF is the curve.
-
-    p sums to k where a fraction k/n of x - tau * noise lies above lambda: the means and variances
-    of the two add, and the quantile is that of a logistic law.
-    """
-    own, _ = law(curve)
-    return mean - own + 0.55 * spread_of_law(curve, variance) * natural_log((n - k) / k)
-
-
-@summing
-def measure(x, pivot, inv):
-    """Mean and variance of (x - pivot)/tau, for a first guess; not finite if an entry is not."""
-    wide_vectors()
-    T = x.dtype.type
-    s, ss = T(0), T(0)
-    for i in range(x.shape[0]):
-        z = (x[i] - pivot) * inv
-        s += z
-        ss += z * z
-    share = 1.0 / x.shape[0]
-    mean = s * share
-    return mean, ss * share - mean * mean
-
-
-@row
-def guess(method, state, x, curve, k, inv):
-    """(c, d) to start from, by the moments of the row."""
-    mean, variance = measure(x, x[0], inv)
-    return np.float64(x[0]), quantile_of_law(curve, mean, variance, x.shape[0], k)
-
-
-@scalar
-def sample(x, out):
-    """Copy entries from all over the row, evenly spaced."""
-    stride = x.shape[0] // out.shape[0]
-    for j in range(out.shape[0]):
-        out[j] = x[j * stride]
-
-
 @summing
 def tally(x, c, inv, d, curve, out=None, slopes=None):
-    """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d, and a clearance.
+    """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d, and two more.
 
-    With `out` it writes f(t) as well, and f'(t) to `slopes` unless the curve is autonomous: for
-    `correct`. The clearance is how far the threshold may move before an entry passes a corner of a
-    linear curve; 0 for another.
+    They are v, the sum of f''(t), NaN where it is not known, and a clearance: how far the threshold
+    may move before an entry passes a corner of f; 0 without corners. With `out` it writes f(t) as
+    well, and f'(t) to `slopes` unless the curve is autonomous: for `correct`.
     """
     wide_vectors()
     T = x.dtype.type
-    m, a, b, w = 0.0, 0.0, 0.0, 0.0
+    m, a, b, w, v = 0.0, 0.0, 0.0, 0.0, 0.0
     farthest = nearest_corner = to_ordinal(T(np.inf))  # distances are positive: they order alike
     for start in range(0, x.shape[0], BLOCK):
         part = block(x, start, BLOCK)
         if out is not None:
             p, rates = block(out, start, BLOCK), block(slopes, start, BLOCK)
-        ms = As = bs = ws = T(0)
+        ms = As = bs = ws = vs = T(0)
         near = farthest
         for i in range(part.shape[0]):
             t = (read_apart(part, i) - c) * inv - d
@@ -171,7 +131,9 @@ def tally(x, c, inv, d, curve, out=None, slopes=None):
                 write_apart(p, i, bi if mi == T(0) else mi - ai)
                 if not autonomous(curve):
                     write_apart(rates, i, wi)
-            if linear(curve):
+            if bends(curve):
+                vs += bend(curve, t, ai, bi, wi)
+            if cornered(curve):
                 clear = to_ordinal(clearance(curve, t))
                 near = clear if clear < near else near
             ms += mi
@@ -182,6 +144,7 @@ def tally(x, c, inv, d, curve, out=None, slopes=None):
         a += As
         b += bs
         w += ws
+        v += vs
         nearest_corner = near if near < nearest_corner else nearest_corner
     known = nearest_corner < farthest
     return (
@@ -189,42 +152,43 @@ def tally(x, c, inv, d, curve, out=None, slopes=None):
         a,
         b,
         slope(curve, a, b, w),
+        v if bends(curve) else np.nan,
         np.float64(from_ordinal(nearest_corner)) if known else 0.0,
     )
 
 
 @scalar
-def _corrected(curve, p, w, rest):
-    """f(t - rest) from p = f(t) and w = f'(t), to first order in `rest`.
-
-    `rest` is the last step of a search, at most eps^(1/2)/2 (`judge`): what is left out is below
-    eps/8 times f''.
-    """
-    return within(curve, type(p)(p - rate(curve, p, w) * rest))
+def _corrected(curve, p, w, t, below, above):
+    """f(t - step) from p = f(t) and w = f'(t): the last step of a search (`judge`)."""
+    return within(curve, type(p)(shifted(curve, p, w, t, below, above)))
 
 
 @scalar
-def polish(curve, t, rest):
-    """f(t - rest), to first order in `rest`."""
+def polish(curve, t, below, above):
+    """f(t - step), of a step as `curves.reach` gives it."""
     u, a, b, w = split(curve, t)
-    return _corrected(curve, type(t)(b if u == 0.0 else u - a), w, rest)
+    return _corrected(curve, type(t)(b if u == 0.0 else u - a), w, t, below, above)
 
 
 @summing
-def correct(p, slopes, rest, curve):
+def correct(x, c, inv, d, below, above, curve, slopes, p):
     """Move p, with what `tally` has left, to where the last step of the search has led."""
     wide_vectors()
     for i in range(p.shape[0]):
         w = p[i] if autonomous(curve) else slopes[i]
-        p[i] = _corrected(curve, p[i], w, rest)
+        t = p[i] if autonomous(curve) else (x[i] - c) * inv - d
+        p[i] = _corrected(curve, p[i], w, t, below, above)
 
 
 @summing
-def fill(x, c, inv, d, rest, curve, out):
-    """Write p, entry by entry."""
+def fill(x, c, inv, d, step, curve, out):
+    """Write p, entry by entry: where c + tau d is, and then moved by the step."""
     wide_vectors()
+    T = x.dtype.type
+    below, above = reach(curve, step)
+    below, above = T(below), T(above)
     for i in range(x.shape[0]):
-        out[i] = polish(curve, (x[i] - c) * inv - d, rest)
+        out[i] = polish(curve, (x[i] - c) * inv - d, below, above)
 
 
 @row
@@ -260,10 +224,22 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
     where it is (`stays`), or once it has moved (`arrives`), or goes on. `clear`: the length of a
     step up to which the model is the residual itself (Proposition prop-solver).
     """
-    m, a, b, w = sums
+    m, a, b, w, v = sums
     r = (m - k) - a + b
     eps = limits(one)[0]
     step = model_step(curve, k, m, a, b, w)
+    # A step s leaves an error of order s^2 where f' is continuous; elsewhere entries that cross
+    # a kink leave one of order s.
+    least = 0.5 * math.sqrt(eps) if curve.smooth else 4.0 * eps
+    length = abs(step)
+    if bends(curve):
+        # With what the model's second derivative lacks of the residual's, one of order s^3.
+        rho = w / (a + b)
+        lacks = (v - rho * rho * (b - a)) * step * step / (2.0 * w)
+        third = (abs(lacks) <= 0.5 * length) & (length < np.inf)
+        step += lacks if third else 0.0
+        length *= 1.0 if rho < 1.0 else rho
+        least = (CUBE_32 if eps > 1e-10 else CUBE_64) if third else least
     # |r| is the distance of p from the answer (Proposition prop-mass). Bisection stops on it; the
     # exponential model goes on to small p of full relative accuracy, if it knows the way.
     distance = 0.25 * eps * (k if k < 1.0 else 1.0)
@@ -271,17 +247,15 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
         distance += 2.0 * eps * (a + b)
     knows = modelled & curve.exponential & (abs(step) < np.inf)
     stays = (r == 0.0) | (r != r) | ((abs(r) <= distance) & (not knows))
-    # A step s leaves an error of order s^2 where f' is continuous; elsewhere entries that cross
-    # a kink leave one of order s.
-    least = 0.5 * math.sqrt(eps) if curve.smooth else 4.0 * eps
     rough = enough > least
     # Entries near a kink of a curve with compact support can outnumber their mass.
     exact = curve.exponential | rough | (abs(r) <= 16.0 * eps * b)
     # If `moved` is d, no pass could tell the difference.
     moved = np.float64(type(one)(d + step))
-    short = abs(step) <= (enough if rough else least)
-    # The pass is as exact as its sums, which a residual beyond k would outweigh.
-    straight = (abs(step) < clear) & (abs(r) <= 0.125 * k)
+    short = length <= (enough if rough else least)
+    # The pass is as exact as its sums, which a residual beyond k would outweigh; and a long way
+    # takes the last digits from small p.
+    straight = (abs(step) < clear) & (abs(step) <= 1.0) & (abs(r) <= 0.5 * k)
     arrives = (moved == d) | (short & exact) | straight
     return r, step, moved, stays, modelled & arrives
 
@@ -344,11 +318,15 @@ def begin(state, curve, k, n, c, d, inv, informed):
 def advance(state, sums, k, curve, inv, modelled, enough):
     """Take the sums of a pass at the threshold in hand; move it, or say that it is found.
 
+    The sums are those of `tally`, v NaN and the clearance 0 if they have not been taken.
     `modelled`: steps come from a model of the row, not from bisection alone. `enough`: the length
     of a model's step that ends the search; 0 asks for all that the type allows.
     """
+    m, a, b, w, v, clear = sums
     one, here = type(inv)(1), state[D]
-    r, step, moved, stays, arrives = judge(curve, k, sums, 0.0, here, one, modelled, enough)
+    r, step, moved, stays, arrives = judge(
+        curve, k, (m, a, b, w, v), clear, here, one, modelled, enough
+    )
     state[PASSES] += 1.0
     if stays:
         return True
