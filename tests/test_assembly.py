@@ -99,7 +99,7 @@ def keeping(lo, hi, x, curve, out, slopes, sums):
     T = x.dtype.type
     for i in range(lo, hi):
         m, a, b, w, v, clear = tally(x[i], T(0), T(1), T(0.5), curve, out[i], slopes[i])
-        sums[i] = m - a + b + w + v + clear
+        sums[i] = m - a + b + w + clear + (v if v == v else 0.0)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
