@@ -77,7 +77,7 @@ _WEIGHTED = Weighted()
 @scalar
 def entmax(alpha):
     """The curve of alpha-entmax, alpha > 1."""
-    return Entmax(alpha, False, False)
+    return Entmax(alpha)
 
 
 @scalar

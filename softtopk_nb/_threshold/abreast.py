@@ -37,13 +37,13 @@ PIVOT, MEAN, VARIANCE = 7, 8, 9
 M, A, B, W, V = 10, 11, 12, 13, 14  # the sums of a pass
 CLEAR = 15  # and how far the threshold may move before the model fails
 # Temperatures above the pivot: the highest threshold known to be too low, the lowest known to be
-# too high, and the residuals there; and how wide the row is.
-LO, LO_R, HI, HI_R, SPREAD = 16, 17, 18, 19, 20
-LAST = 21  # d of the last pass
-MOVE = 22  # how far the threshold has moved since
-BELOW, ABOVE = 23, 24  # and that as `reach` gives it
-STATUS, PASSES = 25, 26
-FIELDS = 27
+# too high, and how wide the row is.
+LO, HI, SPREAD = 16, 17, 18
+LAST = 19  # d of the last pass
+MOVE = 20  # how far the threshold has moved since
+BELOW, ABOVE = 21, 22  # and that as `reach` gives it
+STATUS, PASSES = 23, 24
+FIELDS = 25
 LANES = 16  # rows of a group, at most
 WIDE = 8  # columns are worked on so many at a time, whether they are in use or not
 
@@ -75,17 +75,15 @@ def begin(table, columns, curve, one, starts, move):
         table[REST, r], table[WIDTH, r] = 0.0, width
         table[SPREAD, r] = spread_of_law(curve, variance)
         table[STATUS, r], table[PASSES, r], table[MOVE, r] = SEEKING, 0.0, move
-        table[LO, r], table[LO_R, r], table[HI, r], table[HI_R, r] = -np.inf, n, np.inf, -k
+        table[LO, r], table[HI, r] = -np.inf, np.inf
 
 
 @scalar
-def inside(at, residual, step, lo, lo_r, hi, hi_r, spread):
+def inside(at, low, step, lo, hi, spread):
     """The step, if it ends within the bracket; else one that does."""
-    share = lo_r / (lo_r - hi_r)  # regula falsi, kept off the ends
-    share = 0.1 if share < 0.1 else 0.9 if share > 0.9 else share
-    within = lo + share * (hi - lo) - at
-    outward = spread if residual > 0.0 else -spread
-    other = within if (lo > -np.inf) & (hi < np.inf) else outward
+    outward = spread if low else -spread
+    within = 0.5 * (lo + hi) - at
+    other = within if abs(within) < np.inf else outward
     return step if (at + step > lo) & (at + step < hi) else other
 
 
@@ -104,9 +102,8 @@ def advance(table, columns, curve, one, enough):
         inv, width = type(one)(table[INV, r]), table[WIDTH, r]
         at = (c - table[PIVOT, r]) * inv + d
         low = residual > 0.0
-        lo, lo_r = at if low else table[LO, r], residual if low else table[LO_R, r]
-        hi, hi_r = table[HI, r] if low else at, table[HI_R, r] if low else residual
-        move = inside(at, residual, step, lo, lo_r, hi, hi_r, table[SPREAD, r])
+        lo, hi = at if low else table[LO, r], table[HI, r] if low else at
+        move = inside(at, low, step, lo, hi, table[SPREAD, r])
         move = 0.0 if stays & (residual == residual) else step if arrives else move
         near, near_d = nearest(c + (d + move) * width, c, d + move, inv)
         ends = (stays | arrives) & (residual == residual) & (table[MOVE, r] <= CLOSE)
@@ -121,7 +118,7 @@ def advance(table, columns, curve, one, enough):
         else:
             passes -= 1.0
             seen, move = table[LAST, r], table[MOVE, r]
-        table[LO, r], table[LO_R, r], table[HI, r], table[HI_R, r] = lo, lo_r, hi, hi_r
+        table[LO, r], table[HI, r] = lo, hi
         table[C, r], table[D, r], table[REST, r] = c, d, rest
         table[STATUS, r], table[PASSES, r], table[LAST, r] = status, passes, seen
         table[MOVE, r] = abs(move)

@@ -1,9 +1,7 @@
 """The curves f of ThreTopK: one value of one type each, and the few functions that tell them apart.
 
 A curve is a NamedTuple; compiled code chooses by its type, so that a kernel holds the one curve
-it is compiled for and its loops vectorise. Its fields steer the solver: `smooth` if f' is
-continuous, so that a step of length s leaves an error of order s^2; `exponential` if the tails are
-modelled as exponentials.
+it is compiled for and its loops vectorise.
 
 ``split(curve, t)``     p = f(t) in pieces: (u, a, b, w) with p = u - a + b, w = f'(t).
                         u is 1 on the upper side and 0 on the lower, a = 1 - f(t) there and
@@ -14,6 +12,9 @@ modelled as exponentials.
 ``quantile(curve, u)``  the t with f(t) = u, for the bracket.
 ``law(curve)``          mean and variance of the law with CDF f, for a first guess.
 ``slope(curve, a, b, w)``  the sum of w over a row, from the sums of all three.
+``smooth(curve)``       whether f' is continuous, so that a step of length s leaves an error of
+                        order s^2.
+``exponential(curve)``  whether the tails are modelled as exponentials; else steps are Newton's.
 ``bends(curve)``        whether f'' is known in closed form, as ``bend(curve, t, a, b, w)``.
 ``cornered(curve)``     whether the solver's model is exact until an entry passes a corner of f.
 ``clearance(curve, t)``  how far t is from the nearest of them; 0 for other curves.
@@ -23,7 +24,7 @@ modelled as exponentials.
 ``shifted(curve, p, w, t, below, above)``  p = f(t) after the step: exact if no corner is passed and
                         there are corners; of second order where f'' is known; else of first.
 ``within(curve, p)``    what `shifted` gives, kept in [0, 1] where f has kinks.
-``bends``, ``cornered`` and ``autonomous`` are known to the compiler.
+What is true or false is known to the compiler.
 """
 
 from __future__ import annotations
@@ -48,12 +49,14 @@ __all__ = [
     "clearance",
     "cornered",
     "excess",
+    "exponential",
     "kernel_for",
     "law",
     "quantile",
     "reach",
     "shifted",
     "slope",
+    "smooth",
     "split",
     "within",
 ]
@@ -62,44 +65,27 @@ __all__ = [
 class Exp(NamedTuple):
     """f(t) = min(1, e^t)."""
 
-    smooth: bool = False
-    exponential: bool = True
-
 
 class Sigmoid(NamedTuple):
     """f(t) = 1/(1 + e^-t)."""
-
-    smooth: bool = True
-    exponential: bool = True
 
 
 class Laplace(NamedTuple):
     """f(t) = e^t/2 below 0, 1 - e^-t/2 above."""
 
-    smooth: bool = True
-    exponential: bool = True
-
 
 class Clip(NamedTuple):
     """f(t) = t clipped to [0, 1]."""
 
-    smooth: bool = False
-    exponential: bool = False
-
 
 class Normal(NamedTuple):
     """f = Phi, the normal CDF."""
-
-    smooth: bool = True
-    exponential: bool = True
 
 
 class Entmax(NamedTuple):
     """f(t) = ((alpha - 1) t)^(1/(alpha - 1)) clipped to [0, 1]."""
 
     alpha: float
-    smooth: bool = False
-    exponential: bool = False
 
 
 class UserCurve(NamedTuple):
@@ -108,8 +94,6 @@ class UserCurve(NamedTuple):
     cdf: Any
     pdf: Any
     integral: Any
-    smooth: bool = False
-    exponential: bool = True
 
 
 CURVES: dict[str, Any] = {
@@ -157,6 +141,8 @@ class _Traits(NamedTuple):
     clearance: Any = last_step.never_clear
     bend: Any = last_step.bend_unknown
     autonomous: bool = True
+    smooth: bool = False
+    exponential: bool = True
 
 
 _TRAITS: dict[type, _Traits] = {
@@ -178,6 +164,7 @@ _TRAITS: dict[type, _Traits] = {
         last_step.as_it_is,
         shifted=last_step.shifted_sigmoid,
         bend=last_step.bend_of_sigmoid,
+        smooth=True,
     ),
     Laplace: _Traits(
         pieces.split_laplace,
@@ -189,6 +176,7 @@ _TRAITS: dict[type, _Traits] = {
         last_step.shifted_laplace,
         last_step.of_exponentials,
         last_step.clearance_of_one_corner,
+        smooth=True,
     ),
     Clip: _Traits(
         pieces.split_clip,
@@ -197,6 +185,7 @@ _TRAITS: dict[type, _Traits] = {
         laws.law_clip,
         shifted=last_step.shifted_clip,
         clearance=last_step.clearance_of_clip,
+        exponential=False,
     ),
     Normal: _Traits(
         pieces.split_normal,
@@ -207,6 +196,7 @@ _TRAITS: dict[type, _Traits] = {
         shifted=last_step.shifted_normal,
         bend=last_step.bend_of_normal,
         autonomous=False,
+        smooth=True,
     ),
     Entmax: _Traits(
         pieces.split_entmax,
@@ -214,6 +204,7 @@ _TRAITS: dict[type, _Traits] = {
         laws.quantile_entmax,
         laws.law_entmax,
         autonomous=False,
+        exponential=False,
     ),
     UserCurve: _Traits(
         pieces.split_user, laws.excess_user, _quantile_search, laws.law_user, autonomous=False
@@ -286,6 +277,16 @@ def autonomous(curve):
     return _traits(curve).autonomous
 
 
+def smooth(curve):
+    """Whether f' is continuous."""
+    return _traits(curve).smooth
+
+
+def exponential(curve):
+    """Whether the solver models the tails as exponentials."""
+    return _traits(curve).exponential
+
+
 def bends(curve):
     """Whether f'' is known."""
     return _traits(curve).bend is not last_step.bend_unknown
@@ -306,7 +307,7 @@ def _known_to_the_compiler(trait):
         return lambda curve: False
 
 
-for _trait in (autonomous, bends, cornered):
+for _trait in (autonomous, bends, cornered, exponential, smooth):
     _known_to_the_compiler(_trait)
 
 

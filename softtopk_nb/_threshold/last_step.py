@@ -8,7 +8,7 @@ the threshold may move before an entry passes a corner. ``reach``: a step as `sh
 from __future__ import annotations
 
 from .._compile import scalar
-from .._scalars import exp_neg
+from .._scalars import exp_neg, fma
 
 __all__ = [
     "as_it_is",
@@ -100,8 +100,9 @@ def bend_unknown(curve, t, a, b, w):
 @scalar
 def bend_of_sigmoid(curve, t, a, b, w):
     T = type(t)
-    size = w * (T(1) - T(2) * (a + b))
-    return -size if t >= T(0) else size
+    upper = t >= T(0)
+    size = w * fma(T(-2), a if upper else b, T(1))
+    return -size if upper else size
 
 
 @scalar

@@ -26,10 +26,12 @@ from .curves import (
     bends,
     clearance,
     cornered,
+    exponential,
     quantile,
     reach,
     shifted,
     slope,
+    smooth,
     split,
     within,
 )
@@ -202,7 +204,7 @@ def model_step(curve, k, m, a, b, w):
     Otherwise Newton, exact for clip while no entry changes piece (thm-closed-form-clip).
     """
     # No branches, so that rows side by side take the step in SIMD lanes.
-    if not curve.exponential:
+    if not exponential(curve):
         return ((m - k) - a + b) / w if w > 0.0 else np.nan
     # Numbers so small that their squares would vanish are enlarged; y does not change.
     g = k - m
@@ -213,7 +215,9 @@ def model_step(curve, k, m, a, b, w):
     y = over / under
     _, least, most = limits(y)
     known = (w > 0.0) & (y >= least) & (y <= most)
-    return natural_log(y) * ((a + b) / w) if known else np.nan
+    # Between the corners of an exponential rho is 1.
+    slower = 1.0 if cornered(curve) else (a + b) / w
+    return natural_log(y) * slower if known else np.nan
 
 
 @row
@@ -230,7 +234,7 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
     step = model_step(curve, k, m, a, b, w)
     # A step s leaves an error of order s^2 where f' is continuous; elsewhere entries that cross
     # a kink leave one of order s.
-    least = 0.5 * math.sqrt(eps) if curve.smooth else 4.0 * eps
+    least = 0.5 * math.sqrt(eps) if smooth(curve) else 4.0 * eps
     length = abs(step)
     if bends(curve):
         # With what the model's second derivative lacks of the residual's, one of order s^3.
@@ -245,11 +249,11 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
     distance = 0.25 * eps * (k if k < 1.0 else 1.0)
     if not modelled:
         distance += 2.0 * eps * (a + b)
-    knows = modelled & curve.exponential & (abs(step) < np.inf)
+    knows = modelled & exponential(curve) & (abs(step) < np.inf)
     stays = (r == 0.0) | (r != r) | ((abs(r) <= distance) & (not knows))
     rough = enough > least
     # Entries near a kink of a curve with compact support can outnumber their mass.
-    exact = curve.exponential | rough | (abs(r) <= 16.0 * eps * b)
+    exact = exponential(curve) | rough | (abs(r) <= 16.0 * eps * b)
     # If `moved` is d, no pass could tell the difference.
     moved = np.float64(type(one)(d + step))
     short = length <= (enough if rough else least)
