@@ -17,8 +17,8 @@ from softtopk_nb._compile import in_memory
 from softtopk_nb._threshold import abreast
 from softtopk_nb._threshold import rows as threshold
 from softtopk_nb._threshold.curves import CURVES, Entmax
+from softtopk_nb._threshold.passes import tally
 from softtopk_nb._threshold.rows import METHODS
-from softtopk_nb._threshold.solver import tally
 from softtopk_nb.gradtopk import counts, counts_tangent
 from softtopk_nb.gradtopk import rows as subsets
 from softtopk_nb.hardtopk import rows as hard

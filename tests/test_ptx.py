@@ -27,7 +27,7 @@ if ptx.usable() is None:
     from softtopk_nb._launch import MANY, Kernel, pointer_to
     from softtopk_nb._team import Team, tools
     from softtopk_nb._threshold.curves import split
-    from softtopk_nb._threshold.solver import polish
+    from softtopk_nb._threshold.passes import polish
 
     CASES = list(kernels.cases())
     # Rows that are held by a block, and rows that stream.

@@ -15,8 +15,9 @@ from numba import njit
 import softtopk_nb as stk
 from softtopk_nb._threshold import abreast, rows
 from softtopk_nb._threshold.curves import CURVES, Entmax, autonomous, law, reach, split
+from softtopk_nb._threshold.passes import correct, fill, tally
 from softtopk_nb._threshold.scan import scan
-from softtopk_nb._threshold.solver import correct, fill, judge, tally
+from softtopk_nb._threshold.solver import judge
 
 HARD = {**CURVES, "entmax-1.5": Entmax(1.5), "entmax-3": Entmax(3.0)}
 KINDS = 9

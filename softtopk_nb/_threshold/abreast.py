@@ -15,16 +15,16 @@ from .._rows import FINITE
 from .._scalars import wide_vectors
 from .._views import borrowed, held, layout_known, window
 from .curves import autonomous, cornered, reach
+from .passes import close, correct, scratch, tally
 from .rows import CODE, LARGEST_SAMPLE, OPEN, ROUGH, SAMPLED, SEEN, TAKEN, WEIGHT
 from .solver import (
+    BLUR,
     REST,
     C,
     D,
-    correct,
     inverse_temperature,
     judge,
     nearest,
-    tally,
 )
 from .start import measure, quantile_of_law, sample, spread_of_law
 
@@ -51,7 +51,6 @@ SEEKING, FOUND, LOST = 0.0, 1.0, 2.0
 
 GROUP = 1 << 12  # entries of a group, about: from pass to pass they stay in the fastest cache
 MOST_PASSES = 16.0  # ordinary rows take 2 to 4
-CLOSE = 1.0  # after a step so short, a pass may be the last one, and keeps p; after none other
 
 
 _known = layout_known(FIELDS, LANES)
@@ -88,10 +87,11 @@ def inside(at, low, step, lo, hi, spread):
 
 
 @scalar
-def advance(table, columns, curve, one, enough):
+def advance(table, columns, curve, one, enough, rough):
     """Take the sums of each row's pass: move its threshold, or say that it is found or lost."""
     wide_vectors()
     table = _known(table)
+    limit = 1.0 if rough else close(curve, one)
     for r in range(columns):
         c, d, rest = table[C, r], table[D, r], table[REST, r]
         k, passes, status = table[LEFT, r], table[PASSES, r] + 1.0, table[STATUS, r]
@@ -101,12 +101,13 @@ def advance(table, columns, curve, one, enough):
         )
         inv, width = type(one)(table[INV, r]), table[WIDTH, r]
         at = (c - table[PIVOT, r]) * inv + d
-        low = residual > 0.0
-        lo, hi = at if low else table[LO, r], table[HI, r] if low else at
+        low, fine = residual > 0.0, table[MOVE, r] <= limit
+        blur = 0.0 if fine else BLUR
+        lo, hi = at - blur if low else table[LO, r], table[HI, r] if low else at + blur
         move = inside(at, low, step, lo, hi, table[SPREAD, r])
         move = 0.0 if stays & (residual == residual) else step if arrives else move
         near, near_d = nearest(c + (d + move) * width, c, d + move, inv)
-        ends = (stays | arrives) & (residual == residual) & (table[MOVE, r] <= CLOSE)
+        ends = (stays | arrives) & (residual == residual) & fine
         arrives = arrives & ends & (not stays)
         goes_on = (not ends) & (passes <= MOST_PASSES) & (abs(move) < np.inf)
         seen = d
@@ -121,7 +122,8 @@ def advance(table, columns, curve, one, enough):
         table[LO, r], table[HI, r] = lo, hi
         table[C, r], table[D, r], table[REST, r] = c, d, rest
         table[STATUS, r], table[PASSES, r], table[LAST, r] = status, passes, seen
-        table[MOVE, r] = abs(move)
+        # Tails that vanish in float32 may be there in float64.
+        table[MOVE, r] = abs(move) if table[W, r] > 0.0 else 0.0
 
 
 @scalar
@@ -160,8 +162,11 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     own_few = np.empty((1, LARGEST_SAMPLE if n // 16 > LARGEST_SAMPLE else n // 16), x.dtype)
     table, few = borrowed(own_table), borrowed(own_few)
     rows = borrowed(own_rows)  # of the group, columns still searched, and lengths
+    # Of rows whose p is not asked for a pass may keep it too: what becomes of them is the same.
+    own_p = np.empty((1 if n >= SAMPLED else LANES, 0 if writes else n), x.dtype)
     own_slopes = np.empty((1 if n >= SAMPLED else LANES, 0 if autonomous(curve) else n), x.dtype)
-    slopes = borrowed(own_slopes)
+    own_light = scratch(curve, x)
+    unasked, slopes, light = borrowed(own_p), borrowed(own_slopes), borrowed(own_light)
     for r in range(LANES):  # subnormal numbers in columns that are not used would take their time
         for field in range(FIELDS):
             table[field, r] = 1.0
@@ -201,13 +206,15 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     i, size = rows[0, r], rows[2, r]
                     part = window(few[0], 0, size) if rough else window(x[i], 0, size)
                     c, d, inv = T(table[C, r]), T(table[D, r]), T(table[INV, r])
-                    if writes and not rough and table[MOVE, r] <= CLOSE:
-                        sums = tally(part, c, inv, d, curve, out[i], slopes[r])
+                    if not rough and table[MOVE, r] <= close(curve, T(1)):
+                        p = window(out[i] if writes else unasked[r], 0, size)
+                        sums = tally(part, c, inv, d, curve, p, slopes[r])
                     else:
-                        sums = tally(part, c, inv, d, curve)
+                        sums = tally(part, c, inv, d, curve, None, None, light)
                     m, a, b, w, v, table[CLEAR, r] = sums
                     table[M, r], table[A, r], table[B, r], table[W, r], table[V, r] = m, a, b, w, v
-                advance(table, columns, curve, T(1), ROUGH if rough else method.enough)
+                enough = ROUGH if rough else method.enough
+                advance(table, columns, curve, T(1), enough, rough == 1)
                 still = 0
                 for j in range(left):
                     r = rows[1, j]
@@ -232,4 +239,4 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                 c, d, inv = T(c), T(table[LAST, r]), T(table[INV, r])
                 part = window(x[i], 0, size)
                 correct(part, c, inv, d, below, above, curve, slopes[r], out[i])
-    held((own_table, own_rows, own_few, own_slopes))
+    held((own_table, own_rows, own_few, own_p, own_slopes, own_light))

@@ -16,8 +16,9 @@ from .._rows import MIXED, classify, compress, survey
 from .._views import borrowed
 from . import abreast, rows
 from .curves import UserCurve, kernel_for, reach
+from .passes import polish
 from .rows import CODE, OPEN, SEEN
-from .solver import REST, C, D, inverse_temperature, polish
+from .solver import REST, C, D, inverse_temperature
 
 __all__ = ["solve"]
 

@@ -21,6 +21,7 @@ from .._sort import descending
 from .._team import ROOM, Entries, Team, argument, entries_held, made_once, tools
 from .cuda_scan import make_scan
 from .curves import UserCurve, split
+from .passes import polish
 from .rows import CODE, SOLUTION, TAKEN, WEIGHT, Scan
 from .solver import (
     MAX,
@@ -33,7 +34,6 @@ from .solver import (
     advance,
     begin,
     inverse_temperature_of,
-    polish,
 )
 from .start import quantile_of_law
 
@@ -243,7 +243,8 @@ def passes(T: Any, team: Team, curve: Any, method: Any) -> Passes:
     @device
     def steer(record, m, a, b, w, inv):
         sums = m - record[ABOVE], a, b, w, np.nan, 0.0
-        found = advance(record, sums, record[LEFT], curve, inv, method.modelled, method.enough)
+        how = method.modelled, method.enough, False
+        found = advance(record, sums, record[LEFT], curve, inv, *how)
         record[FOUND], record[SLOPE] = 1.0 if found else 0.0, w
 
     @device

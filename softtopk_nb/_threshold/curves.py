@@ -18,6 +18,7 @@ it is compiled for and its loops vectorise.
 ``bends(curve)``        whether f'' is known in closed form, as ``bend(curve, t, a, b, w)``.
 ``cornered(curve)``     whether the solver's model is exact until an entry passes a corner of f.
 ``clearance(curve, t)``  how far t is from the nearest of them; 0 for other curves.
+``shortened(curve)``    whether float32 is enough for the first passes over a float64 row.
 ``autonomous(curve)``   whether `shifted` needs neither t nor f'(t), but f(t) alone.
 ``reach(curve, step)``  a step of the threshold as `shifted` takes it: two numbers, for entries
                         below and above it.
@@ -55,6 +56,7 @@ __all__ = [
     "quantile",
     "reach",
     "shifted",
+    "shortened",
     "slope",
     "smooth",
     "split",
@@ -141,6 +143,7 @@ class _Traits(NamedTuple):
     clearance: Any = last_step.never_clear
     bend: Any = last_step.bend_unknown
     autonomous: bool = True
+    shortened: bool = True
     smooth: bool = False
     exponential: bool = True
 
@@ -207,7 +210,12 @@ _TRAITS: dict[type, _Traits] = {
         exponential=False,
     ),
     UserCurve: _Traits(
-        pieces.split_user, laws.excess_user, _quantile_search, laws.law_user, autonomous=False
+        pieces.split_user,
+        laws.excess_user,
+        _quantile_search,
+        laws.law_user,
+        autonomous=False,
+        shortened=False,
     ),
 }
 
@@ -287,6 +295,11 @@ def exponential(curve):
     return _traits(curve).exponential
 
 
+def shortened(curve):
+    """Whether f may be taken in float32 on the way to the threshold of a float64 row."""
+    return _traits(curve).shortened
+
+
 def bends(curve):
     """Whether f'' is known."""
     return _traits(curve).bend is not last_step.bend_unknown
@@ -307,7 +320,7 @@ def _known_to_the_compiler(trait):
         return lambda curve: False
 
 
-for _trait in (autonomous, bends, cornered, exponential, smooth):
+for _trait in (autonomous, bends, cornered, exponential, shortened, smooth):
     _known_to_the_compiler(_trait)
 
 

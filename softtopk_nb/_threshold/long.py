@@ -16,7 +16,8 @@ from .._rows import MIXED, classify, survey
 from .._scalars import from_ordinal
 from .._schedule import over
 from . import batch
-from .curves import autonomous, kernel_for, reach
+from .curves import autonomous, cornered, kernel_for, reach
+from .passes import close, correct, fill, lighter, scratch, tally
 from .rows import CODE, SOLUTION, TAKEN, WEIGHT
 from .solver import (
     MAX,
@@ -28,10 +29,7 @@ from .solver import (
     D,
     advance,
     begin,
-    correct,
-    fill,
     inverse_temperature,
-    tally,
 )
 
 __all__ = ["solve"]
@@ -45,13 +43,16 @@ Array = Any
 
 
 @kernel
-def tally_parts(lo, hi, x, tau, state, curve, out, sums):
+def tally_parts(lo, hi, x, tau, state, curve, out, near, sums):
     """The sums of each part; p as well, for `correct_parts`, unless `out` is empty."""
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(state[C]), T(state[D])
+    light = scratch(curve, x)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        if autonomous(curve) and out.shape[0] > 0:
+        if lighter(x, light) and not near:
+            m, a, b, w, v, clear = tally(x[part], c, inv, d, curve, None, None, light)
+        elif autonomous(curve) and out.shape[0] > 0:
             m, a, b, w, v, clear = tally(x[part], c, inv, d, curve, out[part], out[part])
         else:
             m, a, b, w, v, clear = tally(x[part], c, inv, d, curve)
@@ -102,8 +103,8 @@ def open_search(state, x, tau, curve, k, c, d):
 
 
 @kernel
-def step(state, x, tau, sums, curve, k, enough):
-    """One turn of the search; the sums of the parts are added in order."""
+def step(state, x, tau, sums, curve, k, enough, near):
+    """(found, near): one turn of the search; the sums of the parts are added in order."""
     m, a, b, w, v, clear = 0.0, 0.0, 0.0, 0.0, 0.0, np.inf
     for j in range(sums.shape[0]):
         m += sums[j, 0]
@@ -113,7 +114,11 @@ def step(state, x, tau, sums, curve, k, enough):
         v += sums[j, 4]
         clear = min(clear, sums[j, 5])
     inv = inverse_temperature(tau, x)
-    return advance(state, (m, a, b, w, v, clear), k, curve, inv, True, enough)
+    light = not near and lighter(x, scratch(curve, x))
+    before, at = state[C], state[D]
+    found = advance(state, (m, a, b, w, v, clear), k, curve, inv, True, enough, light)
+    move = abs((state[C] - before) * inv + (state[D] - at))
+    return found and not light, found or w == 0.0 or move <= close(curve, x.dtype.type(1))
 
 
 def _solve_finite(
@@ -138,12 +143,15 @@ def _solve_finite(
     sums = np.empty((part_count(x), 6))
     keeps = autonomous(curve) and x.nbytes <= NEAR
     kept = nothing[0]  # the first pass, from where the sample led, is hardly ever the last
+    found, near = False, cornered(curve)
     while True:
         problem, seen = (x, tau, state, curve), float(state[D])
-        over(len(sums), x.size // 4, kernel_for(curve, tally_parts), *problem, kept, sums)
-        if kernel_for(curve, step)(state, x, tau, sums, curve, k, method.enough):
+        over(len(sums), x.size // 4, kernel_for(curve, tally_parts), *problem, kept, near, sums)
+        search = state, x, tau, sums, curve, k, method.enough, near
+        found, near = kernel_for(curve, step)(*search)
+        if found:
             break
-        kept = out if keeps else nothing[0]
+        kept = out if keeps and near else nothing[0]
     solution[TAKEN], solution[WEIGHT] = state[PASSES], sums[:, 3].sum()
     solution[[C, D, REST]] = state[[C, D, REST]]
     if len(kept):

@@ -19,6 +19,8 @@ from .._rows import (
 )
 from .._scalars import from_ordinal
 from .._views import borrowed
+from .curves import cornered
+from .passes import close, fill, scratch, tally
 from .scan import scan
 from .solver import (
     MAX,
@@ -30,9 +32,7 @@ from .solver import (
     D,
     advance,
     begin,
-    fill,
     inverse_temperature,
-    tally,
 )
 from .start import guess, sample
 
@@ -123,7 +123,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
     row. A long row is first solved roughly, on a sample of them.
     """
     T = x.dtype.type
-    state = np.empty(STATE)
+    state, light = np.empty(STATE), scratch(curve, x)
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         entries, p, answer = x[i], out[i], solution[i]
@@ -150,17 +150,27 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
             share = left * part.shape[0] / n
         c, d = first(method, state, part, curve, share, inv)
         begin(state, curve, share, part.shape[0], c, d, inv, method.modelled)
+        # As `abreast` does, so that a row has the same bits.
+        hopeful = cornered(curve) or not method.sampled
+        near = hopeful or part.shape[0] < n
         while True:
-            whole, seen = part.shape[0] == n, state[D]
-            sums = tally(part, T(state[C]), inv, T(state[D]), curve)
+            whole, c, seen = part.shape[0] == n, state[C], state[D]
+            if whole and near:
+                sums = tally(part, T(c), inv, T(seen), curve)
+            else:
+                sums = tally(part, T(c), inv, T(seen), curve, None, None, light)
             enough = method.enough if whole else ROUGH
-            found = advance(state, sums, share, curve, inv, method.modelled, enough)
-            if found and whole:
+            found = advance(state, sums, share, curve, inv, method.modelled, enough, not near)
+            if found and whole and near:
                 break
-            if found:
+            move = abs((state[C] - c) * inv + (state[D] - seen))
+            near = move <= (close(curve, T(1)) if whole else 1.0) or sums[3] == 0.0
+            near = near or found or not method.sampled
+            if found and not whole:
                 part, share = present, left
                 c, d = state[C], state[D] + state[REST]
                 begin(state, curve, share, n, c, d, inv, method.modelled)
+                near = hopeful
 
         answer[C], answer[D], answer[REST] = state[C], state[D], state[REST]
         answer[TAKEN], answer[WEIGHT], answer[SEEN] = state[PASSES], sums[3], seen

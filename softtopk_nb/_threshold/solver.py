@@ -16,27 +16,19 @@ import math
 
 import numpy as np
 
-from .._compile import row, scalar, summing
-from .._scalars import from_ordinal, limits, to_ordinal, wide_vectors
+from .._compile import overload_scalar, row, scalar
+from .._scalars import from_ordinal, limits, to_ordinal
 from .._special import natural_log
-from .._views import block, read_apart, write_apart
 from .curves import (
-    autonomous,
-    bend,
     bends,
-    clearance,
     cornered,
     exponential,
     quantile,
-    reach,
-    shifted,
-    slope,
     smooth,
-    split,
-    within,
 )
 
 __all__ = [
+    "BLUR",
     "MAX",
     "MIN",
     "PASSES",
@@ -46,14 +38,10 @@ __all__ = [
     "D",
     "advance",
     "begin",
-    "correct",
-    "fill",
     "inverse_temperature",
     "inverse_temperature_of",
     "judge",
     "nearest",
-    "polish",
-    "tally",
 ]
 
 # The solver's state: a record of float64, so that a driver in Python can hold it too.
@@ -65,7 +53,7 @@ LAST_R, PASSES, STALLED, FALLBACKS = 11, 12, 13, 14
 STATE = 15
 
 CUBE_32, CUBE_64 = 2.0 ** (-26 / 3), 2.0 ** (-55 / 3)  # eps^(1/3)/2 of either type
-BLOCK = 1024  # entries summed in the row's own type before float64 takes over
+BLUR = 2.0**-10  # temperatures that a light pass may be wrong by where it says too low, too high
 MOST_PASSES = 500  # a guard; the most hostile rows in the tests take 200, ordinary ones 4
 
 
@@ -108,89 +96,16 @@ def place(state, c, d, inv):
     return above > 0.0 and below > 0.0
 
 
-@summing
-def tally(x, c, inv, d, curve, out=None, slopes=None):
-    """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d, and two more.
-
-    They are v, the sum of f''(t), NaN where it is not known, and a clearance: how far the threshold
-    may move before an entry passes a corner of f; 0 without corners. With `out` it writes f(t) as
-    well, and f'(t) to `slopes` unless the curve is autonomous: for `correct`.
-    """
-    wide_vectors()
-    T = x.dtype.type
-    m, a, b, w, v = 0.0, 0.0, 0.0, 0.0, 0.0
-    farthest = nearest_corner = to_ordinal(T(np.inf))  # distances are positive: they order alike
-    for start in range(0, x.shape[0], BLOCK):
-        part = block(x, start, BLOCK)
-        if out is not None:
-            p, rates = block(out, start, BLOCK), block(slopes, start, BLOCK)
-        ms = As = bs = ws = vs = T(0)
-        near = farthest
-        for i in range(part.shape[0]):
-            t = (read_apart(part, i) - c) * inv - d
-            mi, ai, bi, wi = split(curve, t)
-            if out is not None:
-                write_apart(p, i, bi if mi == T(0) else mi - ai)
-                if not autonomous(curve):
-                    write_apart(rates, i, wi)
-            if bends(curve):
-                vs += bend(curve, t, ai, bi, wi)
-            if cornered(curve):
-                clear = to_ordinal(clearance(curve, t))
-                near = clear if clear < near else near
-            ms += mi
-            As += ai
-            bs += bi
-            ws += wi
-        m += ms
-        a += As
-        b += bs
-        w += ws
-        v += vs
-        nearest_corner = near if near < nearest_corner else nearest_corner
-    known = nearest_corner < farthest
-    return (
-        m,
-        a,
-        b,
-        slope(curve, a, b, w),
-        v if bends(curve) else np.nan,
-        np.float64(from_ordinal(nearest_corner)) if known else 0.0,
-    )
+def _lighter(x, light):
+    """Whether a pass takes f in a shorter type than the row's."""
+    return light is not None and light.dtype != x.dtype
 
 
-@scalar
-def _corrected(curve, p, w, t, below, above):
-    """f(t - step) from p = f(t) and w = f'(t): the last step of a search (`judge`)."""
-    return within(curve, type(p)(shifted(curve, p, w, t, below, above)))
-
-
-@scalar
-def polish(curve, t, below, above):
-    """f(t - step), of a step as `curves.reach` gives it."""
-    u, a, b, w = split(curve, t)
-    return _corrected(curve, type(t)(b if u == 0.0 else u - a), w, t, below, above)
-
-
-@summing
-def correct(x, c, inv, d, below, above, curve, slopes, p):
-    """Move p, with what `tally` has left, to where the last step of the search has led."""
-    wide_vectors()
-    for i in range(p.shape[0]):
-        w = p[i] if autonomous(curve) else slopes[i]
-        t = p[i] if autonomous(curve) else (x[i] - c) * inv - d
-        p[i] = _corrected(curve, p[i], w, t, below, above)
-
-
-@summing
-def fill(x, c, inv, d, step, curve, out):
-    """Write p, entry by entry: where c + tau d is, and then moved by the step."""
-    wide_vectors()
-    T = x.dtype.type
-    below, above = reach(curve, step)
-    below, above = T(below), T(above)
-    for i in range(x.shape[0]):
-        out[i] = polish(curve, (x[i] - c) * inv - d, below, above)
+@overload_scalar(_lighter)
+def _compiled_lighter(x, light):
+    if getattr(light, "dtype", x.dtype) != x.dtype:
+        return lambda x, light: True
+    return lambda x, light: False
 
 
 @row
@@ -319,12 +234,13 @@ def begin(state, curve, k, n, c, d, inv, informed):
 
 
 @scalar
-def advance(state, sums, k, curve, inv, modelled, enough):
+def advance(state, sums, k, curve, inv, modelled, enough, light):
     """Take the sums of a pass at the threshold in hand; move it, or say that it is found.
 
     The sums are those of `tally`, v NaN and the clearance 0 if they have not been taken.
     `modelled`: steps come from a model of the row, not from bisection alone. `enough`: the length
-    of a model's step that ends the search; 0 asks for all that the type allows.
+    of a model's step that ends the search; 0 asks for all that the type allows. `light`: the sums
+    are not exact enough to end it.
     """
     m, a, b, w, v, clear = sums
     one, here = type(inv)(1), state[D]
@@ -332,20 +248,21 @@ def advance(state, sums, k, curve, inv, modelled, enough):
         curve, k, (m, a, b, w, v), clear, here, one, modelled, enough
     )
     state[PASSES] += 1.0
-    if stays:
+    if stays and not light:
         return True
     c, d = state[C], state[D]
-    if arrives:
+    blur = BLUR if light else 0.0
+    if arrives and not light:
         state[D], state[REST] = moved, d + step - moved
         return True
     if r > 0.0:
         if state[LAST_R] > 0.0:
             state[HI_R] *= 0.5  # Illinois: the end that stays counts for less
-        state[LO_C], state[LO_D], state[LO_R] = c, d, r
+        state[LO_C], state[LO_D], state[LO_R] = c, d - blur, r
     else:
         if state[LAST_R] < 0.0:
             state[LO_R] *= 0.5
-        state[HI_C], state[HI_D], state[HI_R] = c, d, r
+        state[HI_C], state[HI_D], state[HI_R] = c, d + blur, r
     if state[PASSES] >= MOST_PASSES:
         return True
 

@@ -12,8 +12,9 @@ from .._compile import kernel, row, scalar, summing
 from .._rows import ALL, MIXED, UNDEFINED, expand, present_part
 from .._scalars import wide_vectors
 from .._threshold.curves import excess, split
+from .._threshold.passes import BLOCK
 from .._threshold.rows import CODE
-from .._threshold.solver import BLOCK, REST, C, D, inverse_temperature
+from .._threshold.solver import REST, C, D, inverse_temperature
 from .._views import block, borrowed, read_apart, write_apart
 
 __all__ = [
