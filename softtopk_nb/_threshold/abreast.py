@@ -15,7 +15,7 @@ from .._rows import FINITE
 from .._scalars import wide_vectors
 from .._views import borrowed, held, layout_known, window
 from .curves import autonomous, cornered, reach
-from .passes import close, correct, scratch, tally
+from .passes import close, correct, patient, seek
 from .rows import CODE, LARGEST_SAMPLE, OPEN, ROUGH, SAMPLED, SEEN, TAKEN, WEIGHT
 from .solver import (
     BLUR,
@@ -87,11 +87,13 @@ def inside(at, low, step, lo, hi, spread):
 
 
 @scalar
-def advance(table, columns, curve, one, enough, rough):
-    """Take the sums of each row's pass: move its threshold, or say that it is found or lost."""
+def advance(table, columns, curve, one, enough, limit):
+    """Take the sums of each row's pass: move its threshold, or say that it is found or lost.
+
+    `limit`: after steps longer than this the pass was a light one, and is not the last.
+    """
     wide_vectors()
     table = _known(table)
-    limit = 1.0 if rough else close(curve, one)
     for r in range(columns):
         c, d, rest = table[C, r], table[D, r], table[REST, r]
         k, passes, status = table[LEFT, r], table[PASSES, r] + 1.0, table[STATUS, r]
@@ -165,8 +167,8 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     # Of rows whose p is not asked for a pass may keep it too: what becomes of them is the same.
     own_p = np.empty((1 if n >= SAMPLED else LANES, 0 if writes else n), x.dtype)
     own_slopes = np.empty((1 if n >= SAMPLED else LANES, 0 if autonomous(curve) else n), x.dtype)
-    own_light = scratch(curve, x)
-    unasked, slopes, light = borrowed(own_p), borrowed(own_slopes), borrowed(own_light)
+    own_short = np.empty(n if patient(curve, x) else 0, np.float32)
+    unasked, slopes, short = borrowed(own_p), borrowed(own_slopes), borrowed(own_short)
     for r in range(LANES):  # subnormal numbers in columns that are not used would take their time
         for field in range(FIELDS):
             table[field, r] = 1.0
@@ -206,15 +208,14 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     i, size = rows[0, r], rows[2, r]
                     part = window(few[0], 0, size) if rough else window(x[i], 0, size)
                     c, d, inv = T(table[C, r]), T(table[D, r]), T(table[INV, r])
-                    if not rough and table[MOVE, r] <= close(curve, T(1)):
-                        p = window(out[i] if writes else unasked[r], 0, size)
-                        sums = tally(part, c, inv, d, curve, p, slopes[r])
-                    else:
-                        sums = tally(part, c, inv, d, curve, None, None, light)
+                    near = not rough and table[MOVE, r] <= close(curve, x)
+                    p = window(out[i] if writes else unasked[r], 0, size)
+                    sums = seek(part, c, inv, d, curve, near, p, slopes[r], short)
                     m, a, b, w, v, table[CLEAR, r] = sums
                     table[M, r], table[A, r], table[B, r], table[W, r], table[V, r] = m, a, b, w, v
                 enough = ROUGH if rough else method.enough
-                advance(table, columns, curve, T(1), enough, rough == 1)
+                limit = 1.0 if rough else close(curve, x)
+                advance(table, columns, curve, T(1), enough, limit)
                 still = 0
                 for j in range(left):
                     r = rows[1, j]
@@ -239,4 +240,4 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                 c, d, inv = T(c), T(table[LAST, r]), T(table[INV, r])
                 part = window(x[i], 0, size)
                 correct(part, c, inv, d, below, above, curve, slopes[r], out[i])
-    held((own_table, own_rows, own_few, own_p, own_slopes, own_light))
+    held((own_table, own_rows, own_few, own_p, own_slopes, own_short))

@@ -17,7 +17,7 @@ from .._scalars import from_ordinal
 from .._schedule import over
 from . import batch
 from .curves import autonomous, cornered, kernel_for, reach
-from .passes import close, correct, fill, lighter, scratch, tally
+from .passes import close, correct, fill, patient, seek, tally
 from .rows import CODE, SOLUTION, TAKEN, WEIGHT
 from .solver import (
     MAX,
@@ -47,15 +47,13 @@ def tally_parts(lo, hi, x, tau, state, curve, out, near, sums):
     """The sums of each part; p as well, for `correct_parts`, unless `out` is empty."""
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(state[C]), T(state[D])
-    light = scratch(curve, x)
+    short = np.empty(PART if patient(curve, x) else 0, np.float32)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        if lighter(x, light) and not near:
-            m, a, b, w, v, clear = tally(x[part], c, inv, d, curve, None, None, light)
-        elif autonomous(curve) and out.shape[0] > 0:
+        if autonomous(curve) and out.shape[0] > 0:
             m, a, b, w, v, clear = tally(x[part], c, inv, d, curve, out[part], out[part])
         else:
-            m, a, b, w, v, clear = tally(x[part], c, inv, d, curve)
+            m, a, b, w, v, clear = seek(x[part], c, inv, d, curve, near, None, None, short)
         sums[j, 0], sums[j, 1], sums[j, 2], sums[j, 3] = m, a, b, w
         sums[j, 4], sums[j, 5] = v, clear
 
@@ -114,11 +112,11 @@ def step(state, x, tau, sums, curve, k, enough, near):
         v += sums[j, 4]
         clear = min(clear, sums[j, 5])
     inv = inverse_temperature(tau, x)
-    light = not near and lighter(x, scratch(curve, x))
+    light = not near and patient(curve, x)
     before, at = state[C], state[D]
     found = advance(state, (m, a, b, w, v, clear), k, curve, inv, True, enough, light)
     move = abs((state[C] - before) * inv + (state[D] - at))
-    return found and not light, found or w == 0.0 or move <= close(curve, x.dtype.type(1))
+    return found and not light, found or w == 0.0 or move <= close(curve, x)
 
 
 def _solve_finite(

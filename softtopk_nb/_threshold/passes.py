@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import types
 
 from .._compile import overload_scalar, scalar, summing
-from .._scalars import from_ordinal, limits, to_ordinal, wide_vectors
-from .._views import block, read_apart, write_apart
+from .._scalars import from_ordinal, to_ordinal, wide_vectors
+from .._views import block, read_apart, window, write_apart
 from .curves import (
     autonomous,
     bend,
@@ -21,46 +22,14 @@ from .curves import (
     within,
 )
 
-__all__ = ["BLOCK", "close", "correct", "fill", "lighter", "polish", "scratch", "tally"]
+__all__ = ["BLOCK", "close", "correct", "fill", "patient", "polish", "seek", "tally"]
 
 BLOCK = 1024  # entries summed in the row's own type before float64 takes over
 
 
-def lighter(x, light):
-    """Whether numbers of `light` are of another type than the row's."""
-    return light.dtype != x.dtype
-
-
-@overload_scalar(lighter)
-def _compiled_lighter(x, light):
-    if light.dtype != x.dtype:
-        return lambda x, light: True
-    return lambda x, light: False
-
-
-def scratch(curve, x):
-    """Room for the `light` passes over rows like x."""
-    return np.empty(BLOCK, np.float32 if shortened(curve) else x.dtype)
-
-
-@overload_scalar(scratch)
-def _compiled_scratch(curve, x):
-    if shortened(curve):
-        return lambda curve, x: np.empty(BLOCK, np.float32)
-    return lambda curve, x: np.empty(BLOCK, x.dtype)
-
-
-@summing
-def _scale(part, c, inv, d, t):
-    """t = (x - c)/tau - d, in another type."""
-    wide_vectors()
-    for i in range(part.shape[0]):
-        t[i] = (part[i] - c) * inv - d
-
-
 @summing
 def _sums(part, c, inv, d, curve, p, rates, bent, clear):
-    """What `tally` sums of a block; v if `bent`, and the clearance if `clear`, are not None."""
+    """What `tally` adds up over the blocks of a row."""
     wide_vectors()
     T = part.dtype.type
     m = a = b = w = v = T(0)
@@ -72,66 +41,125 @@ def _sums(part, c, inv, d, curve, p, rates, bent, clear):
             write_apart(p, i, bi if mi == T(0) else mi - ai)
             if not autonomous(curve):
                 write_apart(rates, i, wi)
-        if bends(curve) and bent is not None:
+        if bent is not None:
             v += bend(curve, t, ai, bi, wi)
-        if cornered(curve) and clear is not None:
+        if clear is not None and cornered(curve):
             distance = to_ordinal(clearance(curve, t))
             near = distance if distance < near else near
         m += mi
         a += ai
         b += bi
         w += wi
-    return m, a, b, w, v, np.float64(from_ordinal(near))
+    return m, a, b, w, v, from_ordinal(near)
+
+
+def part_of(x, start):
+    """A block of x, or None."""
+    return None if x is None else block(x, start, BLOCK)
+
+
+@overload_scalar(part_of, inline=True)
+def _compiled_part_of(x, start):
+    if isinstance(x, types.Array):
+        return lambda x, start: block(x, start, BLOCK)
+    return lambda x, start: None
 
 
 @summing
-def tally(x, c, inv, d, curve, out=None, slopes=None, light=None):
+def tally(x, c, inv, d, curve, out=None, slopes=None, bent=True, clear=True):
     """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d, and two more.
 
     They are v, the sum of f''(t), NaN where it is not known, and a clearance: how far the threshold
-    may move before an entry passes a corner of f; 0 without corners. With `out` it writes f(t) as
-    well, and f'(t) to `slopes` unless the curve is autonomous: for `correct`.
-
-    `light` is for a pass that does not end a search (`close`), an array of BLOCK numbers of the
-    type to take f in. It leaves out the clearance, and v where the row is of that type itself.
+    may move before an entry passes a corner of f; 0 without corners. Each is left out if `bent` or
+    `clear` is None. With `out` it writes f(t) as well, and f'(t) to `slopes` unless the curve is
+    autonomous: for `correct`.
     """
-    m, a, b, w, v, clear = 0.0, 0.0, 0.0, 0.0, 0.0, np.inf
+    m, a, b, w, v, near = 0.0, 0.0, 0.0, 0.0, 0.0, np.inf
     for start in range(0, x.shape[0], BLOCK):
         part = block(x, start, BLOCK)
-        if light is None:
-            if out is None:
-                sums = _sums(part, c, inv, d, curve, None, None, True, True)
-            else:
-                p, rates = block(out, start, BLOCK), block(slopes, start, BLOCK)
-                sums = _sums(part, c, inv, d, curve, p, rates, True, True)
-        elif lighter(x, light):
-            # A loop with numbers of both types would have half as many lanes for the shorter ones.
-            t, zero = block(light, 0, part.shape[0]), light.dtype.type(0)
-            _scale(part, c, inv, d, t)
-            sums = _sums(t, zero, light.dtype.type(1), zero, curve, None, None, True, None)
-        else:
-            sums = _sums(part, c, inv, d, curve, None, None, None, None)
+        p, rates = part_of(out, start), part_of(slopes, start)
+        sums = _sums(part, c, inv, d, curve, p, rates, bent, clear)
         m += sums[0]
         a += sums[1]
         b += sums[2]
         w += sums[3]
         v += sums[4]
-        clear = sums[5] if sums[5] < clear else clear
-    whole = light is None
-    bent = bends(curve) and (whole or lighter(x, light))
-    known = cornered(curve) and whole and clear < np.inf
-    return m, a, b, slope(curve, a, b, w), v if bent else np.nan, clear if known else 0.0
+        near = sums[5] if sums[5] < near else near
+    w = slope(curve, a, b, w)
+    return (
+        m,
+        a,
+        b,
+        w,
+        v if bends(curve) and bent is not None else np.nan,
+        near if near < np.inf else 0.0,
+    )
+
+
+@summing
+def _shorten(x, c, inv, d, t):
+    """t = (x - c)/tau - d, in another type.
+
+    A loop of its own: one with numbers of both types would have half as many lanes for the shorter.
+    """
+    wide_vectors()
+    for i in range(x.shape[0]):
+        t[i] = (x[i] - c) * inv - d
+
+
+def patient(curve, x):
+    """Whether a search over x spends its first passes in float32: enough to come near.
+
+    Not where a first step can be exact (`cornered`), nor with functions that are not our own.
+    """
+    return shortened(curve) and not cornered(curve) and x.dtype in (np.float64, types.float64)
+
+
+@overload_scalar(patient)
+def _compiled_patient(curve, x):
+    if patient(curve, x):
+        return lambda curve, x: True
+    return lambda curve, x: False
+
+
+def seek(x, c, inv, d, curve, near, out, slopes, room):
+    """One pass of a search, as `tally`: a light one unless it is `near` the end (`close`).
+
+    A light pass keeps nothing, and is in float32 if the search is `patient`: `room` is for as many
+    float32 numbers as there are entries then.
+    """
+    if near:
+        return tally(x, c, inv, d, curve, out, slopes)
+    return tally(x, c, inv, d, curve, None, None, None, None)
+
+
+@overload_scalar(seek, inline=True)
+def _compiled_seek(x, c, inv, d, curve, near, out, slopes, room):
+    if cornered(curve):
+        # Nearly every pass may be the last one: a second kind of pass is not worth compiling.
+        return lambda x, c, inv, d, curve, near, out, slopes, room: tally(
+            x, c, inv, d, curve, out, slopes
+        )
+    if not patient(curve, x):
+        return seek
+
+    def impl(x, c, inv, d, curve, near, out, slopes, room):
+        if near:
+            return tally(x, c, inv, d, curve, out, slopes)
+        t, zero, one = window(room, 0, x.shape[0]), np.float32(0), np.float32(1)
+        _shorten(x, c, inv, d, t)
+        return tally(t, zero, one, zero, curve, None, None, True, None)
+
+    return impl
 
 
 @scalar
-def close(curve, one):
-    """After a step so short a pass may be the last one of a search; others are `light`.
+def close(curve, x):
+    """After a step so short a pass may be the last one of a search.
 
-    A step without a corner in its way can be exact however long it is. Other searches in float64
-    spend their first passes in float32, which is enough to come near.
+    A step without a corner in its way can be exact however long it is.
     """
-    patient = shortened(curve) and not cornered(curve) and limits(one)[0] < 1e-10
-    return 2.0**-5 if patient else 1.0
+    return 2.0**-5 if patient(curve, x) else 1.0
 
 
 @scalar

@@ -20,7 +20,7 @@ from .._rows import (
 from .._scalars import from_ordinal
 from .._views import borrowed
 from .curves import cornered
-from .passes import close, fill, scratch, tally
+from .passes import close, fill, patient, seek
 from .scan import scan
 from .solver import (
     MAX,
@@ -123,7 +123,8 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
     row. A long row is first solved roughly, on a sample of them.
     """
     T = x.dtype.type
-    state, light = np.empty(STATE), scratch(curve, x)
+    state = np.empty(STATE)
+    short = np.empty(x.shape[1] if patient(curve, x) else 0, np.float32)
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         entries, p, answer = x[i], out[i], solution[i]
@@ -155,16 +156,14 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         near = hopeful or part.shape[0] < n
         while True:
             whole, c, seen = part.shape[0] == n, state[C], state[D]
-            if whole and near:
-                sums = tally(part, T(c), inv, T(seen), curve)
-            else:
-                sums = tally(part, T(c), inv, T(seen), curve, None, None, light)
+            last = whole and near
+            sums = seek(part, T(c), inv, T(seen), curve, last, None, None, short)
             enough = method.enough if whole else ROUGH
             found = advance(state, sums, share, curve, inv, method.modelled, enough, not near)
-            if found and whole and near:
+            if found and last:
                 break
             move = abs((state[C] - c) * inv + (state[D] - seen))
-            near = move <= (close(curve, T(1)) if whole else 1.0) or sums[3] == 0.0
+            near = move <= (close(curve, x) if whole else 1.0) or sums[3] == 0.0
             near = near or found or not method.sampled
             if found and not whole:
                 part, share = present, left

@@ -96,18 +96,6 @@ def place(state, c, d, inv):
     return above > 0.0 and below > 0.0
 
 
-def _lighter(x, light):
-    """Whether a pass takes f in a shorter type than the row's."""
-    return light is not None and light.dtype != x.dtype
-
-
-@overload_scalar(_lighter)
-def _compiled_lighter(x, light):
-    if getattr(light, "dtype", x.dtype) != x.dtype:
-        return lambda x, light: True
-    return lambda x, light: False
-
-
 @row
 def model_step(curve, k, m, a, b, w):
     """The step from the sums of one pass; NaN or infinite where they say nothing.
@@ -135,6 +123,22 @@ def model_step(curve, k, m, a, b, w):
     return natural_log(y) * slower if known else np.nan
 
 
+def refined(curve, step, a, b, w, v):
+    """(step, length, third): the model's step refined by v, and whether it is of third order."""
+    # What the model's second derivative lacks of the residual's.
+    rho, length = w / (a + b), abs(step)
+    lacks = (v - rho * rho * (b - a)) * step * step / (2.0 * w)
+    third = (abs(lacks) <= 0.5 * length) & (length < np.inf)
+    return step + (lacks if third else 0.0), length * (1.0 if rho < 1.0 else rho), third
+
+
+@overload_scalar(refined, inline=True)
+def _refined(curve, step, a, b, w, v):
+    if bends(curve):
+        return refined
+    return lambda curve, step, a, b, w, v: (step, abs(step), False)
+
+
 @row
 def judge(curve, k, sums, clear, d, one, modelled, enough):
     """What a pass at the threshold says: (r, step, moved, stays, arrives).
@@ -150,15 +154,9 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
     # A step s leaves an error of order s^2 where f' is continuous; elsewhere entries that cross
     # a kink leave one of order s.
     least = 0.5 * math.sqrt(eps) if smooth(curve) else 4.0 * eps
-    length = abs(step)
-    if bends(curve):
-        # With what the model's second derivative lacks of the residual's, one of order s^3.
-        rho = w / (a + b)
-        lacks = (v - rho * rho * (b - a)) * step * step / (2.0 * w)
-        third = (abs(lacks) <= 0.5 * length) & (length < np.inf)
-        step += lacks if third else 0.0
-        length *= 1.0 if rho < 1.0 else rho
-        least = (CUBE_32 if eps > 1e-10 else CUBE_64) if third else least
+    step, length, third = refined(curve, step, a, b, w, v)
+    if third:
+        least = CUBE_32 if eps > 1e-10 else CUBE_64
     # |r| is the distance of p from the answer (Proposition prop-mass). Bisection stops on it; the
     # exponential model goes on to small p of full relative accuracy, if it knows the way.
     distance = 0.25 * eps * (k if k < 1.0 else 1.0)
