@@ -15,7 +15,7 @@ from numba import njit
 import softtopk_nb as stk
 from softtopk_nb._threshold import abreast, rows
 from softtopk_nb._threshold.curves import CURVES, Entmax, autonomous, law, reach, split
-from softtopk_nb._threshold.passes import correct, fill, tally
+from softtopk_nb._threshold.passes import correct, fill, seek, tally
 from softtopk_nb._threshold.scan import scan
 from softtopk_nb._threshold.solver import judge
 
@@ -335,6 +335,28 @@ def test_a_search_ends_where_no_entry_passes_a_corner(name, dtype, rng):
     assert (solution[:, rows.CODE] == 0).all()
     assert solution[:, rows.TAKEN].mean() < 2.5
     np.testing.assert_allclose(p.sum(1, np.float64), 8, rtol=0, atol=64 * eps)
+
+
+@njit
+def passed(x, d, curve, near, room):
+    return seek(x, 0.0, 1.0, d, curve, near, None, None, room)
+
+
+@pytest.mark.parametrize("curve", ["sigmoid", "normal", "entmax-1.5", "entmax-3"])
+def test_first_passes_over_float64_rows_are_in_float32(curve, rng):
+    """Near enough to steer by, and where a tail is too small for them the search goes on."""
+    x, room = 3 * rng.normal(size=3000), np.empty(3000, np.float32)
+    light, exact = (passed(x, 0.7, HARD[curve], near, room) for near in (False, True))
+    np.testing.assert_allclose(light[:4], exact[:4], rtol=1e-5)
+    assert light[1:4] != exact[1:4]
+    if curve.startswith("entmax"):
+        return
+    light, exact = (passed(x, 45.0, HARD[curve], near, room) for near in (False, True))
+    if curve == "normal":
+        assert light[3] == 0 < exact[3]
+    for k in (1e-3, 1e-30, 1e-120):
+        p = stk.thretopk(x[:60], k, curve=curve)
+        assert math.fsum(p) == pytest.approx(k, rel=1e-12)
 
 
 @pytest.mark.parametrize("curve", ["sigmoid", "normal"])

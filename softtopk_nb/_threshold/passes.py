@@ -28,7 +28,7 @@ BLOCK = 1024  # entries summed in the row's own type before float64 takes over
 
 
 @summing
-def _sums(part, c, inv, d, curve, p, rates, bent, clear):
+def _sums(part, c, inv, d, curve, p, rates):
     """What `tally` adds up over the blocks of a row."""
     wide_vectors()
     T = part.dtype.type
@@ -41,9 +41,9 @@ def _sums(part, c, inv, d, curve, p, rates, bent, clear):
             write_apart(p, i, bi if mi == T(0) else mi - ai)
             if not autonomous(curve):
                 write_apart(rates, i, wi)
-        if bent is not None:
+        if bends(curve):
             v += bend(curve, t, ai, bi, wi)
-        if clear is not None and cornered(curve):
+        if cornered(curve):
             distance = to_ordinal(clearance(curve, t))
             near = distance if distance < near else near
         m += mi
@@ -66,19 +66,18 @@ def _compiled_part_of(x, start):
 
 
 @summing
-def tally(x, c, inv, d, curve, out=None, slopes=None, bent=True, clear=True):
+def tally(x, c, inv, d, curve, out=None, slopes=None):
     """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d, and two more.
 
     They are v, the sum of f''(t), NaN where it is not known, and a clearance: how far the threshold
-    may move before an entry passes a corner of f; 0 without corners. Each is left out if `bent` or
-    `clear` is None. With `out` it writes f(t) as well, and f'(t) to `slopes` unless the curve is
-    autonomous: for `correct`.
+    may move before an entry passes a corner of f; 0 without corners. With `out` it writes f(t) as
+    well, and f'(t) to `slopes` unless the curve is autonomous: for `correct`.
     """
     m, a, b, w, v, near = 0.0, 0.0, 0.0, 0.0, 0.0, np.inf
     for start in range(0, x.shape[0], BLOCK):
         part = block(x, start, BLOCK)
         p, rates = part_of(out, start), part_of(slopes, start)
-        sums = _sums(part, c, inv, d, curve, p, rates, bent, clear)
+        sums = _sums(part, c, inv, d, curve, p, rates)
         m += sums[0]
         a += sums[1]
         b += sums[2]
@@ -91,7 +90,7 @@ def tally(x, c, inv, d, curve, out=None, slopes=None, bent=True, clear=True):
         a,
         b,
         w,
-        v if bends(curve) and bent is not None else np.nan,
+        v if bends(curve) else np.nan,
         near if near < np.inf else 0.0,
     )
 
@@ -130,7 +129,7 @@ def seek(x, c, inv, d, curve, near, out, slopes, room):
     """
     if near:
         return tally(x, c, inv, d, curve, out, slopes)
-    return tally(x, c, inv, d, curve, None, None, None, None)
+    return tally(x, c, inv, d, curve)
 
 
 @overload_scalar(seek, inline=True)
@@ -148,7 +147,7 @@ def _compiled_seek(x, c, inv, d, curve, near, out, slopes, room):
             return tally(x, c, inv, d, curve, out, slopes)
         t, zero, one = window(room, 0, x.shape[0]), np.float32(0), np.float32(1)
         _shorten(x, c, inv, d, t)
-        return tally(t, zero, one, zero, curve, None, None, True, None)
+        return tally(t, zero, one, zero, curve)
 
     return impl
 

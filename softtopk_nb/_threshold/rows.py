@@ -152,18 +152,19 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         c, d = first(method, state, part, curve, share, inv)
         begin(state, curve, share, part.shape[0], c, d, inv, method.modelled)
         # As `abreast` does, so that a row has the same bits.
+        keeps = p.shape[0] > 0 or method.enough == 0.0
         hopeful = cornered(curve) or not method.sampled
         near = hopeful or part.shape[0] < n
         while True:
             whole, c, seen = part.shape[0] == n, state[C], state[D]
-            last = whole and near
-            sums = seek(part, T(c), inv, T(seen), curve, last, None, None, short)
+            exact = whole and keeps
+            sums = seek(part, T(c), inv, T(seen), curve, exact and near, None, None, short)
             enough = method.enough if whole else ROUGH
             found = advance(state, sums, share, curve, inv, method.modelled, enough, not near)
-            if found and last:
+            if found and whole and near:
                 break
             move = abs((state[C] - c) * inv + (state[D] - seen))
-            near = move <= (close(curve, x) if whole else 1.0) or sums[3] == 0.0
+            near = move <= (close(curve, x) if exact else 1.0) or sums[3] == 0.0
             near = near or found or not method.sampled
             if found and not whole:
                 part, share = present, left
