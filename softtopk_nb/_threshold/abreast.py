@@ -15,7 +15,7 @@ from .._rows import FINITE
 from .._scalars import wide_vectors
 from .._views import borrowed, held, layout_known, window
 from .curves import autonomous, cornered, reach
-from .passes import close, correct, patient, seek
+from .passes import close, correct, patient, search_pass
 from .rows import CODE, LARGEST_SAMPLE, OPEN, ROUGH, SAMPLED, SEEN, TAKEN, WEIGHT
 from .solver import (
     BLUR,
@@ -50,7 +50,7 @@ WIDE = 8  # columns are worked on so many at a time, whether they are in use or 
 SEEKING, FOUND, LOST = 0.0, 1.0, 2.0
 
 GROUP = 1 << 12  # entries of a group, about: from pass to pass they stay in the fastest cache
-MOST_PASSES = 16.0  # ordinary rows take 2 to 4
+MOST_PASSES = 16.0  # ordinary rows take 1 to 4
 
 
 _known = layout_known(FIELDS, LANES)
@@ -211,7 +211,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     c, d, inv = T(table[C, r]), T(table[D, r]), T(table[INV, r])
                     near = keeps and not rough and table[MOVE, r] <= close(curve, x)
                     p = window(out[i] if writes else unasked[r], 0, size)
-                    sums = seek(part, c, inv, d, curve, near, p, slopes[r], short)
+                    sums = search_pass(part, c, inv, d, curve, near, p, slopes[r], short)
                     m, a, b, w, v, table[CLEAR, r] = sums
                     table[M, r], table[A, r], table[B, r], table[W, r], table[V, r] = m, a, b, w, v
                 enough = ROUGH if rough else method.enough

@@ -17,7 +17,7 @@ from .._scalars import from_ordinal
 from .._schedule import over
 from . import batch
 from .curves import autonomous, cornered, kernel_for, reach
-from .passes import close, correct, fill, patient, seek, tally
+from .passes import close, correct, fill, patient, search_pass, tally
 from .rows import CODE, SOLUTION, TAKEN, WEIGHT
 from .solver import (
     MAX,
@@ -53,7 +53,7 @@ def tally_parts(lo, hi, x, tau, state, curve, out, near, sums):
         if autonomous(curve) and out.shape[0] > 0:
             m, a, b, w, v, clear = tally(x[part], c, inv, d, curve, out[part], out[part])
         else:
-            m, a, b, w, v, clear = seek(x[part], c, inv, d, curve, near, None, None, short)
+            m, a, b, w, v, clear = search_pass(x[part], c, inv, d, curve, near, None, None, short)
         sums[j, 0], sums[j, 1], sums[j, 2], sums[j, 3] = m, a, b, w
         sums[j, 4], sums[j, 5] = v, clear
 

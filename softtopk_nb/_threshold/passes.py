@@ -22,7 +22,7 @@ from .curves import (
     within,
 )
 
-__all__ = ["BLOCK", "close", "correct", "fill", "patient", "polish", "seek", "tally"]
+__all__ = ["BLOCK", "close", "correct", "fill", "patient", "polish", "search_pass", "tally"]
 
 BLOCK = 1024  # entries summed in the row's own type before float64 takes over
 
@@ -53,12 +53,12 @@ def _sums(part, c, inv, d, curve, p, rates):
     return m, a, b, w, v, from_ordinal(near)
 
 
-def part_of(x, start):
+def _part_of(x, start):
     """A block of x, or None."""
     return None if x is None else block(x, start, BLOCK)
 
 
-@overload_scalar(part_of, inline=True)
+@overload_scalar(_part_of, inline=True)
 def _compiled_part_of(x, start):
     if isinstance(x, types.Array):
         return lambda x, start: block(x, start, BLOCK)
@@ -76,7 +76,7 @@ def tally(x, c, inv, d, curve, out=None, slopes=None):
     m, a, b, w, v, near = 0.0, 0.0, 0.0, 0.0, 0.0, np.inf
     for start in range(0, x.shape[0], BLOCK):
         part = block(x, start, BLOCK)
-        p, rates = part_of(out, start), part_of(slopes, start)
+        p, rates = _part_of(out, start), _part_of(slopes, start)
         sums = _sums(part, c, inv, d, curve, p, rates)
         m += sums[0]
         a += sums[1]
@@ -121,7 +121,7 @@ def _compiled_patient(curve, x):
     return lambda curve, x: False
 
 
-def seek(x, c, inv, d, curve, near, out, slopes, room):
+def search_pass(x, c, inv, d, curve, near, out, slopes, room):
     """One pass of a search, as `tally`: a light one unless it is `near` the end (`close`).
 
     A light pass keeps nothing, and is in float32 if the search is `patient`: `room` is for as many
@@ -132,15 +132,15 @@ def seek(x, c, inv, d, curve, near, out, slopes, room):
     return tally(x, c, inv, d, curve)
 
 
-@overload_scalar(seek, inline=True)
-def _compiled_seek(x, c, inv, d, curve, near, out, slopes, room):
+@overload_scalar(search_pass, inline=True)
+def _compiled_search_pass(x, c, inv, d, curve, near, out, slopes, room):
     if cornered(curve):
         # Nearly every pass may be the last one: a second kind of pass is not worth compiling.
         return lambda x, c, inv, d, curve, near, out, slopes, room: tally(
             x, c, inv, d, curve, out, slopes
         )
     if not patient(curve, x):
-        return seek
+        return search_pass
 
     def impl(x, c, inv, d, curve, near, out, slopes, room):
         if near:

@@ -20,7 +20,7 @@ from .._rows import (
 from .._scalars import from_ordinal
 from .._views import borrowed
 from .curves import cornered
-from .passes import close, fill, patient, seek
+from .passes import close, fill, patient, search_pass
 from .scan import scan
 from .solver import (
     MAX,
@@ -158,7 +158,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         while True:
             whole, c, seen = part.shape[0] == n, state[C], state[D]
             exact = whole and keeps
-            sums = seek(part, T(c), inv, T(seen), curve, exact and near, None, None, short)
+            sums = search_pass(part, T(c), inv, T(seen), curve, exact and near, None, None, short)
             enough = method.enough if whole else ROUGH
             found = advance(state, sums, share, curve, inv, method.modelled, enough, not near)
             if found and whole and near:

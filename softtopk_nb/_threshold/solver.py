@@ -144,8 +144,9 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
     """What a pass at the threshold says: (r, step, moved, stays, arrives).
 
     r is the residual, `step` the model's step, which leads from d to `moved`. The search ends
-    where it is (`stays`), or once it has moved (`arrives`), or goes on. `clear`: the length of a
-    step up to which the model is the residual itself (Proposition prop-solver).
+    where it is (`stays`), or once it has moved (`arrives`), or goes on. `sums` are m, a, b, w and v
+    of `tally`; `clear`: the length of a step up to which the model is the residual itself
+    (Proposition prop-solver).
     """
     m, a, b, w, v = sums
     r = (m - k) - a + b
