@@ -69,7 +69,6 @@ normal = CURVES["normal"]
 SHARED = 160
 
 _NEWTON = METHODS["newton"]
-TILT = Newton(0.01)
 _PLAIN = Plain()
 _WEIGHTED = Weighted()
 
@@ -187,9 +186,11 @@ def _linearize(x, k, temperature, out):
     batch, tau = np.expand_dims(x, 0), np.full(1, np.float64(temperature))
     shares, sizes = np.full(1, k - 0.5), np.full(1, np.int64(k))
     tilt, nothing = np.full((1, SOLUTION), OPEN), np.empty((1, 0), x.dtype)
-    solve(0, 1, batch, shares, tau, sigmoid, TILT, nothing, tilt)
+    newton = Newton(_subsets.step_of_tilt(x.shape[0]), True, True)
+    solve(0, 1, batch, shares, tau, sigmoid, newton, nothing, tilt)
     solution = np.empty((1, _subsets.SOLUTION))
-    _subsets.solve(0, 1, batch, sizes, tau, tilt, np.expand_dims(out, 0), solution)
+    target, left_open = np.expand_dims(out, 0), np.zeros(1, np.bool_)
+    _subsets.solve(0, 1, batch, sizes, tau, tilt, target, solution, left_open)
     return batch, tau, solution
 
 

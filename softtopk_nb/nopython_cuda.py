@@ -20,11 +20,11 @@ from .hardtopk.cuda import row_value as hard_row
 from .hardtopk.cuda_rows import wanted
 from .iterative.cuda_rows import row_value
 from .iterative.entry import Plain, Weighted
-from .nopython import TILT
 
 __all__ = ["make"]
 
 HELD = 32  # bytes of a row in the registers of a thread
+ENOUGH = 0.01  # a step of so many temperatures ends the search for GradTopK's tilt
 
 
 @made_once
@@ -81,7 +81,7 @@ def _iteration(T: Any, team: Team, kind: Any) -> Any:
 
 @made_once
 def _gradtopk(T: Any, team: Team, curve: Any) -> Any:
-    t, do, held = tools(T, team), contours(T, team, TILT.enough), team.held
+    t, do, held = tools(T, team), contours(T, team, ENOUGH), team.held
 
     @device
     def gradtopk(x, k, temperature, out, shared):

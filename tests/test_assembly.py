@@ -157,10 +157,9 @@ def test_iterations(kind):
 
 def test_gradtopk():
     x, k, tau = problem(np.float32)
-    tilt = np.zeros((ROWS, threshold.SOLUTION))
-    tilt[:, threshold.WEIGHT] = 5.0
-    solution = np.empty((ROWS, subsets.SOLUTION))
-    code = machine_code(subsets.solve, x, k.astype(np.int64), tau, tilt, np.empty_like(x), solution)
+    tilt = np.full((ROWS, threshold.SOLUTION), threshold.OPEN)
+    arrays = tilt, np.empty_like(x), np.empty((ROWS, subsets.SOLUTION)), np.zeros(1, np.bool_)
+    code = machine_code(subsets.solve, x, k.astype(np.int64), tau, *arrays)
     assert packed(code, np.float32) >= 60  # power sums, and the polynomials of the marginals
     assert packed(code, np.float64) >= 60  # the core, node by node
     assert "vpcompress" in code or "+avx512f" not in get_host_cpu_features().flatten()

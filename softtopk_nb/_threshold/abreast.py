@@ -16,7 +16,7 @@ from .._scalars import wide_vectors
 from .._views import borrowed, held, layout_known, window
 from .curves import autonomous, cornered, reach
 from .passes import close, correct, patient, search_pass
-from .rows import CODE, LARGEST_SAMPLE, OPEN, ROUGH, SAMPLED, SEEN, TAKEN, WEIGHT
+from .rows import CODE, OPEN, ROUGH, SAMPLED, SEEN, TAKEN, WEIGHT, sample_size
 from .solver import (
     BLUR,
     REST,
@@ -162,7 +162,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     keeps = writes or method.enough == 0.0  # where less is enough, light passes are
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     own_table, own_rows = np.empty((FIELDS, LANES)), np.empty((3, LANES), np.int64)
-    own_few = np.empty((1, LARGEST_SAMPLE if n // 16 > LARGEST_SAMPLE else n // 16), x.dtype)
+    own_few = np.empty((1, sample_size(n)), x.dtype)
     table, few = borrowed(own_table), borrowed(own_few)
     rows = borrowed(own_rows)  # of the group, columns still searched, and lengths
     # Of rows whose p is not asked for a pass may keep it too: what becomes of them is the same.
@@ -191,7 +191,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
         sampled = method.sampled and count > 0 and whole >= SAMPLED
         for rough in range(1 if sampled else 0, -1, -1):
             if rough:
-                size = whole // 16 if whole // 16 < LARGEST_SAMPLE else LARGEST_SAMPLE
+                size = sample_size(whole)
                 sample(window(x[only], 0, whole), window(few[0], 0, size))
                 rows[2, 0], table[COUNT, 0], table[LEFT, 0] = size, size, k[only] * size / whole
             elif sampled:
@@ -215,7 +215,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     m, a, b, w, v, table[CLEAR, r] = sums
                     table[M, r], table[A, r], table[B, r], table[W, r], table[V, r] = m, a, b, w, v
                 enough = ROUGH if rough else method.enough
-                limit = close(curve, x) if keeps and not rough else 1.0
+                limit = close(curve, x) if keeps and not rough else np.inf
                 advance(table, columns, curve, T(1), enough, limit)
                 still = 0
                 for j in range(left):

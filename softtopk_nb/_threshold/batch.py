@@ -20,7 +20,7 @@ from .passes import polish
 from .rows import CODE, OPEN, SEEN
 from .solver import REST, C, D, inverse_temperature
 
-__all__ = ["solve"]
+__all__ = ["CHUNK", "solve"]
 
 CHUNK = 1 << 18  # entries of rows with infinities that are compressed at a time
 

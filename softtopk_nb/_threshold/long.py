@@ -18,7 +18,7 @@ from .._schedule import over
 from . import batch
 from .curves import autonomous, cornered, kernel_for, reach
 from .passes import close, correct, fill, patient, search_pass, tally
-from .rows import CODE, SOLUTION, TAKEN, WEIGHT
+from .rows import CODE, SEEN, SOLUTION, TAKEN, WEIGHT
 from .solver import (
     MAX,
     MIN,
@@ -112,7 +112,7 @@ def step(state, x, tau, sums, curve, k, enough, near):
         v += sums[j, 4]
         clear = min(clear, sums[j, 5])
     inv = inverse_temperature(tau, x)
-    light = not near and patient(curve, x)
+    light = not near and patient(curve, x) and enough == 0.0
     before, at = state[C], state[D]
     found = advance(state, (m, a, b, w, v, clear), k, curve, inv, True, enough, light)
     move = abs((state[C] - before) * inv + (state[D] - at))
@@ -151,6 +151,7 @@ def _solve_finite(
             break
         kept = out if keeps and near else nothing[0]
     solution[TAKEN], solution[WEIGHT] = state[PASSES], sums[:, 3].sum()
+    solution[SEEN] = seen
     solution[[C, D, REST]] = state[[C, D, REST]]
     if len(kept):
         step_taken = float(state[D] + state[REST] - seen)

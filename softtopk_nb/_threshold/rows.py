@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._compile import kernel, overload_scalar, row
+from .._compile import kernel, overload_scalar, row, scalar
 from .._rows import (
     ALL,
     MIXED,
@@ -38,7 +38,6 @@ from .start import guess, sample
 
 __all__ = [
     "CODE",
-    "LARGEST_SAMPLE",
     "METHODS",
     "OPEN",
     "ROUGH",
@@ -47,6 +46,7 @@ __all__ = [
     "SOLUTION",
     "TAKEN",
     "WEIGHT",
+    "sample_size",
     "solve",
 ]
 
@@ -97,6 +97,12 @@ METHODS: dict[str, Any] = {"newton": Newton(), "scan": Scan(), "bisect": Bisect(
 ROUGH = 0.02
 
 
+@scalar
+def sample_size(n):
+    """How many entries of a row of n are its sample."""
+    return n // 16 if n // 16 < LARGEST_SAMPLE else LARGEST_SAMPLE
+
+
 @row
 def _scan(method, state, x, curve, k, inv):
     return scan(x, curve, k, inv)
@@ -145,15 +151,14 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
 
         part, share = present, left
         if method.sampled and n >= SAMPLED:
-            few = n // 16
-            part = np.empty(few if few < LARGEST_SAMPLE else LARGEST_SAMPLE, x.dtype)
+            part = np.empty(sample_size(n), x.dtype)
             sample(present, part)
             share = left * part.shape[0] / n
         c, d = first(method, state, part, curve, share, inv)
         begin(state, curve, share, part.shape[0], c, d, inv, method.modelled)
         # As `abreast` does, so that a row has the same bits.
         keeps = p.shape[0] > 0 or method.enough == 0.0
-        hopeful = cornered(curve) or not method.sampled
+        hopeful = cornered(curve) or not method.sampled or not keeps
         near = hopeful or part.shape[0] < n
         while True:
             whole, c, seen = part.shape[0] == n, state[C], state[D]
@@ -164,8 +169,8 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
             if found and whole and near:
                 break
             move = abs((state[C] - c) * inv + (state[D] - seen))
-            near = move <= (close(curve, x) if exact else 1.0) or sums[3] == 0.0
-            near = near or found or not method.sampled
+            near = move <= close(curve, x) or sums[3] == 0.0 or found
+            near = near or not exact or not method.sampled
             if found and not whole:
                 part, share = present, left
                 c, d = state[C], state[D] + state[REST]

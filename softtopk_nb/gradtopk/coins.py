@@ -14,6 +14,7 @@ import numpy as np
 
 from .._compile import kernel
 from .contour import VARIANCE, cut_of, excess_of_mean, exponent, gather, gather_room, quadrature
+from .moments import toss
 from .nodes import FIELDS, ROOM
 
 __all__ = ["count_coins", "draw", "log_chance"]
@@ -50,11 +51,9 @@ def draw(t, k, uniform, out):
 @kernel
 def count_coins(t, sums, core):
     """The sums over coins of log-odds t that their count depends on; returns the core's size."""
-    weight = 0.0
-    for i in range(t.shape[0]):
-        e = math.exp(-abs(t[i]))
-        weight += e / ((1.0 + e) * (1.0 + e))
-    return gather(t, 0.0, 1.0, 0.0, cut_of(weight, 1.0), gather_room(t), sums, core)
+    y = np.empty(t.shape[0])
+    seen = toss(t, 0.0, 1.0, 0.0, y)
+    return gather(y, seen, 1.0, cut_of(seen[3], 1.0), gather_room(t), sums, core)
 
 
 @kernel

@@ -56,6 +56,7 @@ __all__ = [
     "gather_room",
     "node_count",
     "node_weight",
+    "open_sums",
     "quadrature",
     "rarer",
     "ratio_of",
@@ -130,39 +131,41 @@ def gather_room(x):
     return far, side, signed, power, np.empty(BLOCK, np.int64)
 
 
-@summing
-def gather(x, c, inv, d, cut, work, sums, core):
-    """Write the sums over the row and its core, r of each entry, negative where pi >= 1/2.
+@scalar
+def open_sums(seen, sums):
+    """Begin the sums of a row with those of `moments.toss`."""
+    for m in range(SUMS):
+        sums[m] = 0.0
+    sums[ABOVE], sums[VARIANCE] = seen[0], seen[3]
 
-    Returns the size of the core. `work`: of `gather_room`.
+
+@summing
+def gather(y, seen, inv, cut, work, sums, core):
+    """Write the sums over a row and its core, r of each entry, negative where pi >= 1/2.
+
+    `y`, `seen`: what `moments.toss` has written, 2 r with that sign, and returned. Returns the size
+    of the core. `work`: of `gather_room`; `inv` says for which type the series are to serve.
     """
     wide_vectors()
-    T = x.dtype.type
+    T = y.dtype.type
     limit = T(cut)
     double = limits(inv)[0] < 1e-10
     order, least = (ORDER, LEAST_64) if double else (ORDER_32, LEAST_32)
     far, side, signed, power, at = work
-    for m in range(SUMS):
-        sums[m] = 0.0
+    open_sums(seen, sums)
     found = 0
-    for start in range(0, x.shape[0], BLOCK):
-        part = block(x, start, BLOCK)
+    for start in range(0, y.shape[0], BLOCK):
+        part = block(y, start, BLOCK)
         count = part.shape[0]
-        ups, variance, near = T(0), T(0), T(0)
+        near = T(0)
         for i in range(count):
-            t = (part[i] - c) * inv - d
-            r = rarer(t)
+            r = T(0.5) * abs(part[i])
             s = r * (T(1) - r)
-            upper = t >= T(0)
             far[i] = r if s <= limit else T(0)
-            side[i] = T(-1) if upper else T(1)
-            signed[i] = -r if upper else r
+            side[i] = T(1) if part[i] > T(0) else T(-1)
+            signed[i] = T(0.5) * part[i]
             power[i] = s
-            ups += T(1) if upper else T(0)
-            variance += s
             near += T(1) if s > limit else T(0)
-        sums[ABOVE] += ups
-        sums[VARIANCE] += variance
         if near > T(0):
             for q in range(seek(window(power, 0, count), limit, at)):
                 core[found if found < CORE else CORE - 1] = signed[at[q]]

@@ -77,8 +77,8 @@ FAINTEST = 2.0**-60  # odds below are 0 in the law, so that no product leaves th
 def reach(level, n, k):
     """How far from k counts can matter: farther out they are e^-level of P(N = k), by Bernstein."""
     variance = k * (n - k) / n + 0.5
-    # What the tilt is off moves the mean by less than 1/64 of the variance.
-    return int(bernstein(level, variance) + variance / 64.0) + 2
+    # What the tilt is off moves the mean by less than an eighth of the variance.
+    return int(bernstein(level, variance) + variance / 8.0) + 2
 
 
 @scalar

@@ -9,14 +9,15 @@ import numpy as np
 from .._compile import kernel
 from .._parts import LONG, PART, part_count
 from .._rows import FINITE, MIXED, UNDEFINED
+from .._scalars import exp_neg
 from .._schedule import over
 from .._threshold.rows import CODE as TILTED
-from .._threshold.rows import WEIGHT
-from .._threshold.solver import C, D, inverse_temperature
+from .._threshold.rows import SEEN, WEIGHT
+from .._threshold.solver import REST, C, D, inverse_temperature
 from . import rows
-from .contour import CORE, SUMS, quadrature
+from .contour import CORE, SUMS, gather_room, quadrature
 from .marginals import TABLE, coefficients, marginals, marginals_room
-from .moments import collect, cut_for, room_for
+from .moments import collect, cut_for, toss
 from .nodes import DEGREE, FIELDS, NODES, ROOM
 from .rows import CODE, CUT, LOG_P, USED, keep, restore, smoothed_sum
 from .tangent import FLOWS, LANES, PIECES, flow, spread, steer, tangent_room, weigh
@@ -29,11 +30,13 @@ Array = Any
 @kernel
 def gather_parts(lo, hi, x, tau, solution, sums, core, found):
     T = x.dtype.type
-    work = room_for(x)
+    work, kept = gather_room(x), np.empty(PART, x.dtype)
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     for j in range(lo, hi):
         part = x[j * PART : (j + 1) * PART]
-        found[j] = collect(part, c, inv, d, solution[CUT], work, sums[j], core[j])
+        y = kept[: part.shape[0]]
+        seen = toss(part, c, inv, d, y)
+        found[j] = collect(y, seen, inv, solution[CUT], work, sums[j], core[j])
 
 
 @kernel
@@ -42,7 +45,8 @@ def open_row(x, tau, tilt, solution):
     T = x.dtype.type
     inv = inverse_temperature(tau, x)
     solution[C], solution[D] = T(tilt[C]), T(tilt[D])
-    solution[CUT] = cut_for(tilt[WEIGHT], inv)
+    # The variance changes by a factor of at most e^h over a way h.
+    solution[CUT] = cut_for(tilt[WEIGHT] * exp_neg(-abs(tilt[D] + tilt[REST] - tilt[SEEN])), inv)
 
 
 @kernel
@@ -148,7 +152,7 @@ def solve(x: Array, k: int, tau: float, tilt: Array, out: Array, solution: Array
                 out[finite] = values
             return
     one = x[None], np.array([k]), np.array([tau]), tilt[None]
-    rows.solve(0, 1, *one, out[None], solution[None])
+    rows.solve(0, 1, *one, out[None], solution[None], np.zeros(1, np.bool_))
 
 
 def potential(x: Array, k: int, tau: float, solution: Array) -> float:

@@ -192,7 +192,7 @@ def _polynomial(c, s):
 def write_all(x, c, inv, d, a, b, z, out, kept):
     """Write p of a row without a core, with the polynomials; returns how many entries lie deep.
 
-    `kept`: None, or `out`, where `moments` has left r.
+    `kept`: None, or `out`, where `toss` has left 2 r with a sign.
     """
     wide_vectors()
     T = x.dtype.type
@@ -233,7 +233,7 @@ def marginals_of_all(x, c, inv, d, few, coefficient, out, kept):
 def marginals(x, c, inv, d, cut, table, used, coefficient, work, out, kept=None):
     """Write p (Theorem thm-grad-marginals) with the table and polynomials of `coefficients`.
 
-    `work`: of `marginals_room`; `kept`: `out`, if `collect` was given it.
+    `work`: of `marginals_room`; `kept`: `out`, if that is where `toss` has written.
     """
     wide_vectors()
     if takes_all(cut):
@@ -252,7 +252,7 @@ def marginals(x, c, inv, d, cut, table, used, coefficient, work, out, kept=None)
         near, deep = T(0), T(0)
         for i in range(part.shape[0]):
             t = (part[i] - c) * inv - d
-            r = rarer(t)
+            r = rarer(t) if kept is None else T(0.5) * abs(p[i])
             s = r * (T(1) - r)
             upper = t >= T(0)
             lower = a0, a1, a2, a3, a4, a5, a6, a7

@@ -7,59 +7,70 @@ prop-grad-chebyshev); elsewhere power series, and a core of entries kept aside (
 from __future__ import annotations
 
 import numpy as np
+from numba import types
 
-from .._compile import row, scalar, summing
+from .._compile import overload_scalar, row, scalar, summing
 from .._scalars import fma, limits, wide_vectors
-from .._views import block, borrowed, layout_known, read_apart, touched, write_apart
-from .contour import ABOVE, EVEN, ODD, ORDER, SUMS, VARIANCE, cut_of, gather, gather_room, rarer
+from .._views import block, read_apart, write_apart
+from .contour import EVEN, ODD, ORDER, cut_of, gather, open_sums, rarer
 from .nodes import takes_all
 
-__all__ = ["collect", "cut_for", "room_for"]
+__all__ = ["add_series", "collect", "cut_for", "toss"]
 
 # From which variances on so many steps are enough, 12 (8 in float32) or 4 less.
 LEAST, LEAST_32 = 24.0, 12.0
 ENOUGH, ENOUGH_32 = 48.0, 24.0
 STEPS, STEPS_32 = ORDER, ORDER - 4
 
-SURE = 0.955  # of the weight, beside what `cut_of` is sure of: it allows a tilt that moved by 0.02
+SURE = 1.05  # times what `cut_of` is sure of is 0.945 of the variance: room for an inexact tilt
 
 STEP = 512  # entries whose sums are float32, if the row is
 
-# 16 s and the sign of each entry, and two polynomials in a row of either parity.
-S16, SIDE, EVEN_NOW, EVEN_BEFORE, ODD_NOW, ODD_BEFORE, FIRST = 0, 1, 2, 3, 4, 5, 6
-_known = layout_known(7, STEP)
-
 
 @scalar
-def cut_for(weight, inv):
+def cut_for(variance, inv):
     """`cut_of`, or how many steps make the sums where no entry needs to be kept aside.
 
-    `weight`: the variance at a tilt at most 0.1 temperatures away.
+    `variance`: a bound from below.
     """
     double = limits(inv)[0] < 1e-10
-    variance = 0.9 * weight
     if variance < (LEAST if double else LEAST_32):
-        return cut_of(SURE * weight, inv)
+        return cut_of(SURE * variance, inv)
     steps = STEPS if double else STEPS_32
     return np.float64(steps - 4 if variance >= (ENOUGH if double else ENOUGH_32) else steps)
 
 
-@scalar
-def room_for(x):
-    """Arrays for `collect` to work in."""
-    return gather_room(x), touched(7, STEP, x)
+@summing
+def toss(x, c, inv, d, kept):
+    """Write y = 2 r of each coin to `kept`, negative where heads is the likelier side.
 
-
-@row
-def collect(x, c, inv, d, cut, work, sums, core, kept=None):
-    """Write the sums over the row and its core; returns its size. `work`: of `room_for`.
-
-    Where there is no core, 2 r of each entry goes to `kept` if it is given, for `marginals`.
+    Returns the sums (m, a, b, w, v) over t = (x - c)/tau - d that the search for a tilt asks for.
     """
-    if takes_all(cut):
-        moments(x, c, inv, d, int(cut), work[1], sums, kept)
-        return 0
-    return gather(x, c, inv, d, cut, work[0], sums, core)
+    wide_vectors()
+    T = x.dtype.type
+    ups, total, first, w, v = 0.0, 0.0, 0.0, 0.0, 0.0
+    for start in range(0, x.shape[0], STEP):
+        part, ys = block(x, start, STEP), block(kept, start, STEP)
+        tails, several, weight, bend = T(0), T(0), T(0), T(0)
+        for i in range(part.shape[0]):
+            t = (read_apart(part, i) - c) * inv - d
+            r = rarer(t)
+            s = r * (T(1) - r)
+            side = T(-1) if t >= T(0) else T(1)  # one condition, or else no vectors
+            y = side * (r + r)
+            tails += side
+            several += r
+            weight += s
+            bend += s * (side - y)
+            write_apart(ys, i, y)
+        # It makes the mean, which is not spread thin: float64.
+        for i in range(part.shape[0]):
+            first += np.float64(ys[i])
+        ups += 0.5 * (part.shape[0] - tails)
+        total += several
+        w += weight
+        v += bend
+    return ups, 0.5 * total - 0.25 * first, 0.5 * total + 0.25 * first, w, v
 
 
 @scalar
@@ -71,79 +82,65 @@ def four_more(now, before, twice, rise):
     return first, second, third, fma(twice, third, rise - second)
 
 
-@summing
-def moments(x, c, inv, d, steps, room, sums, kept=None):
-    """Write the sums over a row of what Chebyshev series are made of; to `kept` 2 r, with a sign.
+def series_of(steps):
+    """The function that adds the sums of so many steps over a row, from what `toss` has kept.
 
     With xi = 1 - 8 s and z = |2 pi - 1|: 1 - T_l(xi), and 1 - T_2l+1(z) with a minus above 1/2.
     T_l(xi) = T_2l(z), and both follow from T_j+2(z) = 2 xi T_j(z) - T_j-2(z).
     """
-    wide_vectors()
-    T = x.dtype.type
-    room = _known(borrowed(room))
-    for m in range(SUMS):
-        sums[m] = 0.0
-    for start in range(0, x.shape[0], STEP):
-        part = block(x, start, STEP)
-        count = part.shape[0]
-        ups, variance, first = T(0), T(0), 0.0
+
+    @summing
+    def series(y, sums):
+        wide_vectors()
+        T = y.dtype.type
         e0, e1, e2, e3 = T(0), T(0), T(0), T(0)
         o0, o1, o2, o3 = T(0), T(0), T(0), T(0)
-        for i in range(count):
-            t = (part[i] - c) * inv - d
-            r = rarer(t)
-            s = r * (T(1) - r)
-            upper = t >= T(0)
-            side = T(-1) if upper else T(1)
-            ups += T(1) if upper else T(0)
-            variance += s
-            rise = T(16) * s
-            even = four_more(T(8) * s, T(0), T(2) - rise, rise)
-            odd = four_more(r + r, r + r, T(2) - rise, rise)
+        e4, e5, e6, e7 = T(0), T(0), T(0), T(0)
+        o4, o5, o6, o7 = T(0), T(0), T(0), T(0)
+        e8, e9, e10, e11 = T(0), T(0), T(0), T(0)
+        o8, o9, o10, o11 = T(0), T(0), T(0), T(0)
+        for i in range(y.shape[0]):
+            odd = y[i]
+            z = abs(odd)
+            rise = T(4) * z * (T(2) - z)  # 16 s
+            twice, side = T(2) - rise, rise if odd > T(0) else -rise
+            even = four_more(T(0.5) * rise, T(0), twice, rise)
+            odds = four_more(odd, odd, twice, side)
             e0 += even[0]
             e1 += even[1]
             e2 += even[2]
             e3 += even[3]
-            o0 += side * odd[0]
-            o1 += side * odd[1]
-            o2 += side * odd[2]
-            o3 += side * odd[3]
-            room[FIRST, i] = side * (r + r)
+            o0 += odds[0]
+            o1 += odds[1]
+            o2 += odds[2]
+            o3 += odds[3]
             if steps > 4:
-                room[S16, i], room[SIDE, i] = rise, side
-                room[EVEN_NOW, i], room[EVEN_BEFORE, i] = even[3], even[2]
-                room[ODD_NOW, i], room[ODD_BEFORE, i] = odd[3], odd[2]
-        firsts = room[FIRST]
-        if kept is not None:
-            row = block(kept, start, STEP)
-        # It makes the mean, which is not spread thin: float64.
-        for i in range(count):
-            signed = read_apart(firsts, i)
-            first += np.float64(signed)
-            if kept is not None:
-                write_apart(row, i, signed)
-        sums[ABOVE] += ups
-        sums[VARIANCE] += variance
-        sums[ODD] += first
+                even = four_more(even[3], even[2], twice, rise)
+                odds = four_more(odds[3], odds[2], twice, side)
+                e4 += even[0]
+                e5 += even[1]
+                e6 += even[2]
+                e7 += even[3]
+                o4 += odds[0]
+                o5 += odds[1]
+                o6 += odds[2]
+                o7 += odds[3]
+            if steps > 8:
+                even = four_more(even[3], even[2], twice, rise)
+                odds = four_more(odds[3], odds[2], twice, side)
+                e8 += even[0]
+                e9 += even[1]
+                e10 += even[2]
+                e11 += even[3]
+                o8 += odds[0]
+                o9 += odds[1]
+                o10 += odds[2]
+                o11 += odds[3]
         add_four(sums, 0, (e0, e1, e2, e3), (o0, o1, o2, o3))
-        for m in range(4, steps, 4):
-            e0, e1, e2, e3 = T(0), T(0), T(0), T(0)
-            o0, o1, o2, o3 = T(0), T(0), T(0), T(0)
-            for i in range(count):
-                rise, side = room[S16, i], room[SIDE, i]
-                even = four_more(room[EVEN_NOW, i], room[EVEN_BEFORE, i], T(2) - rise, rise)
-                odd = four_more(room[ODD_NOW, i], room[ODD_BEFORE, i], T(2) - rise, rise)
-                e0 += even[0]
-                e1 += even[1]
-                e2 += even[2]
-                e3 += even[3]
-                o0 += side * odd[0]
-                o1 += side * odd[1]
-                o2 += side * odd[2]
-                o3 += side * odd[3]
-                room[EVEN_NOW, i], room[EVEN_BEFORE, i] = even[3], even[2]
-                room[ODD_NOW, i], room[ODD_BEFORE, i] = odd[3], odd[2]
-            add_four(sums, m, (e0, e1, e2, e3), (o0, o1, o2, o3))
+        add_four(sums, 4, (e4, e5, e6, e7), (o4, o5, o6, o7))
+        add_four(sums, 8, (e8, e9, e10, e11), (o8, o9, o10, o11))
+
+    return series
 
 
 @row
@@ -153,3 +150,41 @@ def add_four(sums, m, even, odd):
         sums[EVEN + m + j] += even[j]
         if m + j + 1 < ORDER:
             sums[ODD + m + j + 1] += odd[j]
+
+
+SERIES = {steps: series_of(steps) for steps in (STEPS_32 - 4, STEPS_32, STEPS)}
+
+
+def add_series(y, steps, sums):
+    """Add the sums of so many steps over y, of `toss`."""
+    for start in range(0, len(y), STEP):
+        SERIES[steps](y[start : start + STEP], sums)
+
+
+@overload_scalar(add_series, inline=True)
+def _add_series(y, steps, sums):
+    most = STEPS_32 if y.dtype == types.float32 else STEPS
+    all_of_them, fewer = SERIES[most], SERIES[most - 4]
+
+    def impl(y, steps, sums):
+        for start in range(0, y.shape[0], STEP):
+            if steps == most:
+                all_of_them(block(y, start, STEP), sums)
+            else:
+                fewer(block(y, start, STEP), sums)
+
+    return impl
+
+
+@row
+def collect(y, seen, inv, cut, work, sums, core):
+    """Write the sums over the row and its core; returns its size. `work`: of `gather_room`.
+
+    `y`, `seen`: what `toss` has written and returned.
+    """
+    if takes_all(cut):
+        open_sums(seen, sums)
+        sums[ODD] = 2.0 * (seen[2] - seen[1])
+        add_series(y, int(cut), sums)
+        return 0
+    return gather(y, seen, inv, cut, work, sums, core)

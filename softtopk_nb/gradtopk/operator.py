@@ -9,7 +9,8 @@ import numpy as np
 from .. import _arrays, _operator, _schedule, _threshold
 from .._parts import LONG
 from .._threshold.curves import CURVES
-from .._threshold.rows import Newton
+from .._threshold.batch import CHUNK
+from .._threshold.rows import CODE, OPEN, SOLUTION, Newton
 from . import counts as _counts
 from . import counts_tangent as _counts_tangent
 from . import long as _long
@@ -163,8 +164,7 @@ class GradTopK(_operator.Differentiable):
     def _tilt(rows: _operator.Rows) -> _operator.Array:
         """Sigmoid thresholds of k - 1/2, about."""
         x, k, tau = rows
-        # What the tilt is off by must be small against the spread of the count, at most sqrt(n)/2.
-        newton = Newton(min(0.1, max(x.shape[1], 1) ** -0.25))
+        newton = Newton(_rows.step_of_tilt(x.shape[1]))
         solution: _operator.Array = _threshold.solve(
             x, k - 0.5, tau, CURVES["sigmoid"], newton, _no_columns(rows)
         )
@@ -174,14 +174,33 @@ class GradTopK(_operator.Differentiable):
         self, rows: _operator.Rows, out: _operator.Array, solution: _operator.Array
     ) -> _operator.Array:
         x, k, tau = rows
-        tilt = self._tilt(rows)
         if _is_long(rows):
-            wide = solution if solution.shape[1] else _columns(rows)
+            wide, tilt = solution if solution.shape[1] else _columns(rows), self._tilt(rows)
             for i in range(len(x)):
                 _long.solve(x[i], int(k[i]), tau[i], tilt[i], out[i], wide[i])
-        else:
-            _schedule.over(len(x), 2 * x.size, _rows.solve, x, k, tau, tilt, out, solution)
+            return solution
+        tilt, left_open = np.full((len(x), SOLUTION), OPEN), np.zeros(1, np.bool_)
+        _schedule.over(len(x), 2 * x.size, _rows.solve, *rows, tilt, out, solution, left_open)
+        if left_open[0]:
+            several = max(1, CHUNK // max(1, x.shape[1]))
+            still = np.flatnonzero(tilt[:, CODE] == OPEN)
+            for start in range(0, len(still), several):
+                self._solve_open(rows, still[start : start + several], out, solution)
         return solution
+
+    def _solve_open(
+        self,
+        rows: _operator.Rows,
+        these: _operator.Array,
+        out: _operator.Array,
+        solution: _operator.Array,
+    ) -> None:
+        """Rows whose tilt needs a search."""
+        some = _operator.Rows(*(each[these] for each in rows))
+        p, answers, left_open = out[these], solution[these], np.zeros(1, np.bool_)
+        tilt, work = self._tilt(some), 2 * some.x.size
+        _schedule.over(len(these), work, _rows.solve, *some, tilt, p, answers, left_open)
+        out[these], solution[these] = p, answers
 
     def _solve_short(
         self, rows: _operator.Rows, out: _operator.Array, solution: _operator.Array

@@ -10,16 +10,29 @@ import math
 
 import numpy as np
 
-from .._compile import kernel, scalar, summing
-from .._rows import ALL, MIXED, UNDEFINED, classify, expand, fill_constant, present_part, survey
+from .._compile import kernel, row, scalar, summing
+from .._rows import (
+    ALL,
+    FINITE,
+    MIXED,
+    UNDEFINED,
+    classify,
+    expand,
+    fill_constant,
+    present_part,
+    survey,
+)
 from .._scalars import wide_vectors
-from .._threshold.rows import WEIGHT
-from .._threshold.solver import C, D, inverse_temperature
-from .._views import block, borrowed
-from .contour import BLOCK, CORE, SUMS, quadrature
+from .._threshold.curves import CURVES
+from .._threshold.rows import CODE as TILTED
+from .._threshold.rows import OPEN, SAMPLED, sample_size
+from .._threshold.solver import C, D, inverse_temperature, judge, nearest
+from .._threshold.start import measure, quantile_of_law, sample
+from .._views import block, borrowed, window
+from .contour import BLOCK, CORE, SUMS, gather_room, quadrature
 from .dp import dp, recursion
 from .marginals import TABLE, coefficients, marginals, marginals_room
-from .moments import collect, cut_for, room_for
+from .moments import collect, cut_for, toss
 from .nodes import DEGREE, FIELDS, IM, NODES, RE, ROOM, circle
 from .tangent import FLOWS, LANES, PIECES, flow, spread, steer, tangent_room, weigh
 
@@ -41,6 +54,7 @@ __all__ = [
     "solve",
     "solve_dp",
     "solve_recursion",
+    "step_of_tilt",
 ]
 
 # A solved row: the tilt c + tau d (C and D as in `_threshold`), log P(N = k), the kind of row
@@ -48,6 +62,21 @@ __all__ = [
 LOG_P, CODE, CUT, SIZE, USED = 2, 3, 4, 5, 6
 WEIGHTS = 7
 SOLUTION = WEIGHTS + 2 * NODES
+
+SIGMOID = CURVES["sigmoid"]
+TRIES = 6  # passes over a row, and over its sample, in search of a tilt
+NEAR_ENOUGH = 0.34  # variances that the square of what the mean count is off by may be
+
+
+@scalar
+def step_of_tilt(n):
+    """The length of a step, in temperatures, that ends the search for the tilt of a row of n.
+
+    What is left is of third order (Proposition prop-solver), and must be small against the spread
+    of the count, at most sqrt(n)/2, and against the count's variance.
+    """
+    step = 0.9 * math.pow(n if n > 1 else 1, -1.0 / 6.0)
+    return step if step < 0.4 else 0.4
 
 
 @scalar
@@ -70,30 +99,78 @@ def restore(answer, nodes):
     return used
 
 
+@row
+def seek_tilt(x, k, inv, mean, variance, few, kept):
+    """A tilt of k, from the moments of (x - x[0])/tau: (whether, c, d, sums of `toss` there).
+
+    The first is often near enough to serve: nodes make up for what it is off by. Of a long row the
+    search begins on a sample. One that does not end soon is left to the solver of `_threshold`.
+    """
+    T, n = x.dtype.type, x.shape[0]
+    part, target, width, tries = x, k - 0.5, 1.0 / inv, 0
+    d = quantile_of_law(SIGMOID, mean, variance, n, target)
+    c, d = nearest(x[0] + d * width, x[0], d, inv)
+    if n >= SAMPLED:
+        part = window(few, 0, sample_size(n))
+        sample(x, part)
+    while True:
+        share, whole = target * part.shape[0] / n, part.shape[0] == n
+        seen = toss(part, T(c), inv, T(d), kept)
+        off, step, _, _, _ = judge(SIGMOID, share, seen, 0.0, d, T(1), True, 0.0)
+        found, tries = off * off <= NEAR_ENOUGH * seen[3], tries + 1
+        lost = tries >= TRIES or not abs(step) < np.inf
+        if whole and (found or lost):
+            return found, c, d, seen
+        if abs(step) < np.inf:
+            c, d = nearest(c + (d + step) * width, c, d + step, inv)
+        if not whole and (found or lost):
+            part, tries = x, 0
+
+
 @kernel
-def solve(lo, hi, x, k, tau, tilt, out, solution):
-    """Rows lo .. hi: p to `out`, what the others need to `solution`; not if that has no columns."""
+def solve(lo, hi, x, k, tau, tilt, out, solution, left_open):
+    """Rows lo .. hi: p to `out`, what the others need to `solution`; not if that has no columns.
+
+    Rows whose tilt is OPEN get one here, or stay open, and `left_open` is set.
+    """
     T = x.dtype.type
     wide = solution.shape[1] > 0
-    work, room = room_for(x), marginals_room(x)
+    work, room = gather_room(x), marginals_room(x)
     sums, core = np.empty(SUMS), np.empty(CORE)
     nodes, table = np.empty((FIELDS, ROOM)), np.empty((TABLE, NODES))
-    coefficient = np.empty((3, DEGREE), x.dtype)
+    coefficient, few = np.empty((3, DEGREE), x.dtype), np.empty(sample_size(x.shape[1]), x.dtype)
     x, tilt, out, solution = borrowed(x), borrowed(tilt), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
-        entries, p = x[i], out[i]
-        code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
+        entries, p, inv = x[i], out[i], inverse_temperature(tau[i], x)
+        code, n, above, left = FINITE, x.shape[1], 0, k[i]
+        mean, variance = measure(entries, entries[0], inv) if n > 0 else (0.0, np.inf)
+        if not (abs(variance) < np.inf and 0 < left < n):  # or else no entry is infinite
+            code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
         if wide:
             solution[i, CODE] = code
         if code > MIXED:
+            tilt[i, TILTED] = code
             if p.shape[0] > 0:
                 fill_constant(entries, k[i], code, above, p)
             continue
         present, _ = present_part(entries, entries, code)
-        inv = inverse_temperature(tau[i], x)
-        c, d, cut = T(tilt[i, C]), T(tilt[i, D]), cut_for(tilt[i, WEIGHT], inv)
         values = p[:n] if p.shape[0] > 0 else np.empty(n, x.dtype)
-        found = collect(present, c, inv, d, cut, work, sums, core, values)
+        if tilt[i, TILTED] == OPEN:
+            if code == MIXED:
+                mean, variance = measure(present, present[0], inv)
+            served, tilt[i, C], tilt[i, D], seen = seek_tilt(
+                present, left, inv, mean, variance, few, values
+            )
+            if not served:
+                left_open[0] = True
+                continue
+            tilt[i, TILTED] = code
+            c, d = T(tilt[i, C]), T(tilt[i, D])
+        else:
+            c, d = T(tilt[i, C]), T(tilt[i, D])
+            seen = toss(present, c, inv, d, values)
+        cut = cut_for(seen[3], inv)
+        found = collect(values, seen, inv, cut, work, sums, core)
         size, used, log_p = quadrature(n, left, inv, cut, sums, core, found, nodes)
         if wide:
             solution[i, C], solution[i, D], solution[i, CUT] = c, d, cut
