@@ -228,7 +228,9 @@ def gradtopk_jvp(x, k, temperature, dx, dtemperature, out, dout):
         return
     batch, tau, solution = _linearize(x, k, temperature, out)
     moves, target = np.full(1, np.float64(dtemperature)), np.expand_dims(dout, 0)
-    _subsets.push(0, 1, batch, tau, solution, np.expand_dims(dx, 0), moves, target)
+    _subsets.push(
+        0, 1, batch, tau, solution, np.expand_dims(dx, 0), moves, target, np.empty((1, 0))
+    )
 
 
 @kernel
@@ -251,10 +253,9 @@ def gradtopk_vjp(x, k, temperature, g, out, gx):
         gx[:] = np.nan
         return np.nan
     batch, tau, solution = _linearize(x, k, temperature, out)
-    target, gtau = np.expand_dims(gx, 0), np.empty(1)
-    _subsets.push(0, 1, batch, tau, solution, np.expand_dims(g, 0), np.zeros(1), target)
-    _subsets.pull(0, 1, batch, tau, solution, target, gtau)
-    return gtau[0]
+    target, gtau = np.expand_dims(gx, 0), np.empty((1, 1))
+    _subsets.push(0, 1, batch, tau, solution, np.expand_dims(g, 0), np.zeros(1), target, gtau)
+    return gtau[0, 0]
 
 
 @row

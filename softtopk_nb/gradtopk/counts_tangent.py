@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._compile import kernel, row, summing
-from .._rows import MIXED, UNDEFINED, expand, present_part
+from .._rows import FINITE, MIXED, UNDEFINED, expand, present_part
 from .._scalars import limits, wide_vectors
 from .._threshold.solver import C, D, inverse_temperature
 from .._vectors import (
@@ -46,7 +46,7 @@ from .counts import (
     turn_back,
     weighted,
 )
-from .tangent import motion
+from .tangent import motion, pair
 
 __all__ = ["push"]
 
@@ -165,8 +165,8 @@ def divide_slopes(odds, moves, at, n, law, slope, middle, count, inv):
 
 
 @kernel
-def push(lo, hi, x, tau, solution, v, dtau, out):
-    """Rows lo .. hi: dp along (v, dtau)."""
+def push(lo, hi, x, tau, solution, v, dtau, out, gtau):
+    """Rows lo .. hi: dp along (v, dtau); as `rows.push`."""
     T = x.dtype.type
     level = exponent(0.25 * SHORT, T(1))
     width, in_lanes, length, zeros = lengths(x.shape[1], level)
@@ -188,6 +188,8 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
             if code > MIXED:
                 for j in range(dp.shape[0]):
                     dp[j] = T(np.nan) if code == UNDEFINED else T(0)
+                if gtau.shape[1] > 0:
+                    gtau[i, 0] = np.nan if code == UNDEFINED else 0.0
             else:
                 xs, vs = present_part(x[i], v[i], code)
                 n, c, d, inv = len(xs), T(answer[C]), T(answer[D]), inverse_temperature(tau[i], x)
@@ -216,7 +218,12 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
             dp, values = window(out[at], 0, n), window(odds, start, n)
             for j in range(n):
                 dp[j] = values[j]
-            if n < x.shape[1]:
+            mixed = n < x.shape[1]
+            if gtau.shape[1] > 0:
+                xs, _ = present_part(x[at], x[at], MIXED if mixed else FINITE)
+                c, d = T(solution[at, C]), T(solution[at, D])
+                gtau[at, 0] = -pair(xs, dp, c, inverse_temperature(tau[at], x), d)
+            if mixed:
                 expand(x[at], dp, 0.0, out[at])
     held((own_odds, own_moves, own_coins, own_flows, own_law, own_slope))
     held((own_turned, own_moved, own_rows))

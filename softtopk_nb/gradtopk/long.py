@@ -20,9 +20,9 @@ from .marginals import TABLE, coefficients, marginals, marginals_room
 from .moments import collect, cut_for, toss
 from .nodes import DEGREE, FIELDS, NODES, ROOM
 from .rows import CODE, CUT, LOG_P, USED, keep, restore, smoothed_sum
-from .tangent import FLOWS, LANES, PIECES, flow, spread, steer, tangent_room, weigh
+from .tangent import FLOWS, LANES, PIECES, flow, pair, spread, steer, tangent_room, weigh
 
-__all__ = ["potential", "pull", "push", "solve"]
+__all__ = ["potential", "push", "solve"]
 
 Array = Any
 
@@ -78,14 +78,14 @@ def marginals_parts(lo, hi, x, tau, solution, coefficient, table, out):
 
 
 @kernel
-def weigh_parts(lo, hi, x, v, dtau, tau, solution, flows):
+def weigh_parts(lo, hi, x, v, dtau, tau, solution, flows, out):
     T = x.dtype.type
     inv, c, d, cut = inverse_temperature(tau, x), T(solution[C]), T(solution[D]), solution[CUT]
     nodes, work = np.empty((FIELDS, ROOM)), tangent_room(x)
     used = restore(solution, nodes)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        weigh(x[part], v[part], dtau, c, inv, d, cut, nodes, used, work, flows[j])
+        weigh(x[part], v[part], dtau, c, inv, d, cut, nodes, used, work, flows[j], out[part])
 
 
 @kernel
@@ -102,7 +102,7 @@ def steer_row(solution, flows, pieces, table):
 
 
 @kernel
-def spread_parts(lo, hi, x, v, dtau, tau, solution, pieces, table, out):
+def spread_parts(lo, hi, x, v, dtau, tau, solution, pieces, table, out, pairs):
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     cut, used = solution[CUT], int(solution[USED])
@@ -110,6 +110,8 @@ def spread_parts(lo, hi, x, v, dtau, tau, solution, pieces, table, out):
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
         spread(x[part], v[part], dtau, c, inv, d, cut, table, used, pieces, work, out[part])
+        if pairs.shape[0] > 0:
+            pairs[j] = pair(x[part], out[part], c, inv, d)
 
 
 @kernel
@@ -168,35 +170,31 @@ def potential(x: Array, k: int, tau: float, solution: Array) -> float:
     return float(smoothed + (k - upper) * threshold + tau * solution[LOG_P])
 
 
-def push(x: Array, tau: float, solution: Array, v: Array, dtau: float, out: Array) -> None:
-    """The tangent of one row, as `rows.push`."""
+def push(
+    x: Array, tau: float, solution: Array, v: Array, dtau: float, out: Array, gtau: Array
+) -> None:
+    """The tangent or the pullback of one row, as `rows.push`."""
     if solution[CODE] == UNDEFINED:
-        out[...] = np.nan
+        out[...], gtau[...] = np.nan, np.nan
     elif solution[CODE] > MIXED:
-        out[...] = 0
+        out[...], gtau[...] = 0, 0.0
     elif solution[CODE] == MIXED:
         finite = np.isfinite(x)
         values = np.empty(np.count_nonzero(finite), x.dtype)
         present = solution.copy()
         present[CODE] = FINITE
-        push(x[finite], tau, present, v[finite], dtau, values)
+        push(x[finite], tau, present, v[finite], dtau, values, gtau)
         out[...] = 0
         out[finite] = values
     elif len(x) < LONG:  # what infinities left of a long row
         one = x[None], np.array([tau]), solution[None], v[None], np.array([dtau])
-        rows.push(0, 1, *one, out[None])
+        rows.push(0, 1, *one, out[None], gtau[None])
     else:
         parts = part_count(x)
-        flows = np.empty((parts, FLOWS))
-        over(parts, 2 * x.size, weigh_parts, x, v, dtau, tau, solution, flows)
+        flows, pairs = np.empty((parts, FLOWS)), np.empty(parts if len(gtau) else 0)
+        problem = x, v, dtau, tau, solution
+        over(parts, 2 * x.size, weigh_parts, *problem, flows, out)
         pieces, table = np.empty((PIECES, DEGREE), x.dtype), np.empty((LANES, NODES))
         steer_row(solution, flows, pieces, table)
-        over(parts, 2 * x.size, spread_parts, x, v, dtau, tau, solution, pieces, table, out)
-
-
-def pull(x: Array, tau: float, solution: Array, g: Array, gx: Array) -> float:
-    """The pullback of one row: the gradient in x to `gx`; returns that in the temperature."""
-    push(x, tau, solution, g, 0.0, gx)
-    gtau = np.empty(1)
-    rows.pull(0, 1, x[None], np.array([tau]), solution[None], gx[None], gtau)
-    return float(gtau[0])
+        over(parts, 2 * x.size, spread_parts, *problem, pieces, table, out, pairs)
+        gtau[...] = -pairs.sum()

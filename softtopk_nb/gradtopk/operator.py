@@ -8,8 +8,8 @@ import numpy as np
 
 from .. import _arrays, _operator, _schedule, _threshold
 from .._parts import LONG
-from .._threshold.curves import CURVES
 from .._threshold.batch import CHUNK
+from .._threshold.curves import CURVES
 from .._threshold.rows import CODE, OPEN, SOLUTION, Newton
 from . import counts as _counts
 from . import counts_tangent as _counts_tangent
@@ -238,13 +238,7 @@ class GradTopK(_operator.Differentiable):
         dtau: _operator.Array,
         dp: _operator.Array,
     ) -> None:
-        x, tau = rows.x, rows.temperature
-        if _is_long(rows):
-            for i in range(len(x)):
-                _long.push(x[i], tau[i], state[i], dx[i], dtau[i], dp[i])
-        else:
-            push = _counts_tangent.push if _is_short(rows, plan) else _rows.push
-            _schedule.over(len(x), 2 * x.size, push, x, tau, state, dx, dtau, dp)
+        _move(rows, plan, state, dx, dtau, dp, np.empty((len(rows.x), 0)))
 
     def _pull(
         self,
@@ -256,13 +250,7 @@ class GradTopK(_operator.Differentiable):
         gk: _operator.Array,
         gtau: _operator.Array,
     ) -> None:
-        x, tau = rows.x, rows.temperature
-        if _is_long(rows):
-            for i in range(len(x)):
-                gtau[i] = _long.pull(x[i], tau[i], state[i], g[i], gx[i])
-        else:
-            self._push(rows, plan, state, g, gk, np.zeros(len(x)), gx)
-            _schedule.over(len(x), x.size, _rows.pull, x, tau, state, gx, gtau)
+        _move(rows, plan, state, g, np.zeros(len(rows.x)), gx, gtau[:, None])
 
 
 def _is_long(rows: _operator.Rows) -> bool:
@@ -273,6 +261,25 @@ def _is_short(rows: _operator.Rows, plan: str) -> bool:
     """Whether the law of the count is multiplied out."""
     most = _counts.SHORT_32 if rows.x.dtype == np.float32 else _counts.SHORT
     return plan == "auto" and bool(rows.x.shape[1] <= most)
+
+
+def _move(
+    rows: _operator.Rows,
+    plan: str,
+    state: _operator.Array,
+    v: _operator.Array,
+    dtau: _operator.Array,
+    out: _operator.Array,
+    gtau: _operator.Array,
+) -> None:
+    """`rows.push`, whichever way the rows were solved; `gtau`: a column, or none."""
+    x, tau = rows.x, rows.temperature
+    if _is_long(rows):
+        for i in range(len(x)):
+            _long.push(x[i], tau[i], state[i], v[i], dtau[i], out[i], gtau[i])
+    else:
+        push = _counts_tangent.push if _is_short(rows, plan) else _rows.push
+        _schedule.over(len(x), 2 * x.size, push, x, tau, state, v, dtau, out, gtau)
 
 
 def _columns(rows: _operator.Rows) -> _operator.Array:

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from .._compile import kernel, row, scalar, summing
+from .._compile import kernel, row, scalar
 from .._rows import (
     ALL,
     FINITE,
@@ -22,19 +22,18 @@ from .._rows import (
     present_part,
     survey,
 )
-from .._scalars import wide_vectors
 from .._threshold.curves import CURVES
 from .._threshold.rows import CODE as TILTED
 from .._threshold.rows import OPEN, SAMPLED, sample_size
 from .._threshold.solver import C, D, inverse_temperature, judge, nearest
 from .._threshold.start import measure, quantile_of_law, sample
-from .._views import block, borrowed, window
-from .contour import BLOCK, CORE, SUMS, gather_room, quadrature
+from .._views import borrowed, window
+from .contour import CORE, SUMS, gather_room, quadrature
 from .dp import dp, recursion
 from .marginals import TABLE, coefficients, marginals, marginals_room
 from .moments import collect, cut_for, toss
 from .nodes import DEGREE, FIELDS, IM, NODES, RE, ROOM, circle
-from .tangent import FLOWS, LANES, PIECES, flow, spread, steer, tangent_room, weigh
+from .tangent import FLOWS, LANES, PIECES, flow, pair, spread, steer, tangent_room, weigh
 
 __all__ = [
     "CODE",
@@ -46,7 +45,6 @@ __all__ = [
     "WEIGHTS",
     "keep",
     "potential",
-    "pull",
     "push",
     "restore",
     "smoothed_sum",
@@ -213,8 +211,12 @@ def solve_recursion(lo, hi, x, k, tau, out):
 
 
 @kernel
-def push(lo, hi, x, tau, solution, v, dtau, out):
-    """Rows lo .. hi: dp along (v, dtau)."""
+def push(lo, hi, x, tau, solution, v, dtau, out, gtau):
+    """Rows lo .. hi: dp along (v, dtau).
+
+    With dtau = 0 and v a gradient in p, dp is that in x, J being symmetric, and the gradient in the
+    temperature goes to `gtau`, unless that is empty: dp = J (v - t dtau), and <v, J t> = <J v, t>.
+    """
     T = x.dtype.type
     work, flows = tangent_room(x), np.empty(FLOWS)
     nodes, flow_re, flow_im = np.empty((FIELDS, ROOM)), np.empty(NODES), np.empty(NODES)
@@ -226,6 +228,8 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
         if code > MIXED:
             for j in range(dp.shape[0]):
                 dp[j] = T(np.nan) if code == UNDEFINED else T(0)
+            if gtau.shape[1] > 0:
+                gtau[i, 0] = np.nan if code == UNDEFINED else 0.0
             continue
         inv = inverse_temperature(tau[i], x)
         c, d, cut = T(answer[C]), T(answer[D]), answer[CUT]
@@ -235,43 +239,11 @@ def push(lo, hi, x, tau, solution, v, dtau, out):
         weigh(xs, vs, dtau[i], c, inv, d, cut, nodes, used, work, flows, target)
         mean = flow(nodes, used, cut, flows, flow_re, flow_im)
         steer(nodes, used, cut, flow_re, flow_im, mean, pieces, table)
-        spread(xs, vs, dtau[i], c, inv, d, cut, table, used, pieces, work, target, target)
+        spread(xs, vs, dtau[i], c, inv, d, cut, table, used, pieces, work, target)
+        if gtau.shape[1] > 0:
+            gtau[i, 0] = -pair(xs, target, c, inv, d)
         if code == MIXED:
             expand(entries, target, 0.0, dp)
-
-
-@summing
-def pair(x, gradient, c, inv, d):
-    """<t, gradient>; a saturated entry may lie infinitely many temperatures away."""
-    wide_vectors()
-    T = x.dtype.type
-    total = 0.0
-    for start in range(0, x.shape[0], BLOCK):
-        part, gs = block(x, start, BLOCK), block(gradient, start, BLOCK)
-        several = T(0)
-        for i in range(part.shape[0]):
-            t = (part[i] - c) * inv - d
-            several += gs[i] * (t if gs[i] != T(0) else T(0))
-        total += several
-    return total
-
-
-@kernel
-def pull(lo, hi, x, tau, solution, gx, gtau):
-    """Rows lo .. hi: the gradient in the temperature, -<t, gx>, from that in x.
-
-    dp = J (v - t dtau) and J is symmetric: <g, J t> = <J g, t>.
-    """
-    T = x.dtype.type
-    x, gx, solution = borrowed(x), borrowed(gx), borrowed(solution)
-    for i in range(lo, hi):
-        answer = solution[i]
-        code = int(answer[CODE])
-        if code > MIXED:
-            gtau[i] = np.nan if code == UNDEFINED else 0.0
-            continue
-        inv = inverse_temperature(tau[i], x)
-        gtau[i] = -pair(x[i], gx[i], T(answer[C]), inv, T(answer[D]))
 
 
 @scalar

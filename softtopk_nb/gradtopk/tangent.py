@@ -35,7 +35,7 @@ from .nodes import (
     takes_all,
     terms_of,
 )
-from .tangent_of_all import EVEN, ODD, motion, room_for, spread_all, sums_at, weigh_all
+from .tangent_of_all import EVEN, ODD, motion, pair, room_for, spread_all, sums_at, weigh_all
 
 __all__ = [
     "AT_NODES",
@@ -47,6 +47,7 @@ __all__ = [
     "flow",
     "motion",
     "node_flow",
+    "pair",
     "slopes",
     "spread",
     "steer",
@@ -142,10 +143,10 @@ def tangent_room(x):
 
 
 @summing
-def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows, kept=None):
+def weigh(x, v, dtau, c, inv, d, cut, nodes, used, work, flows, kept):
     """Write the sums over the row of the direction v - t dtau; `work`: of `tangent_room`.
 
-    Where there is no core, r of each entry goes to `kept` if it is given, for `spread`.
+    Where there is no core, 2 r of each entry goes to `kept`, with a sign, for `spread`.
     """
     wide_vectors()
     if takes_all(cut):
@@ -322,14 +323,14 @@ def tangent_away(move, s, side, inv, a, b, w, z):
 
 
 @summing
-def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, work, out, kept=None):
+def spread(x, v, dtau, c, inv, d, cut, table, used, pieces, work, out):
     """Write J (v - t dtau) with the table and polynomials of `steer`.
 
-    `work`: of `tangent_room`; `kept`: `out`, if `weigh` was given it.
+    `work`: of `tangent_room`; `out`: the array that `weigh` was given for what it keeps.
     """
     wide_vectors()
     if takes_all(cut):
-        spread_all(x, v, dtau, c, inv, d, terms_of(cut), pieces, out, kept)
+        spread_all(x, v, dtau, c, inv, d, terms_of(cut), pieces, work[6], out)
         return
     T = x.dtype.type
     _, _, keys, _, room, at, _ = work

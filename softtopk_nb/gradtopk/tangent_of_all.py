@@ -8,29 +8,27 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from .._compile import row, scalar, summing
 from .._scalars import fma, wide_vectors
-from .._views import block, borrowed, layout_known, read_apart, touched
+from .._views import block, read_apart, window, write_apart
 from .contour import rarer
 from .marginals import polynomial
 from .nodes import DEGREE, FEW
 
-__all__ = ["EVEN", "ODD", "motion", "room_for", "spread_all", "sums_at", "weigh_all"]
+__all__ = ["EVEN", "ODD", "motion", "pair", "room_for", "spread_all", "sums_at", "weigh_all"]
 
 # Sums of s^m, or of T_m(xi), times s v z and s v.
 ODD, EVEN = 0, DEGREE
 
 STEP = 512  # entries whose sums are of the row's own type
 
-# Of each entry: r, s v and s v z, 2 xi, and two polynomials in a row.
-R, SV, SVZ, TWICE, NOW, BEFORE = 0, 1, 2, 3, 4, 5
-_known = layout_known(6, STEP)
-
 
 @scalar
 def room_for(x):
-    """An array for `weigh_all` to work in."""
-    return touched(6, STEP, x)
+    """An array for `weigh_all` and `spread_all` to work in."""
+    return np.empty(STEP, x.dtype)
 
 
 @summing
@@ -40,28 +38,60 @@ def motion(t, s, v, drift):
 
 
 @summing
-def weigh_all(x, v, dtau, c, inv, d, terms, room, flows, kept):
-    """Write the sums over the row of the direction v - t dtau; `room`: of `room_for`.
-
-    Unless `kept` is None, r of each entry goes there, for `write_tangents`.
-    """
+def pair(x, gradient, c, inv, d):
+    """<t, gradient>; a saturated entry may lie infinitely many temperatures away."""
     wide_vectors()
     T = x.dtype.type
-    drift = T(dtau)
-    room = _known(borrowed(room))
-    for m in range(2 * DEGREE):
-        flows[m] = 0.0
+    total = 0.0
     for start in range(0, x.shape[0], STEP):
-        part, vs = block(x, start, STEP), block(v, start, STEP)
+        part, gs = block(x, start, STEP), block(gradient, start, STEP)
+        several = T(0)
+        for i in range(part.shape[0]):
+            t = (part[i] - c) * inv - d
+            several += gs[i] * (t if gs[i] != T(0) else T(0))
+        total += several
+    return total
+
+
+@summing
+def keep(x, c, inv, d, y):
+    """Write y = 2 r of each entry, negative where pi >= 1/2."""
+    wide_vectors()
+    T = x.dtype.type
+    for i in range(x.shape[0]):
+        t = (read_apart(x, i) - c) * inv - d
+        r = rarer(t)
+        write_apart(y, i, (T(-1) if t >= T(0) else T(1)) * (r + r))
+
+
+@summing
+def motions(x, v, drift, c, inv, d, y, room):
+    """v - t dtau of each entry: v itself where it is."""
+    wide_vectors()
+    T = x.dtype.type
+    if drift == T(0):
+        return v
+    moved = window(room, 0, x.shape[0])
+    for i in range(x.shape[0]):
+        write_apart(moved, i, motion((read_apart(x, i) - c) * inv - d, abs(y[i]), v[i], drift))
+    return moved
+
+
+def sums_of(terms):
+    """The function that adds the sums of so many polynomials over a block, from what is kept."""
+
+    @summing
+    def add_sums(y, v, flows):
+        wide_vectors()
+        T = y.dtype.type
         e0, e1, e2, e3, e4 = T(0), T(0), T(0), T(0), T(0)
         o0, o1, o2, o3, o4 = T(0), T(0), T(0), T(0), T(0)
-        for i in range(part.shape[0]):
-            t = (read_apart(part, i) - c) * inv - d
-            r = rarer(t)
-            s = r * (T(1) - r)
-            even = s * motion(t, s, read_apart(vs, i), drift)
-            z = T(1) - T(2) * r
-            odd = even * (z if t >= T(0) else -z)
+        e5, e6, e7, o5, o6, o7 = T(0), T(0), T(0), T(0), T(0), T(0)
+        for i in range(y.shape[0]):
+            z = abs(y[i])
+            s = T(0.25) * z * (T(2) - z)
+            even = s * v[i]
+            odd = even * (y[i] - (T(1) if y[i] > T(0) else T(-1)))
             xi = T(1) - T(8) * s
             twice = xi + xi
             second = fma(twice, xi, T(-1))
@@ -77,29 +107,21 @@ def weigh_all(x, v, dtau, c, inv, d, terms, room, flows, kept):
             o2 += odd * second
             o3 += odd * third
             o4 += odd * fourth
-            if kept is not None:
-                room[R, i] = r
             if terms > FEW:
-                room[SV, i], room[SVZ, i], room[TWICE, i] = even, odd, twice
-                room[NOW, i], room[BEFORE, i] = fourth, third
-        add(flows, 0, (e0, e1, e2, e3, e4), (o0, o1, o2, o3, o4))
-        if kept is not None:
-            for i in range(part.shape[0]):
-                kept[start + i] = room[R, i]
-        if terms > FEW:
-            e0, e1, e2, o0, o1, o2 = T(0), T(0), T(0), T(0), T(0), T(0)
-            for i in range(part.shape[0]):
-                even, odd, twice = room[SV, i], room[SVZ, i], room[TWICE, i]
-                fifth = fma(twice, room[NOW, i], -room[BEFORE, i])
-                sixth = fma(twice, fifth, -room[NOW, i])
+                fifth = fma(twice, fourth, -third)
+                sixth = fma(twice, fifth, -fourth)
                 seventh = fma(twice, sixth, -fifth)
-                e0 += even * fifth
-                e1 += even * sixth
-                e2 += even * seventh
-                o0 += odd * fifth
-                o1 += odd * sixth
-                o2 += odd * seventh
-            add(flows, FEW, (e0, e1, e2), (o0, o1, o2))
+                e5 += even * fifth
+                e6 += even * sixth
+                e7 += even * seventh
+                o5 += odd * fifth
+                o6 += odd * sixth
+                o7 += odd * seventh
+        add(flows, 0, (e0, e1, e2, e3, e4), (o0, o1, o2, o3, o4))
+        if terms > FEW:
+            add(flows, FEW, (e5, e6, e7), (o5, o6, o7))
+
+    return add_sums
 
 
 @row
@@ -108,6 +130,28 @@ def add(flows, m, even, odd):
     for j in range(len(even)):
         flows[EVEN + m + j] += even[j]
         flows[ODD + m + j] += odd[j]
+
+
+add_few, add_all = sums_of(FEW), sums_of(DEGREE)
+
+
+@row
+def weigh_all(x, v, dtau, c, inv, d, terms, room, flows, kept):
+    """Write the sums over the row of the direction v - t dtau; `room`: of `room_for`.
+
+    2 r of each entry goes to `kept`, with a sign, for `spread_all`.
+    """
+    for m in range(2 * DEGREE):
+        flows[m] = 0.0
+    for start in range(0, x.shape[0], STEP):
+        part, vs = block(x, start, STEP), block(v, start, STEP)
+        y = block(kept, start, STEP)
+        keep(part, c, inv, d, y)
+        moved = motions(part, vs, x.dtype.type(dtau), c, inv, d, y, room)
+        if terms == FEW:
+            add_few(y, moved, flows)
+        else:
+            add_all(y, moved, flows)
 
 
 @scalar
@@ -127,22 +171,18 @@ def sums_at(g, root, terms, flows):
 
 
 @summing
-def write_tangents(x, v, dtau, c, inv, d, own, side_own, others, side_others, out, kept):
-    """Write J (v - t dtau); the polynomials, in s, with and without a factor z: own, others.
-
-    `kept`: None, or `out`, where `weigh_all` has left r.
-    """
+def write_tangents(v, inv, own, side_own, others, side_others, out):
+    """Turn what is kept of a block into J v; the polynomials, in s, with and without a factor z."""
     wide_vectors()
-    T = x.dtype.type
-    drift = T(dtau)
-    for i in range(x.shape[0]):
-        t = (x[i] - c) * inv - d
-        r = rarer(t) if kept is None else out[i]
-        s = r * (T(1) - r)
-        z = (T(1) - T(2) * r) * (T(1) if t >= T(0) else T(-1))
-        slope = polynomial(own, s) + z * polynomial(side_own, s)
-        moved = polynomial(others, s) + z * polynomial(side_others, s)
-        out[i] = s * inv * (motion(t, s, v[i], drift) * slope + moved)
+    T = out.dtype.type
+    for i in range(out.shape[0]):
+        y = out[i]
+        z = abs(y)
+        s = T(0.25) * z * (T(2) - z)
+        side = y - (T(1) if y > T(0) else T(-1))
+        slope = polynomial(own, s) + side * polynomial(side_own, s)
+        moved = polynomial(others, s) + side * polynomial(side_others, s)
+        out[i] = s * inv * (v[i] * slope + moved)
 
 
 @row
@@ -158,12 +198,15 @@ def all_of(c):
 
 
 @row
-def spread_all(x, v, dtau, c, inv, d, terms, pieces, out, kept):
-    """Write J (v - t dtau) with the polynomials of `tangent.steer`."""
+def spread_all(x, v, dtau, c, inv, d, terms, pieces, room, out):
+    """Turn what `weigh_all` has kept in `out` into J (v - t dtau): polynomials of `steer`."""
     a, b, w, z = pieces[0], pieces[1], pieces[2], pieces[3]
-    if terms == FEW:
-        few = few_of(a), few_of(b), few_of(w), few_of(z)
-        write_tangents(x, v, dtau, c, inv, d, few[0], few[1], few[2], few[3], out, kept)
-    else:
-        full = all_of(a), all_of(b), all_of(w), all_of(z)
-        write_tangents(x, v, dtau, c, inv, d, full[0], full[1], full[2], full[3], out, kept)
+    few = few_of(a), few_of(b), few_of(w), few_of(z)
+    full = all_of(a), all_of(b), all_of(w), all_of(z)
+    for start in range(0, x.shape[0], STEP):
+        part, vs, target = block(x, start, STEP), block(v, start, STEP), block(out, start, STEP)
+        moved = motions(part, vs, x.dtype.type(dtau), c, inv, d, target, room)
+        if terms == FEW:
+            write_tangents(moved, inv, few[0], few[1], few[2], few[3], target)
+        else:
+            write_tangents(moved, inv, full[0], full[1], full[2], full[3], target)
