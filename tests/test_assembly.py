@@ -176,7 +176,8 @@ def test_gradtopk_of_short_rows(dtype):
     assert is_wide(code)
     assert library_calls(code) <= {"exp"}  # of entries whose odds underflow
     solution[:, counts.LEFT] = 5
-    code = machine_code(counts_tangent.push, x, tau, solution, x, tau, np.empty_like(x))
+    target, gtau = np.empty_like(x), np.empty((ROWS, 1))
+    code = machine_code(counts_tangent.push, x, tau, solution, x, tau, target, gtau)
     assert packed(code, np.float64) >= 60
     assert is_wide(code)
     assert not library_calls(code)

@@ -134,13 +134,16 @@ def _solve_finite(x: Array, k: int, tau: float, tilt: Array, out: Array, solutio
         over(parts, 2 * x.size, marginals_parts, x, tau, solution, coefficient, table, out)
 
 
-def solve(x: Array, k: int, tau: float, tilt: Array, out: Array, solution: Array) -> None:
-    """One row, as `rows.solve`; `solution` always has its columns."""
+def solve(x: Array, k: int, tau: float, tilt: Array, out: Array, solution: Array) -> bool:
+    """One row, as `rows.solve`; `solution` always has its columns.
+
+    False, and nothing done, if what infinities leave of it is not long, or it needs no solving.
+    """
     code = tilt[TILTED]  # of k - 1/2: at k = n there is a tilt, and no use for it
     if code == FINITE and k < len(x):
         _solve_finite(x, k, tau, tilt, out, solution)
         solution[CODE] = FINITE
-        return
+        return True
     if code == MIXED:
         finite = np.isfinite(x)
         present = x[finite]
@@ -152,9 +155,8 @@ def solve(x: Array, k: int, tau: float, tilt: Array, out: Array, solution: Array
             if len(out):
                 out[...] = x > 0  # +inf entries are 1, -inf entries 0
                 out[finite] = values
-            return
-    one = x[None], np.array([k]), np.array([tau]), tilt[None]
-    rows.solve(0, 1, *one, out[None], solution[None], np.zeros(1, np.bool_))
+            return True
+    return False
 
 
 def potential(x: Array, k: int, tau: float, solution: Array) -> float:

@@ -173,12 +173,21 @@ class GradTopK(_operator.Differentiable):
     def _solve(
         self, rows: _operator.Rows, out: _operator.Array, solution: _operator.Array
     ) -> _operator.Array:
-        x, k, tau = rows
-        if _is_long(rows):
-            wide, tilt = solution if solution.shape[1] else _columns(rows), self._tilt(rows)
-            for i in range(len(x)):
-                _long.solve(x[i], int(k[i]), tau[i], tilt[i], out[i], wide[i])
+        if not _is_long(rows):
+            self._solve_rows(rows, out, solution)
             return solution
+        wide, tilt = solution if solution.shape[1] else _columns(rows), self._tilt(rows)
+        for i, (x, k, tau) in enumerate(zip(*rows, strict=True)):
+            if not _long.solve(x, int(k), tau, tilt[i], out[i], wide[i]):
+                one = _operator.Rows(*(each[i : i + 1] for each in rows))
+                self._solve_rows(one, out[i : i + 1], wide[i : i + 1])
+        return solution
+
+    def _solve_rows(
+        self, rows: _operator.Rows, out: _operator.Array, solution: _operator.Array
+    ) -> None:
+        """Rows each by one thread; those whose tilt needs a search in a second turn."""
+        x = rows.x
         tilt, left_open = np.full((len(x), SOLUTION), OPEN), np.zeros(1, np.bool_)
         _schedule.over(len(x), 2 * x.size, _rows.solve, *rows, tilt, out, solution, left_open)
         if left_open[0]:
@@ -186,7 +195,6 @@ class GradTopK(_operator.Differentiable):
             still = np.flatnonzero(tilt[:, CODE] == OPEN)
             for start in range(0, len(still), several):
                 self._solve_open(rows, still[start : start + several], out, solution)
-        return solution
 
     def _solve_open(
         self,

@@ -1,0 +1,102 @@
+"""The tilt of GradTopK: near enough from the moments of a row, a few steps on, or by a search."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import special
+
+import softtopk_nb as stk
+from softtopk_nb._threshold import rows as threshold
+from softtopk_nb._threshold.curves import CURVES
+from softtopk_nb._threshold.solver import judge
+from softtopk_nb.gradtopk import rows
+
+both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
+
+
+def tilts(x, k, tau):
+    """(solutions, which rows were left open) of `rows.solve`."""
+    tilt = np.full((len(x), threshold.SOLUTION), threshold.OPEN)
+    solution, left_open = np.empty((len(x), rows.SOLUTION)), np.zeros(1, np.bool_)
+    problem = x, np.full(len(x), k), np.full(len(x), tau)
+    rows.solve(0, len(x), *problem, tilt, np.empty((len(x), 0), x.dtype), solution, left_open)
+    still = tilt[:, threshold.CODE] == threshold.OPEN
+    assert left_open[0] == still.any()
+    return solution, still
+
+
+@both_dtypes
+def test_most_rows_need_no_search(dtype, rng):
+    """What is accepted: a mean that lies within 0.59 standard deviations of k - 1/2."""
+    off = []
+    for n, k in ((600, 20), (1500, 750), (5000, 30), (40_000, 39_000)):
+        normal = rng.normal(size=(4, n))
+        for x in (normal, rng.standard_t(2, size=(4, n)), np.round(3 * normal), 1e4 + normal):
+            x = x.astype(dtype)
+            solution, still = tilts(x, k, 1.0)
+            assert not still.any()
+            t = x.astype(np.float64) - solution[:, [rows.C]] - solution[:, [rows.D]]
+            pi = special.expit(t)
+            deviation = np.sqrt((pi * special.expit(-t)).sum(axis=1))
+            off.extend(abs(pi.sum(axis=1) - (k - 0.5)) / deviation)
+    assert 0.3 < max(off) < 0.59
+
+
+@both_dtypes
+def test_rows_that_need_one(dtype, rng):
+    """Rows that their moments mislead: left open, and solved by way of the threshold."""
+    n, k, large = 700, 30, 1e30 if dtype is np.float32 else 1e200
+    x = rng.normal(size=(6, n))
+    x[:3, :2] = large, -3 * large  # squares overflow
+    x = x.astype(dtype)
+    _, still = tilts(x, k, 1.0)
+    assert still[:3].all()
+    assert not still[3:].any()
+    p, dp = stk.gradtopk.jvp(x, k, np.ones_like(x), method="contour")
+    expected = stk.gradtopk(x.astype(np.float64), k, method="dp")
+    loose = 1e-12 if dtype is np.float64 else 1e-5
+    np.testing.assert_allclose(p, expected, rtol=0, atol=loose)
+    np.testing.assert_allclose(dp, np.zeros_like(dp), atol=loose)
+    for i in range(len(x)):  # the same bits alone
+        assert np.array_equal(stk.gradtopk(x[i], k, method="contour"), p[i])
+
+
+@pytest.mark.parametrize("n", [256, 1024, 65536, 10**8])
+def test_what_a_search_leaves(n):
+    """After a step of the length that ends a search: the mean is off by at most 0.59 sqrt(v)."""
+    length = rows.step_of_tilt(n)
+    most = length + 0.3613 * length**2  # prop-solver
+    left = 0.3613 * length**2 * (length + 0.1807 * length**2)
+    left += most**3 * np.exp(most) / 6 + length**3 * np.exp(length) / 6
+    # v is at least W e^-most, and W at most n/4.
+    assert left**2 * np.exp(most) * n / 4 <= rows.NEAR_ENOUGH
+    assert left * np.exp(most) <= 1 / 8
+
+
+def test_what_a_step_of_third_order_leaves():
+    """prop-solver: |V - V_model| <= 0.723 W, and 1.03 |s|^3 W is left of a step up to 0.4.
+
+    Rows of up to five different entries, of all shapes: the bounds are linear in the rest.
+    """
+    rng = np.random.default_rng(17)
+    curve, lacks, left, off = CURVES["sigmoid"], [], [], []
+    for _ in range(20_000):
+        n = int(rng.integers(2, 6))
+        t = rng.uniform(-1, 1, n) * rng.choice([1.0, 3.0, 8.0, 20.0])
+        weight, p, rest = rng.dirichlet(np.full(n, 0.5)), special.expit(t), special.expit(-t)
+        up, tail, slope = t >= 0, np.minimum(p, rest), p * rest
+        m, a, b = weight[up].sum(), (weight * tail)[up].sum(), (weight * tail)[~up].sum()
+        w, v = (weight * slope).sum(), (weight * slope * (rest - p)).sum()
+        lacks.append(abs(v - (w / (a + b)) ** 2 * (b - a)) / w)
+        k = (weight * special.expit(t - rng.uniform(-0.5, 0.5))).sum()
+        plain = abs(judge(curve, k, (m, a, b, w, np.nan), 0.0, 0.0, 1.0, True, 0.0)[1])
+        if 1e-3 < plain <= 0.4:
+            step = judge(curve, k, (m, a, b, w, v), 0.0, 0.0, 1.0, True, 0.0)[1]
+            there = special.expit(t - step)
+            residual = abs((weight * there).sum() - k)
+            left.append(residual / (plain**3 * w))
+            off.append(residual / (weight * there * (1 - there)).sum())
+    assert 0.65 < max(lacks) < 0.723
+    assert 0.2 < max(left) < 1.03
+    assert 0.01 < max(off) < 0.02
