@@ -75,7 +75,7 @@ def test_what_a_search_leaves(n):
 
 
 def test_what_a_step_of_third_order_leaves():
-    """prop-solver: |V - V_model| <= 0.723 W, and 1.03 |s|^3 W is left of a step up to 0.4.
+    """prop-solver: |V - V_model| <= 0.723 W, and 1.04 |s|^3 W is left of a step up to 0.4.
 
     Rows of up to five different entries, of all shapes: the bounds are linear in the rest.
     """
@@ -98,5 +98,5 @@ def test_what_a_step_of_third_order_leaves():
             left.append(residual / (plain**3 * w))
             off.append(residual / (weight * there * (1 - there)).sum())
     assert 0.65 < max(lacks) < 0.723
-    assert 0.2 < max(left) < 1.03
+    assert 0.2 < max(left) < 1.04
     assert 0.01 < max(off) < 0.02

@@ -20,7 +20,15 @@ import math
 import numpy as np
 
 from .._compile import row, scalar, summing
-from .._scalars import circular, exp_neg, limits, quotient, wide_vectors
+from .._scalars import (
+    circular,
+    exp_neg,
+    from_ordinal,
+    limits,
+    quotient,
+    to_ordinal,
+    wide_vectors,
+)
 from .._views import block, borrowed, seek, window
 from .nodes import (
     ANGLE,
@@ -44,6 +52,8 @@ __all__ = [
     "CORE",
     "DEEP",
     "EVEN",
+    "NEGLIGIBLE",
+    "NEGLIGIBLE_32",
     "ODD",
     "ORDER",
     "SUMS",
@@ -71,6 +81,8 @@ LEAST_64, LEAST_32 = (
     np.array([float(np.finfo(T).tiny) ** (m / (m + 2) if m else 0.5) for m in range(0, ORDER, 2)])
     for T in (np.float64, np.float32)
 )
+# Where a block's largest power of 2 r is below this, the power sums after it are left out.
+NEGLIGIBLE, NEGLIGIBLE_32 = 1e-18, 1e-9
 CORE = 8192  # most entries with g s > RATIO (Proposition prop-grad-core)
 LANES = 16  # nodes in the lanes of a product over the core, a divisor of NODES
 DEEP = 0.98  # of the log of the smallest normal number: below it p is not r times a polynomial
@@ -151,17 +163,21 @@ def gather(y, seen, inv, cut, work, sums, core):
     limit = T(cut)
     double = limits(inv)[0] < 1e-10
     order, least = (ORDER, LEAST_64) if double else (ORDER_32, LEAST_32)
+    enough = NEGLIGIBLE if double else NEGLIGIBLE_32
     far, side, signed, power, at = work
     open_sums(seen, sums)
     found = 0
     for start in range(0, y.shape[0], BLOCK):
         part = block(y, start, BLOCK)
         count = part.shape[0]
-        near = T(0)
+        near, top = T(0), to_ordinal(T(0))  # of numbers above 0: they order alike
         for i in range(count):
             r = T(0.5) * abs(part[i])
             s = r * (T(1) - r)
-            far[i] = r if s <= limit else T(0)
+            f = r if s <= limit else T(0)
+            o = to_ordinal(f)
+            top = o if o > top else top
+            far[i] = f
             side[i] = T(1) if part[i] > T(0) else T(-1)
             signed[i] = T(0.5) * part[i]
             power[i] = s
@@ -184,7 +200,12 @@ def gather(y, seen, inv, cut, work, sums, core):
             signed_sum += power[i] * side[i]
         add_powers(sums, 0, all_first, signed_first)
         add_powers(sums, 1, all_sum, signed_sum)
+        twice = 2.0 * np.float64(from_ordinal(top))
+        next_power = twice
         for m in range(2, order, 2):
+            if next_power <= enough:
+                break
+            next_power *= twice * twice
             all_sum, signed_sum, all_next, signed_next = T(0), T(0), T(0), T(0)
             floor = T(least[m // 2])
             for i in range(count):

@@ -81,9 +81,9 @@ class GradTopK(_operator.Differentiable):
 
     *Accuracy*, R = (max x - min x)/temperature: 1e-13 + 4 eps R in float64, 1e-6 + 4 eps R in
     float32; small p have full relative accuracy as long as they are normal numbers, and so have
-    small 1 - p as ``gradtopk(-x, n - k)``. *Cost*: O(n) whatever k is; a long row costs about two
-    sigmoid `thretopk`, and derivatives twice the value. Derivatives are those of contour with every
-    method but auto.
+    small 1 - p as ``gradtopk(-x, n - k)``. *Cost*: O(n) whatever k is; a row of
+    some thousand entries costs little more than a sigmoid `thretopk`, and a derivative as much
+    again. Derivatives are those of contour with every method but auto.
 
     *Recursion*: with n = 100 scores from N(0, 9) and k = 20, most rows come out as NaN, and at
     k = 10 some finite results are wrong by more than 1. It is unstable because it subtracts

@@ -98,24 +98,29 @@ def restore(answer, nodes):
 
 
 @row
-def seek_tilt(x, k, inv, mean, variance, few, kept):
-    """A tilt of k, from the moments of (x - x[0])/tau: (whether, c, d, sums of `toss` there).
+def suggested(x, k, inv, mean, variance):
+    """A tilt c + tau d of k, by the moments of (x - x[0])/tau."""
+    d = quantile_of_law(SIGMOID, mean, variance, x.shape[0], k - 0.5)
+    return nearest(x[0] + d / inv, x[0], d, inv)
+
+
+@row
+def toss_at_tilt(x, k, inv, c, d, known, few, kept):
+    """`toss` at the tilt c + tau d if that is known, or one that serves: (whether, c, d, sums).
 
     The first is often near enough to serve: nodes make up for what it is off by. Of a long row the
     search begins on a sample. One that does not end soon is left to the solver of `_threshold`.
     """
     T, n = x.dtype.type, x.shape[0]
     part, target, width, tries = x, k - 0.5, 1.0 / inv, 0
-    d = quantile_of_law(SIGMOID, mean, variance, n, target)
-    c, d = nearest(x[0] + d * width, x[0], d, inv)
-    if n >= SAMPLED:
+    if n >= SAMPLED and not known:
         part = window(few, 0, sample_size(n))
         sample(x, part)
     while True:
         share, whole = target * part.shape[0] / n, part.shape[0] == n
         seen = toss(part, T(c), inv, T(d), kept)
         off, step, _, _, _ = judge(SIGMOID, share, seen, 0.0, d, T(1), True, 0.0)
-        found, tries = off * off <= NEAR_ENOUGH * seen[3], tries + 1
+        found, tries = known or off * off <= NEAR_ENOUGH * seen[3], tries + 1
         lost = tries >= TRIES or not abs(step) < np.inf
         if whole and (found or lost):
             return found, c, d, seen
@@ -153,21 +158,16 @@ def solve(lo, hi, x, k, tau, tilt, out, solution, left_open):
             continue
         present, _ = present_part(entries, entries, code)
         values = p[:n] if p.shape[0] > 0 else np.empty(n, x.dtype)
-        if tilt[i, TILTED] == OPEN:
+        c, d, known = tilt[i, C], tilt[i, D], tilt[i, TILTED] != OPEN
+        if not known:
             if code == MIXED:
                 mean, variance = measure(present, present[0], inv)
-            served, tilt[i, C], tilt[i, D], seen = seek_tilt(
-                present, left, inv, mean, variance, few, values
-            )
-            if not served:
-                left_open[0] = True
-                continue
-            tilt[i, TILTED] = code
-            c, d = T(tilt[i, C]), T(tilt[i, D])
-        else:
-            c, d = T(tilt[i, C]), T(tilt[i, D])
-            seen = toss(present, c, inv, d, values)
-        cut = cut_for(seen[3], inv)
+            c, d = suggested(present, left, inv, mean, variance)
+        served, c, d, seen = toss_at_tilt(present, left, inv, c, d, known, few, values)
+        if not served:
+            left_open[0] = True
+            continue
+        tilt[i, TILTED], c, d, cut = code, T(c), T(d), cut_for(seen[3], inv)
         found = collect(values, seen, inv, cut, work, sums, core)
         size, used, log_p = quadrature(n, left, inv, cut, sums, core, found, nodes)
         if wide:
