@@ -21,8 +21,8 @@ from reference import mp, to_float64
 from scipy import special
 
 import softtopk_nb as stk
-from softtopk_nb.gradtopk import contour, moments
-from softtopk_nb.gradtopk.nodes import DEGREE, NODES
+from softtopk_nb.gradtopk import contour, marginals, moments
+from softtopk_nb.gradtopk.nodes import DEGREE, FEW, NODES
 
 EPS = {np.float64: 2.0**-52, np.float32: 2.0**-23}
 TINY = float(np.finfo(np.float64).tiny)  # below it a float64 has lost digits
@@ -1058,6 +1058,26 @@ def test_series():
     share = float(np.sum(terms / (1 - g * s)))
     left_out = float(np.sum(terms * (g * s) ** DEGREE / (1 - g * s)))
     assert 1e-17 < abs(left_out) / share < 1e-15
+
+
+def test_blocks_of_small_chances():
+    """prop-grad-series: what fewer powers and fewer terms leave out of them, over all variances."""
+    for one, few, powers in (
+        (np.float64(1), marginals.FAINT, contour.NEGLIGIBLE),
+        (np.float32(1), marginals.FAINT_32, contour.NEGLIGIBLE_32),
+    ):
+        left = np.zeros(2)
+        for v in np.geomspace(0.25, 1e8, 2000):
+            size, used = code_nodes(v, one)
+            y = 2 * v * np.sin(np.pi * np.arange(used) / size) ** 2
+            weight = np.where(np.arange(used) == 0, 1, 2) * np.exp(-y) / size
+            chance = 16 * math.sqrt(v) + 4
+            terms = (4 * few) ** FEW / (1 - 4 * few) * weight.sum()
+            rest = powers / 3 / (1 - math.sqrt(contour.ratio_of(one))) * (weight * 2 * y).sum()
+            left = np.maximum(left, chance * np.array([terms, rest]))
+        bound = np.array([1e-15, 5e-18] if one.dtype == np.float64 else [1e-7, 6e-9])
+        assert (left < bound).all()
+        assert (left > 0.3 * bound).all()
 
 
 def test_nodes_of_the_code():

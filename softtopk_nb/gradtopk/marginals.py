@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from .._compile import overload_scalar, row, scalar, summing
-from .._scalars import fma, limits, wide_vectors
+from .._scalars import fma, from_ordinal, limits, to_ordinal, wide_vectors
 from .._views import block, borrowed, layout_known, seek, window
 from .contour import BLOCK, DEEP, rarer
 from .nodes import (
@@ -32,10 +32,12 @@ from .nodes import (
 __all__ = [
     "TABLE",
     "add_node",
+    "all_of",
     "coefficients",
     "core_marginal",
     "core_tails",
     "deep_tail",
+    "few_of",
     "horner",
     "horner_few",
     "is_dense",
@@ -48,6 +50,8 @@ __all__ = [
 ]
 
 TABLE = 4  # fields of the core's table: g, Re(c w), Re c and Re(c / w)
+# Of entries with s up to this FEW terms of the series are enough: (4 s)^FEW is below 1e-16, 1e-8.
+FAINT, FAINT_32 = 1.5e-4, 6e-3
 TOGETHER = 4  # nodes taken together for each entry of the core, a divisor of NODES
 
 _known_table = layout_known(TABLE, NODES)
@@ -188,6 +192,29 @@ def _polynomial(c, s):
     return lambda c, s: horner_few(c, s)
 
 
+@row
+def few_of(c):
+    """The first FEW coefficients, as a tuple."""
+    return c[0], c[1], c[2], c[3], c[4]
+
+
+@row
+def all_of(c):
+    """All DEGREE coefficients, as a tuple."""
+    return c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]
+
+
+@summing
+def write_away(signed, keys, a, b, z, p):
+    """Write p of a block of entries away from the core: r with a minus above 1/2, and s."""
+    wide_vectors()
+    T = p.dtype.type
+    for i in range(p.shape[0]):
+        upper, s = signed[i] < T(0), keys[i]
+        tail = tail_of(abs(signed[i]), upper, polynomial(a, s), polynomial(b, s), polynomial(z, s))
+        p[i] = T(1) - tail if upper else tail
+
+
 @summing
 def write_all(x, c, inv, d, a, b, z, out, kept):
     """Write p of a row without a core, with the polynomials; returns how many entries lie deep.
@@ -213,14 +240,9 @@ def marginals_of_all(x, c, inv, d, few, coefficient, out, kept):
     """`marginals` of a row without a core."""
     a, b, z = coefficient[0], coefficient[1], coefficient[2]
     if few:
-        lower = a[0], a[1], a[2], a[3], a[4]
-        middle = b[0], b[1], b[2], b[3], b[4]
-        deep = write_all(x, c, inv, d, lower, middle, (z[0], z[1], z[2], z[3], z[4]), out, kept)
+        deep = write_all(x, c, inv, d, few_of(a), few_of(b), few_of(z), out, kept)
     else:
-        lower = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
-        middle = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
-        above = z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7]
-        deep = write_all(x, c, inv, d, lower, middle, above, out, kept)
+        deep = write_all(x, c, inv, d, all_of(a), all_of(b), all_of(z), out, kept)
     if deep > 0:
         floor = x.dtype.type(DEEP * math.log(limits(inv)[1]))
         for i in range(x.shape[0]):
@@ -242,32 +264,33 @@ def marginals(x, c, inv, d, cut, table, used, coefficient, work, out, kept=None)
     T = x.dtype.type
     signed, keys, minor, over, under, at = work
     floor = T(DEEP * math.log(limits(inv)[1]))
-    limit = T(cut)
+    limit, least = T(cut), T(limits(inv)[1])
+    faint = FAINT if limits(inv)[0] < 1e-10 else FAINT_32
     a, b, z = coefficient[0], coefficient[1], coefficient[2]
-    a0, a1, a2, a3, a4, a5, a6, a7 = a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
-    b0, b1, b2, b3, b4, b5, b6, b7 = b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]
-    z0, z1, z2, z3, z4, z5, z6, z7 = z[0], z[1], z[2], z[3], z[4], z[5], z[6], z[7]
+    few, full = (few_of(a), few_of(b), few_of(z)), (all_of(a), all_of(b), all_of(z))
     for start in range(0, x.shape[0], BLOCK):
         part, p = block(x, start, BLOCK), block(out, start, BLOCK)
-        near, deep = T(0), T(0)
+        near, deep, top = T(0), T(0), to_ordinal(T(0))  # of numbers above 0: they order alike
         for i in range(part.shape[0]):
             t = (part[i] - c) * inv - d
             r = rarer(t) if kept is None else T(0.5) * abs(p[i])
             s = r * (T(1) - r)
-            upper = t >= T(0)
-            lower = a0, a1, a2, a3, a4, a5, a6, a7
-            middle = b0, b1, b2, b3, b4, b5, b6, b7
-            tail = tail_away(r, s, upper, lower, middle, (z0, z1, z2, z3, z4, z5, z6, z7))
-            p[i] = T(1) - tail if upper else tail
-            signed[i] = -r if upper else r
+            o = to_ordinal(s)
+            top = o if o > top else top
+            # Its sign must not be lost; what lies deep is written below.
+            signed[i] = (T(-1) if t >= T(0) else T(1)) * (r if r > least else least)
             keys[i] = s
             near += T(1) if s > limit else T(0)
             deep += T(1) if t < floor else T(0)
+        if from_ordinal(top) <= faint:
+            write_away(signed, keys, few[0], few[1], few[2], p)
+        else:
+            write_away(signed, keys, full[0], full[1], full[2], p)
         if deep > T(0):
             for i in range(part.shape[0]):
                 t = (part[i] - c) * inv - d
                 if t < floor:
-                    p[i] = deep_tail(t, a0)
+                    p[i] = deep_tail(t, a[0])
         if near == T(0):
             continue
         # Where the core is most of the block, all of it is treated alike, and nothing sought out.

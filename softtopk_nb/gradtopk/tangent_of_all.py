@@ -14,7 +14,7 @@ from .._compile import row, scalar, summing
 from .._scalars import fma, wide_vectors
 from .._views import block, read_apart, window, write_apart
 from .contour import rarer
-from .marginals import polynomial
+from .marginals import all_of, few_of, polynomial
 from .nodes import DEGREE, FEW
 
 __all__ = ["EVEN", "ODD", "motion", "pair", "room_for", "spread_all", "sums_at", "weigh_all"]
@@ -183,18 +183,6 @@ def write_tangents(v, inv, own, side_own, others, side_others, out):
         slope = polynomial(own, s) + side * polynomial(side_own, s)
         moved = polynomial(others, s) + side * polynomial(side_others, s)
         out[i] = s * inv * (v[i] * slope + moved)
-
-
-@row
-def few_of(c):
-    """The first FEW coefficients, as a tuple."""
-    return c[0], c[1], c[2], c[3], c[4]
-
-
-@row
-def all_of(c):
-    """All DEGREE coefficients, as a tuple."""
-    return c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]
 
 
 @row
