@@ -206,7 +206,10 @@ def all_of(c):
 
 @summing
 def write_away(signed, keys, a, b, z, p):
-    """Write p of a block of entries away from the core: r with a minus above 1/2, and s."""
+    """Write p of a block as if it were away from the core.
+
+    `signed`: r, with a minus above 1/2; `keys`: s; a, b, z: the polynomials.
+    """
     wide_vectors()
     T = p.dtype.type
     for i in range(p.shape[0]):
