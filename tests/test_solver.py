@@ -13,7 +13,7 @@ import pytest
 from numba import njit
 
 import softtopk_nb as stk
-from softtopk_nb._threshold import abreast, rows
+from softtopk_nb._threshold import abreast, rows, start
 from softtopk_nb._threshold.curves import CURVES, Entmax, autonomous, law, reach, split
 from softtopk_nb._threshold.passes import correct, fill, search_pass, tally
 from softtopk_nb._threshold.scan import scan
@@ -108,6 +108,51 @@ def searched(x, k, tau, curve, size=None):
     abreast.solve(0, len(x), x, sizes, *problem, out, solution, left_open)
     assert left_open[0] == (solution[:, rows.CODE] == rows.OPEN).any()
     return out, solution
+
+
+@njit
+def starts(x, k, curve):
+    """Where the search of each row starts, and where its mean and variance alone would have it."""
+    found = np.empty((2, len(x)))
+    for i in range(len(x)):
+        c, d = start.guess(None, None, x[i], curve, k, 1.0)
+        mean, square, _ = start.measure(x[i], 0.0, 1.0)
+        found[0, i] = c + d
+        found[1, i] = start.quantile_of_law(curve, mean, square - mean * mean, 0.0, x.shape[1], k)
+    return found
+
+
+@njit
+def law_by_moments(x, pivot):
+    mean, square, distance = start.measure(x, pivot, 1.0)
+    return start.law_of(mean, square, distance), square - mean * mean
+
+
+def test_rows_with_heavy_tails_start_near(rng):
+    """What a few entries far out do to the variance, they do not do to the start of a search."""
+    x = rng.standard_t(2, size=(200, 1024)).astype(np.float32)
+    for k in (32, 300):
+        _, solution = searched(x, k, 1.0, CURVES["sigmoid"])
+        threshold = solution[:, rows.C] + solution[:, rows.D]
+        found, by_moments = np.median(abs(starts(x, k, CURVES["sigmoid"]) - threshold), axis=1)
+        assert found <= 0.2
+        assert by_moments >= 0.3
+        assert solution[:, rows.TAKEN].mean() <= 2.5
+    # A normal row is one whose moments say all, wherever its pivot lies.
+    row = np.sort(rng.normal(size=1024))
+    for pivot in row[[300, 512, 700]]:
+        (variance, tail), own = law_by_moments(row, pivot)
+        assert (variance, tail) == (own, 0.0)
+
+
+@pytest.mark.parametrize("place", [0, 17, 2047, 4999])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_rows_that_are_not_finite_are_left_open(place, value, rng):
+    """Wherever the entry is: in the sample of a long row, or between its entries."""
+    x = rng.normal(size=(3, 5000)).astype(np.float32)
+    x[1, place] = value
+    _, solution = searched(x, 64, 1.0, CURVES["laplace"])
+    assert (solution[:, rows.CODE] == rows.OPEN).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

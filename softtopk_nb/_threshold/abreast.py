@@ -26,24 +26,24 @@ from .solver import (
     judge,
     nearest,
 )
-from .start import measure, quantile_of_law, sample, spread_of_law
+from .start import finite, law_of, measure, pivot_of, quantile_of_law, sample, spread_of_law
 
 __all__ = ["solve"]
 
 # A table has a column for each row of a group, and these fields; C, D and REST are the solver's.
 INV, WIDTH = 3, 4  # the reciprocal temperature, and its own
 COUNT, LEFT = 5, 6  # entries searched, and what p sums to over them
-PIVOT, MEAN, VARIANCE = 7, 8, 9
-M, A, B, W, V = 10, 11, 12, 13, 14  # the sums of a pass
-CLEAR = 15  # and how far the threshold may move before the model fails
+PIVOT, MEAN, SQUARE, DISTANCE = 7, 8, 9, 10  # of `start.measure`
+M, A, B, W, V = 11, 12, 13, 14, 15  # the sums of a pass
+CLEAR = 16  # and how far the threshold may move before the model fails
 # Temperatures above the pivot: the highest threshold known to be too low, the lowest known to be
 # too high, and how wide the row is.
-LO, HI, SPREAD = 16, 17, 18
-LAST = 19  # d of the last pass
-MOVE = 20  # how far the threshold has moved since
-BELOW, ABOVE = 21, 22  # and that as `reach` gives it
-STATUS, PASSES = 23, 24
-FIELDS = 25
+LO, HI, SPREAD = 17, 18, 19
+LAST = 20  # d of the last pass
+MOVE = 21  # how far the threshold has moved since
+BELOW, ABOVE = 22, 23  # and that as `reach` gives it
+STATUS, PASSES = 24, 25
+FIELDS = 26
 LANES = 16  # rows of a group, at most
 WIDE = 8  # columns are worked on so many at a time, whether they are in use or not
 
@@ -65,8 +65,9 @@ def begin(table, columns, curve, one, starts, move):
     wide_vectors()
     table = _known(table)
     for r in range(columns):
-        mean, variance, n, k = table[MEAN, r], table[VARIANCE, r], table[COUNT, r], table[LEFT, r]
-        guess = quantile_of_law(curve, mean, variance, n, k)
+        mean, n, k = table[MEAN, r], table[COUNT, r], table[LEFT, r]
+        variance, tail = law_of(mean, table[SQUARE, r], table[DISTANCE, r])
+        guess = quantile_of_law(curve, mean, variance, tail, n, k)
         inv, pivot = type(one)(table[INV, r]), table[PIVOT, r]
         width = 1.0 / inv
         c, d = nearest(pivot + guess * width, pivot, guess, inv)
@@ -139,15 +140,25 @@ def end(table, columns, curve):
 
 
 @row
-def admit(x, k, tau, table, r):
-    """Note a row in column r; say whether there is anything to search."""
+def admit(x, k, tau, few, table, r):
+    """Note a row in column r; say whether there is anything to search.
+
+    Of a row to be sampled, the sample is written to `few`.
+    """
     if not 0.0 < k < x.shape[0]:
         return False
-    pivot, inv = x[0], inverse_temperature(tau, x)
-    mean, variance = measure(x, pivot, inv)
+    part = x
+    if x.shape[0] >= SAMPLED:
+        if not finite(x):
+            return False
+        part = window(few, 0, sample_size(x.shape[0]))
+        sample(x, part)
+    pivot, inv = pivot_of(part), inverse_temperature(tau, x)
+    mean, square, distance = measure(part, pivot, inv)
     table[INV, r], table[COUNT, r], table[LEFT, r] = inv, x.shape[0], k
-    table[PIVOT, r], table[MEAN, r], table[VARIANCE, r] = pivot, mean, variance
-    return abs(variance) < np.inf  # the squares of what is finite may be too large: left open too
+    table[PIVOT, r], table[MEAN, r] = pivot, mean
+    table[SQUARE, r], table[DISTANCE, r] = square, distance
+    return square < np.inf  # the squares of what is finite may be too large: left open too
 
 
 @kernel
@@ -179,7 +190,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
         for i in range(first, first + group if first + group < hi else hi):
             size = sizes[i] if cut else n
             if size >= 0:
-                if admit(window(x[i], 0, size), k[i], tau[i], table, count):
+                if admit(window(x[i], 0, size), k[i], tau[i], few[0], table, count):
                     rows[0, count], rows[2, count] = i, size
                     count += 1
                 else:
@@ -188,11 +199,10 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
         columns = (count + WIDE - 1) // WIDE * WIDE
         # A row of a length to be sampled is a group of its own.
         only, whole = rows[0, 0], rows[2, 0]
-        sampled = method.sampled and count > 0 and whole >= SAMPLED
+        sampled = count > 0 and whole >= SAMPLED
         for rough in range(1 if sampled else 0, -1, -1):
             if rough:
                 size = sample_size(whole)
-                sample(window(x[only], 0, whole), window(few[0], 0, size))
                 rows[2, 0], table[COUNT, 0], table[LEFT, 0] = size, size, k[only] * size / whole
             elif sampled:
                 rows[2, 0], table[COUNT, 0], table[LEFT, 0] = whole, whole, k[only]

@@ -227,7 +227,7 @@ def passes(T: Any, team: Team, curve: Any, method: Any) -> Passes:
         finite, mean = record[FINITE_COUNT], s / record[FINITE_COUNT]
         variance = ss / finite - mean * mean
         left = record[LEFT]
-        return float64(middle(record)), quantile_of_law(curve, mean, variance, finite, left)
+        return float64(middle(record)), quantile_of_law(curve, mean, variance, 0.0, finite, left)
 
     @device
     def first_guess(x, ordered, start, n, wide, above, finite, left, inv, regs, record, room):

@@ -11,7 +11,20 @@ from .._scalars import wide_vectors
 from .._special import natural_log
 from .curves import law
 
-__all__ = ["guess", "measure", "quantile_of_law", "sample", "spread_of_law"]
+__all__ = [
+    "finite",
+    "guess",
+    "law_of",
+    "measure",
+    "pivot_of",
+    "quantile_of_law",
+    "sample",
+    "spread_of_law",
+]
+
+HEAVY = 1.3  # times the variance that the mean distance suggests: a row with heavy tails has more
+TAIL = 0.07  # how much wider its outer quantiles are then, for each unit of
+EVEN_ODDS = 2.3  # the logarithm of the odds beyond this
 
 
 @row
@@ -22,36 +35,74 @@ def spread_of_law(curve, variance):
 
 
 @row
-def quantile_of_law(curve, mean, variance, n, k):
+def quantile_of_law(curve, mean, variance, tail, n, k):
     """Where a share k/n of the row lies above, blurred by noise whose CDF is the curve.
 
     p sums to k where a fraction k/n of x - tau * noise lies above lambda: the means and variances
-    of the two add, and the quantile is that of a logistic law.
+    of the two add, and the quantile is that of a logistic law, or of one with a heavier `tail`.
     """
     own, _ = law(curve)
-    return mean - own + 0.55 * spread_of_law(curve, variance) * natural_log((n - k) / k)
+    odds = natural_log((n - k) / k)
+    spread = 0.55 * spread_of_law(curve, variance)
+    return mean - own + spread * odds * (1.0 + tail * (abs(odds) - EVEN_ODDS))
 
 
 @summing
 def measure(x, pivot, inv):
-    """Mean and variance of (x - pivot)/tau, for a first guess; not finite if an entry is not."""
+    """Means of z = (x - pivot)/tau, z^2 and |z|, for a first guess; finite only if x is."""
     wide_vectors()
     T = x.dtype.type
-    s, ss = T(0), T(0)
+    s, ss, sa = T(0), T(0), T(0)
     for i in range(x.shape[0]):
         z = (x[i] - pivot) * inv
         s += z
         ss += z * z
+        sa += abs(z)
     share = 1.0 / x.shape[0]
-    mean = s * share
-    return mean, ss * share - mean * mean
+    return s * share, ss * share, sa * share
+
+
+@row
+def law_of(mean, square, distance):
+    """(variance, tail) of the law that the means of z, z^2 and |z| suggest.
+
+    A few entries far out decide the variance of a row with heavy tails, not where most of it lies.
+    There its spread is taken from the mean distance, sqrt(2/pi) of a normal law's own.
+    """
+    variance = square - mean * mean
+    # From a pivot away from the mean, the mean distance m is larger, by about mean^2/(pi m).
+    middle = distance - mean * mean / (math.pi * distance)
+    narrow = 0.5 * math.pi * middle * middle
+    heavy = variance > HEAVY * narrow
+    return narrow if heavy else variance, TAIL if heavy else 0.0
+
+
+@row
+def pivot_of(x):
+    """An entry that is hardly ever far out: the middle one of three."""
+    a, b, c = x[0], x[x.shape[0] // 2], x[x.shape[0] - 1]
+    low, high = min(a, b), max(a, b)
+    return max(low, min(high, c))
 
 
 @row
 def guess(method, state, x, curve, k, inv):
     """(c, d) to start from, by the moments of the row."""
-    mean, variance = measure(x, x[0], inv)
-    return np.float64(x[0]), quantile_of_law(curve, mean, variance, x.shape[0], k)
+    pivot = pivot_of(x)
+    mean, square, distance = measure(x, pivot, inv)
+    variance, tail = law_of(mean, square, distance)
+    return np.float64(pivot), quantile_of_law(curve, mean, variance, tail, x.shape[0], k)
+
+
+@summing
+def finite(x):
+    """Whether all entries are."""
+    wide_vectors()
+    T = x.dtype.type
+    s = T(0)
+    for i in range(x.shape[0]):
+        s += x[i] * T(0)
+    return s == T(0)
 
 
 @scalar

@@ -26,7 +26,7 @@ from .._threshold.curves import CURVES
 from .._threshold.rows import CODE as TILTED
 from .._threshold.rows import OPEN, SAMPLED, sample_size
 from .._threshold.solver import C, D, inverse_temperature, judge, nearest
-from .._threshold.start import measure, quantile_of_law, sample
+from .._threshold.start import finite, law_of, measure, pivot_of, quantile_of_law, sample
 from .._views import borrowed, window
 from .contour import CORE, SUMS, gather_room, quadrature
 from .dp import dp, recursion
@@ -98,10 +98,17 @@ def restore(answer, nodes):
 
 
 @row
-def suggested(x, k, inv, mean, variance):
-    """A tilt c + tau d of k, by the moments of (x - x[0])/tau."""
-    d = quantile_of_law(SIGMOID, mean, variance, x.shape[0], k - 0.5)
-    return nearest(x[0] + d / inv, x[0], d, inv)
+def suggested(x, k, inv, few):
+    """A tilt c + tau d of k, by the moments; of a long row by a sample's, which goes to `few`."""
+    part, n = x, x.shape[0]
+    if n >= SAMPLED:
+        part = window(few, 0, sample_size(n))
+        sample(x, part)
+    pivot = pivot_of(part)
+    mean, square, distance = measure(part, pivot, inv)
+    variance, tail = law_of(mean, square, distance)
+    d = quantile_of_law(SIGMOID, mean, variance, tail, x.shape[0], k - 0.5)
+    return nearest(pivot + d / inv, pivot, d, inv)
 
 
 @row
@@ -109,13 +116,13 @@ def toss_at_tilt(x, k, inv, c, d, known, few, kept):
     """`toss` at the tilt c + tau d if that is known, or one that serves: (whether, c, d, sums).
 
     The first is often near enough to serve: nodes make up for what it is off by. Of a long row the
-    search begins on a sample. One that does not end soon is left to the solver of `_threshold`.
+    search begins on its sample, `few`. One that does not end soon is left to the solver of
+    `_threshold`.
     """
     T, n = x.dtype.type, x.shape[0]
     part, target, width, tries = x, k - 0.5, 1.0 / inv, 0
     if n >= SAMPLED and not known:
         part = window(few, 0, sample_size(n))
-        sample(x, part)
     while True:
         share, whole = target * part.shape[0] / n, part.shape[0] == n
         seen = toss(part, T(c), inv, T(d), kept)
@@ -146,8 +153,7 @@ def solve(lo, hi, x, k, tau, tilt, out, solution, left_open):
     for i in range(lo, hi):
         entries, p, inv = x[i], out[i], inverse_temperature(tau[i], x)
         code, n, above, left = FINITE, x.shape[1], 0, k[i]
-        mean, variance = measure(entries, entries[0], inv) if n > 0 else (0.0, np.inf)
-        if not (abs(variance) < np.inf and 0 < left < n):  # or else no entry is infinite
+        if not (0 < left < n and finite(entries)):
             code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
         if wide:
             solution[i, CODE] = code
@@ -160,9 +166,7 @@ def solve(lo, hi, x, k, tau, tilt, out, solution, left_open):
         values = p[:n] if p.shape[0] > 0 else np.empty(n, x.dtype)
         c, d, known = tilt[i, C], tilt[i, D], tilt[i, TILTED] != OPEN
         if not known:
-            if code == MIXED:
-                mean, variance = measure(present, present[0], inv)
-            c, d = suggested(present, left, inv, mean, variance)
+            c, d = suggested(present, left, inv, few)
         served, c, d, seen = toss_at_tilt(present, left, inv, c, d, known, few, values)
         if not served:
             left_open[0] = True
