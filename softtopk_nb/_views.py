@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -26,7 +25,6 @@ __all__ = [
     "layout_known",
     "read_apart",
     "seek",
-    "touched",
     "window",
     "write_apart",
 ]
@@ -185,20 +183,6 @@ def block(x, start, most):
     """The entries of a row from `start` on, as many as there are but not more than `most`."""
     left = x.shape[0] - start
     return window(x, start, left if left < most else most)
-
-
-@scalar
-def touched(rows, columns, x):
-    """A table of x's type, each page of which has been written to.
-
-    Stores under a condition become stores under a mask. Where the mask is empty and the system has
-    not given the page yet, the processor takes hundreds of cycles to find that nothing is stored.
-    """
-    table = np.empty((rows, columns), x.dtype)
-    for i in range(rows):
-        for j in range(columns):
-            table[i, j] = 0
-    return table
 
 
 @intrinsic

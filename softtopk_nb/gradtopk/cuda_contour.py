@@ -118,8 +118,8 @@ class Contour(NamedTuple):
     constant: Any
 
 
-add_node, core_marginal, tail_away = map(
-    device, (formulas.add_node, formulas.core_marginal, formulas.tail_away)
+add_node, core_marginal, horner, tail_of = map(
+    device, (formulas.add_node, formulas.core_marginal, formulas.horner, formulas.tail_of)
 )
 
 
@@ -344,7 +344,7 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
                 u = (regs[j] - c) * inv - d
                 r = rarer(u)
                 s = r * (one - r)
-                tail = tail_away(r, s, u >= zero, a, b, z)
+                tail = tail_of(r, u >= zero, horner(a, s), horner(b, s), horner(z, s))
                 later = s > limit or (u < floor and u > bottom)
                 bits |= 1 << j if later else 0
                 p = one - tail if u >= zero else tail

@@ -45,7 +45,6 @@ __all__ = [
     "marginals_room",
     "node_terms",
     "polynomial",
-    "tail_away",
     "tail_of",
 ]
 
@@ -102,12 +101,6 @@ def horner(c, s):
 def horner_few(c, s):
     """The polynomial of FEW coefficients c at s."""
     return fma(fma(fma(fma(c[4], s, c[3]), s, c[2]), s, c[1]), s, c[0])
-
-
-@summing
-def tail_away(r, s, upper, a, b, z):
-    """p below 1/2, 1 - p above, of an entry away from the core; a, b, z: the polynomials."""
-    return tail_of(r, upper, horner(a, s), horner(b, s), horner(z, s))
 
 
 @summing
