@@ -27,6 +27,7 @@ __all__ = [
     "fma",
     "from_ordinal",
     "limits",
+    "power_of_two",
     "quotient",
     "to_ordinal",
     "wide_vectors",
@@ -71,7 +72,7 @@ def _round_even(typingctx: Any, a: Any) -> Any:
 
 
 @intrinsic
-def _power_of_two(typingctx: Any, shifted: Any) -> Any:
+def power_of_two(typingctx: Any, shifted: Any) -> Any:
     """2**n from 3 * 2**(mantissa - 1) + n, for an n in the range of normal exponents.
 
     In that sum the low bits are n: no conversion, which AVX2 does not have for float64.
@@ -146,7 +147,7 @@ def _exp_neg(t):
             q = _fma(_fma(_fma(_fma(_fma(c[9], r, c[8]), r, c[7]), r, c[6]), r, c[5]), r, c[4])
         q = _fma(_fma(_fma(_fma(q, r, c[3]), r, c[2]), r, c[1]), r, c[0])
         q = _fma(_fma(q, r, one), r, one)
-        return q * _power_of_two(shifted) if t >= floor else zero
+        return q * power_of_two(shifted) if t >= floor else zero
 
     return impl
 

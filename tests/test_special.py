@@ -7,7 +7,12 @@ import pytest
 from numba import njit
 from reference import mp
 
-from softtopk_nb._special import natural_log, normal_tail, power_of_fraction
+from softtopk_nb._special import (
+    natural_log,
+    normal_tail,
+    normal_tail_in_brief,
+    power_of_fraction,
+)
 
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
@@ -16,6 +21,12 @@ dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def tails(t, tail, density):
     for i in range(t.shape[0]):
         tail[i], density[i] = normal_tail(t[i])
+
+
+@njit
+def tails_in_brief(t, tail, density):
+    for i in range(t.shape[0]):
+        tail[i], density[i] = normal_tail_in_brief(t[i])
 
 
 @njit
@@ -51,6 +62,25 @@ def test_normal_tail(dtype):
     tails(far, tail[:4], density[:4])
     assert (tail[1:4] == 0).all()
     assert (density[1:4] == 0).all()
+
+
+def test_normal_tail_in_brief():
+    """Near enough for passes that only lead on."""
+    t = np.concatenate([np.linspace(0, 12.99, 2001), 10.0 ** np.linspace(-8, 0, 100)])
+    t = t.astype(np.float32)
+    tail, density = np.empty_like(t), np.empty_like(t)
+    tails_in_brief(t, tail, density)
+    exact = [mp.mpf(float(v)) for v in t]
+    eps = float(np.finfo(np.float32).eps)
+    assert units(tail, [mp.erfc(v / mp.sqrt(2)) / 2 for v in exact], np.float32) * eps <= 2e-4
+    assert (
+        units(density, [mp.exp(-v * v / 2) / mp.sqrt(2 * mp.pi) for v in exact], np.float32) * eps
+        <= 1e-4
+    )
+    far = np.array([14, 1e30, np.inf], np.float32)
+    tails_in_brief(far, tail[:3], density[:3])
+    assert (tail[:3] == 0).all()
+    assert (density[:3] == 0).all()
 
 
 @dtypes

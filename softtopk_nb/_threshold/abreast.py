@@ -16,7 +16,7 @@ from .._scalars import wide_vectors
 from .._views import borrowed, held, layout_known, window
 from .curves import autonomous, cornered, reach
 from .passes import close, correct, patient, search_pass
-from .rows import CODE, OPEN, ROUGH, SAMPLED, SEEN, TAKEN, WEIGHT, sample_size
+from .rows import CODE, FAINT, OPEN, ROUGH, SAMPLED, SEEN, TAKEN, WEIGHT, sample_size
 from .solver import (
     BLUR,
     REST,
@@ -145,7 +145,7 @@ def admit(x, k, tau, few, table, r):
 
     Of a row to be sampled, the sample is written to `few`.
     """
-    if not 0.0 < k < x.shape[0]:
+    if not FAINT <= k < x.shape[0]:
         return False
     part = x
     if x.shape[0] >= SAMPLED:

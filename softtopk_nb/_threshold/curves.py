@@ -18,6 +18,7 @@ it is compiled for and its loops vectorise.
 ``bends(curve)``        whether f'' is known in closed form, as ``bend(curve, t, a, b, w)``.
 ``cornered(curve)``     whether the solver's model is exact until an entry passes a corner of f.
 ``clearance(curve, t)``  how far t is from the nearest of them; 0 for other curves.
+``brief(curve)``        what a pass that only leads on takes for it: if it is ``abridged``, another.
 ``shortened(curve)``    whether float32 is enough for the first passes over a float64 row.
 ``autonomous(curve)``   whether `shifted` needs neither t nor f'(t), but f(t) alone.
 ``reach(curve, step)``  a step of the threshold as `shifted` takes it: two numbers, for entries
@@ -42,11 +43,14 @@ __all__ = [
     "Exp",
     "Laplace",
     "Normal",
+    "NormalInBrief",
     "Sigmoid",
     "UserCurve",
+    "abridged",
     "autonomous",
     "bend",
     "bends",
+    "brief",
     "clearance",
     "cornered",
     "excess",
@@ -82,6 +86,10 @@ class Clip(NamedTuple):
 
 class Normal(NamedTuple):
     """f = Phi, the normal CDF."""
+
+
+class NormalInBrief(NamedTuple):
+    """Phi with relative errors up to 2e-4: for passes in float32 that only lead on."""
 
 
 class Entmax(NamedTuple):
@@ -218,6 +226,8 @@ _TRAITS: dict[type, _Traits] = {
         shortened=False,
     ),
 }
+_TRAITS[NormalInBrief] = _TRAITS[Normal]._replace(split=pieces.split_normal_in_brief)
+_IN_BRIEF = {Normal: NormalInBrief()}
 
 
 def kernel_for(curve: Any, kernel: Any) -> Any:
@@ -295,6 +305,16 @@ def exponential(curve):
     return _traits(curve).exponential
 
 
+def brief(curve):
+    """The curve that stands for this one in passes over float32 numbers that only lead on."""
+    return _IN_BRIEF.get(getattr(curve, "instance_class", type(curve)), curve)
+
+
+def abridged(curve):
+    """Whether that is another one."""
+    return brief(curve) is not curve
+
+
 def shortened(curve):
     """Whether f may be taken in float32 on the way to the threshold of a float64 row."""
     return _traits(curve).shortened
@@ -320,7 +340,13 @@ def _known_to_the_compiler(trait):
         return lambda curve: False
 
 
-for _trait in (autonomous, bends, cornered, exponential, shortened, smooth):
+@overload_scalar(brief, inline=True)
+def _brief(curve):
+    cheaper = brief(curve)
+    return (lambda curve: cheaper) if abridged(curve) else (lambda curve: curve)
+
+
+for _trait in (abridged, autonomous, bends, cornered, exponential, shortened, smooth):
     _known_to_the_compiler(_trait)
 
 

@@ -16,9 +16,9 @@ from .._rows import MIXED, classify, survey
 from .._scalars import from_ordinal
 from .._schedule import over
 from . import batch
-from .curves import autonomous, cornered, kernel_for, reach
+from .curves import abridged, autonomous, cornered, kernel_for, reach
 from .passes import close, correct, fill, patient, search_pass, tally
-from .rows import CODE, SEEN, SOLUTION, TAKEN, WEIGHT
+from .rows import CODE, FAINT, SEEN, SOLUTION, TAKEN, WEIGHT
 from .solver import (
     MAX,
     MIN,
@@ -112,7 +112,8 @@ def step(state, x, tau, sums, curve, k, enough, near):
         v += sums[j, 4]
         clear = min(clear, sums[j, 5])
     inv = inverse_temperature(tau, x)
-    light = not near and patient(curve, x) and enough == 0.0
+    skims = patient(curve, x) or abridged(curve)
+    light = not near and skims and enough == 0.0
     before, at = state[C], state[D]
     found = advance(state, (m, a, b, w, v, clear), k, curve, inv, True, enough, light)
     move = abs((state[C] - before) * inv + (state[D] - at))
@@ -141,7 +142,8 @@ def _solve_finite(
     sums = np.empty((part_count(x), 6))
     keeps = autonomous(curve) and x.nbytes <= NEAR
     kept = nothing[0]  # the first pass, from where the sample led, is hardly ever the last
-    found, near = False, cornered(curve)
+    faint = k < FAINT
+    found, near = False, cornered(curve) or faint
     while True:
         problem, seen = (x, tau, state, curve), float(state[D])
         over(len(sums), x.size // 4, kernel_for(curve, tally_parts), *problem, kept, near, sums)
@@ -149,6 +151,7 @@ def _solve_finite(
         found, near = kernel_for(curve, step)(*search)
         if found:
             break
+        near = near or faint
         kept = out if keeps and near else nothing[0]
     solution[TAKEN], solution[WEIGHT] = state[PASSES], sums[:, 3].sum()
     solution[SEEN] = seen

@@ -12,6 +12,7 @@ from .curves import (
     autonomous,
     bend,
     bends,
+    brief,
     clearance,
     cornered,
     reach,
@@ -124,12 +125,12 @@ def _compiled_patient(curve, x):
 def search_pass(x, c, inv, d, curve, near, out, slopes, room):
     """One pass of a search, as `tally`: a light one unless it is `near` the end (`close`).
 
-    A light pass keeps nothing, and is in float32 if the search is `patient`: `room` is for as many
-    float32 numbers as there are entries then.
+    A light pass keeps nothing, takes the curve in `brief`, and is in float32 if the search is
+    `patient`: `room` is for as many float32 numbers as there are entries then.
     """
     if near:
         return tally(x, c, inv, d, curve, out, slopes)
-    return tally(x, c, inv, d, curve)
+    return tally(x, c, inv, d, brief(curve))
 
 
 @overload_scalar(search_pass, inline=True)
@@ -147,7 +148,7 @@ def _compiled_search_pass(x, c, inv, d, curve, near, out, slopes, room):
             return tally(x, c, inv, d, curve, out, slopes)
         t, zero, one = window(room, 0, x.shape[0]), np.float32(0), np.float32(1)
         _shorten(x, c, inv, d, t)
-        return tally(t, zero, one, zero, curve)
+        return tally(t, zero, one, zero, brief(curve))
 
     return impl
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from .._compile import scalar
 from .._scalars import exp_neg, quotient
-from .._special import normal_tail, power_of_fraction
+from .._special import normal_tail, normal_tail_in_brief, power_of_fraction
 
 __all__ = [
     "split_clip",
@@ -14,6 +14,7 @@ __all__ = [
     "split_exp",
     "split_laplace",
     "split_normal",
+    "split_normal_in_brief",
     "split_sigmoid",
     "split_user",
 ]
@@ -29,23 +30,25 @@ def split_exp(curve, t):
 
 
 @scalar
+def _by_tail(t, tail, w):
+    """The pieces of a curve that is 1 - f(-t), from its smaller tail."""
+    zero = type(t)(0)
+    upper = t >= zero
+    return type(t)(1) if upper else zero, tail if upper else zero, zero if upper else tail, w
+
+
+@scalar
 def split_sigmoid(curve, t):
     T = type(t)
-    zero = T(0)
-    upper = t >= zero
     e = exp_neg(-abs(t))
     tail = quotient(e, T(1) + e)
-    w = tail * (T(1) - tail)
-    return T(1) if upper else zero, tail if upper else zero, zero if upper else tail, w
+    return _by_tail(t, tail, tail * (T(1) - tail))
 
 
 @scalar
 def split_laplace(curve, t):
-    T = type(t)
-    zero = T(0)
-    upper = t >= zero
-    tail = T(0.5) * exp_neg(-abs(t))
-    return T(1) if upper else zero, tail if upper else zero, zero if upper else tail, tail
+    tail = type(t)(0.5) * exp_neg(-abs(t))
+    return _by_tail(t, tail, tail)
 
 
 @scalar
@@ -58,11 +61,14 @@ def split_clip(curve, t):
 
 @scalar
 def split_normal(curve, t):
-    T = type(t)
-    zero = T(0)
-    upper = t >= zero
     tail, w = normal_tail(abs(t))
-    return T(1) if upper else zero, tail if upper else zero, zero if upper else tail, w
+    return _by_tail(t, tail, w)
+
+
+@scalar
+def split_normal_in_brief(curve, t):
+    tail, w = normal_tail_in_brief(abs(t))
+    return _by_tail(t, tail, w)
 
 
 @scalar

@@ -38,6 +38,7 @@ from .start import guess, sample
 
 __all__ = [
     "CODE",
+    "FAINT",
     "METHODS",
     "OPEN",
     "ROUGH",
@@ -61,6 +62,7 @@ SOLUTION = 7
 
 OPEN = -1.0  # the code of a row that has not been solved yet
 
+FAINT = 1e-24  # k below is not to be searched in float32, where tails below 1e-37 are 0
 SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
 LARGEST_SAMPLE = 65536
 
@@ -158,7 +160,8 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         begin(state, curve, share, part.shape[0], c, d, inv, method.modelled)
         # As `abreast` does, so that a row has the same bits.
         keeps = p.shape[0] > 0 or method.enough == 0.0
-        hopeful = cornered(curve) or not method.sampled or not keeps
+        skims = method.sampled and keeps and left >= FAINT
+        hopeful = cornered(curve) or not skims
         near = hopeful or part.shape[0] < n
         while True:
             whole, c, seen = part.shape[0] == n, state[C], state[D]
@@ -170,7 +173,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
                 break
             move = abs((state[C] - c) * inv + (state[D] - seen))
             near = move <= close(curve, x) or sums[3] == 0.0 or found
-            near = near or not exact or not method.sampled
+            near = near or not exact or not skims
             if found and not whole:
                 part, share = present, left
                 c, d = state[C], state[D] + state[REST]
