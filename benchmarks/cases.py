@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["CURVES", "OPERATORS", "SELECTIONS", "Case", "is_ours", "scores", "select"]
+__all__ = ["CURVES", "OPERATORS", "SELECTIONS", "Case", "growth", "is_ours", "scores", "select"]
 
 CURVES = ("laplace", "exp", "clip", "sigmoid", "normal", "entmax")
 OPERATORS = ("thretopk", "gradtopk", "itertopk", "wsoftmaxtopk", "hardtopk", "softmax")
@@ -159,6 +159,25 @@ def _one_row() -> Iterator[Case]:
     yield from cross(short, ["value"], ONE_SHORT_ROW, ["float64"])
     every = [*SMOOTH, HARD, TORCH_TOPK, DIFFERENTIABLE[0]]
     yield from cross(every, ["value"], [ONE_OF_64])
+
+
+def growth(selection: str) -> list[tuple[Case, Case]]:
+    """Pairs whose times are compared: with another k, or with a tenth of the entries."""
+    if selection == "quick":
+        pairs = [((1, 10**5, 16), (1, 10**5, 1000)), ((1, 10**5, 16), (1, 10**4, 16))]
+        return [_pair(THRESHOLDS[0], *shapes) for shapes in pairs]
+    found = []
+    for kind in (THRESHOLDS[0], GRADTOPK):
+        flat = [_pair(kind, (1, 10**6, k), (1, 10**6, 1000)) for k in (1, 16, 50_000, 500_000)]
+        long = [_pair(kind, (1, n, 16), (1, n // 10, 16)) for _, n, _ in LONGER[1:]]
+        found += [*flat, *long, _pair(kind, MORE_CHOSEN[3], MORE_CHOSEN[5])]
+    for kind, dtype in itertools.product([*THRESHOLDS[:5], GRADTOPK], ("float32", "float64")):
+        found.append(_pair(kind, SHAPES[6], SHAPES[5], dtype))
+    return found
+
+
+def _pair(kind: Kind, one: Shape, other: Shape, dtype: str = "float32") -> tuple[Case, Case]:
+    return Case(*kind, "value", *one, dtype), Case(*kind, "value", *other, dtype)
 
 
 def _quick() -> Iterator[Case]:

@@ -4,7 +4,7 @@
 
 Needs the extras `bench` and `torch`. A quick run takes a minute or two, a full one the better part
 of an hour; ended by Ctrl-C, it keeps what it has. A run of a part of the suite says so in the name
-of its file. `--only` takes the cases with that word in their names, and no startup times or memory.
+of its file. `--only` takes the cases with that word in their names, and nothing but ratios.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_MAX_": "0"}
 
 def pytest_benchmarks(selection: str, only: str) -> tuple[list[dict[str, Any]], int]:
     """What the benchmarks left in `extra_info`, and pytest's exit status."""
-    files = ["bench_suite.py"] if only else ["bench_suite.py", "bench_startup.py"]
+    files = ["bench_suite.py"]
+    files += [] if only else ["bench_growth.py", "bench_startup.py"]
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "benchmark.json"
         command = [sys.executable, "-m", "pytest", "-q", *(str(HERE / name) for name in files)]
@@ -56,6 +57,7 @@ def measure(selection: str, only: str) -> tuple[dict[str, Any], int]:
     made = record.head()
     made["results"] = [entry["result"] for entry in found if "result" in entry]
     if not only:
+        made["growth"] = [entry["growth"] for entry in found if "growth" in entry]
         seconds = {e["startup"]: e["seconds"] for e in found if "startup" in e}
         if {"import softtopk_nb", "import numba"} <= set(seconds):  # else the run was ended early
             over = seconds["import softtopk_nb"] - seconds["import numba"]

@@ -140,25 +140,23 @@ def _against(results: list[Result]) -> Iterator[Verdict]:
             yield Verdict(label, name(result), result["ratio"] / other["ratio"], 1.0)
 
 
-def _growth(results: list[Result]) -> Iterator[Verdict]:
-    """Cost flat in k and linear in n, for one row on the CPU."""
-    rows: dict[tuple[Any, ...], dict[tuple[int, int], float]] = {}
-    for result in results:
-        one_row = result["rows"] == 1 and result["n"] >= 10**5 and result["device"] == "cpu"
-        kind = result["operator"], result["curve"]
-        if one_row and result["what"] == "value" and result["method"] in DEFAULTS and kind in VALUE:
-            group = (*kind, result["dtype"], result["data"])
-            rows.setdefault(group, {})[result["n"], result["k"]] = result["seconds"]
-    for group, taken in rows.items():
-        label = " ".join(str(part) for part in group if part)
-        at = {k: s for (n, k), s in taken.items() if n == 10**6}
-        if len(at) > 1:
-            figure = max(at.values()) / min(at.values())
-            yield Verdict("flat in k", f"{label} 1x1000000, k of {sorted(at)}", figure, FLAT)
-        for (n, k), s in sorted(taken.items()):
-            if (10 * n, k) in taken:
-                case = f"{label} k={k}, n={10 * n} over n={n}"
-                yield Verdict("linear in n", case, taken[10 * n, k] / s, LINEAR)
+def _growth(entries: list[Record]) -> Iterator[Verdict]:
+    """Cost flat in k and linear in n: each entry is a ratio of two sizes that took turns."""
+    flat: dict[str, list[Record]] = {}
+    for entry in entries:
+        kind = entry["operator"], entry["curve"], entry["dtype"]
+        label = f"{' '.join(word for word in kind if word)} {entry['rows']}x{entry['n']}"
+        if entry["n"] == entry["over_n"]:
+            flat.setdefault(label, []).append(entry)
+        else:
+            case = f"{label} k={entry['k']}, over n={entry['over_n']}"
+            allowed = LINEAR * entry["n"] / (10 * entry["over_n"])
+            yield Verdict("linear in n", case, entry["ratio"], allowed)
+    for label, found in flat.items():
+        # All of them are ratios to the same k.
+        ratios = [1.0, *(entry["ratio"] for entry in found)]
+        ks = sorted({found[0]["over_k"], *(entry["k"] for entry in found)})
+        yield Verdict("flat in k", f"{label}, k of {ks}", max(ratios) / min(ratios), FLAT)
 
 
 def _waits(found: Record) -> Iterator[Verdict]:
@@ -202,7 +200,7 @@ def judge(found: Record) -> list[Verdict]:
         *_ratios(results),
         *_bandwidth(results),
         *_against(results),
-        *_growth(results),
+        *_growth(found.get("growth", [])),  # older files lack it
         *_waits(found),
         *_footprint(found),
     ]
