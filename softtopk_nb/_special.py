@@ -97,10 +97,16 @@ def _normal_tail(t):
         q = fma(c[9], y, c[8])
         return _horner_4(c, 3, _horner_4(c, 7, q, y), y)
 
+    even, odd = c[0::2], c[1::2]
+
     @scalar
     def mills_64(y):
-        q = _horner_4(c, 15, _horner_4(c, 19, _horner_4(c, 23, c[24], y), y), y)
-        return _horner_4(c, 3, _horner_4(c, 7, _horner_4(c, 11, q, y), y), y)
+        # Two chains, half as long: the processor works on both at a time.
+        z = y * y
+        p = _horner_4(even, 3, _horner_4(even, 7, _horner_4(even, 11, even[12], z), z), z)
+        q = _horner_4(odd, 6, _horner_4(odd, 10, odd[11], z), z)
+        q = fma(fma(fma(q, z, odd[2]), z, odd[1]), z, odd[0])
+        return fma(q, y, p)
 
     if T is np.float64:
         mills = mills_64

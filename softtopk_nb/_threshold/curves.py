@@ -89,7 +89,7 @@ class Normal(NamedTuple):
 
 
 class NormalInBrief(NamedTuple):
-    """Phi with relative errors up to 2e-4: for passes in float32 that only lead on."""
+    """Phi with relative errors up to 2e-4: for passes over float32 rows that only lead on."""
 
 
 class Entmax(NamedTuple):
@@ -306,7 +306,7 @@ def exponential(curve):
 
 
 def brief(curve):
-    """The curve that stands for this one in passes over float32 numbers that only lead on."""
+    """The curve that stands for this one in passes over float32 rows that only lead on."""
     return _IN_BRIEF.get(getattr(curve, "instance_class", type(curve)), curve)
 
 

@@ -125,8 +125,9 @@ def _compiled_patient(curve, x):
 def search_pass(x, c, inv, d, curve, near, out, slopes, room):
     """One pass of a search, as `tally`: a light one unless it is `near` the end (`close`).
 
-    A light pass keeps nothing, takes the curve in `brief`, and is in float32 if the search is
-    `patient`: `room` is for as many float32 numbers as there are entries then.
+    A light pass keeps nothing. In float32 it takes the curve in `brief`; in float64 it is in
+    float32 if the search is `patient`: `room` is for as many of those as there are entries then.
+    What comes after it is to be the last pass, of which float64 asks that it begins nearer.
     """
     if near:
         return tally(x, c, inv, d, curve, out, slopes)
@@ -148,7 +149,7 @@ def _compiled_search_pass(x, c, inv, d, curve, near, out, slopes, room):
             return tally(x, c, inv, d, curve, out, slopes)
         t, zero, one = window(room, 0, x.shape[0]), np.float32(0), np.float32(1)
         _shorten(x, c, inv, d, t)
-        return tally(t, zero, one, zero, brief(curve))
+        return tally(t, zero, one, zero, curve)
 
     return impl
 
