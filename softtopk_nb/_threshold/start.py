@@ -101,7 +101,7 @@ def finite(x):
     T = x.dtype.type
     s = T(0)
     for i in range(x.shape[0]):
-        s += x[i] * T(0)
+        s += x[i] * T(0)  # NaN for an infinity
     return s == T(0)
 
 
