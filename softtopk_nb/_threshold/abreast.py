@@ -16,7 +16,7 @@ from .._scalars import wide_vectors
 from .._views import borrowed, held, layout_known, window
 from .curves import autonomous, cornered, reach
 from .passes import close, correct, patient, search_pass
-from .rows import CODE, FAINT, OPEN, ROUGH, SAMPLED, SEEN, TAKEN, WEIGHT, sample_size
+from .rows import CODE, FAINT, OPEN, ROUGH, SEEN, TAKEN, WEIGHT
 from .solver import (
     BLUR,
     REST,
@@ -26,7 +26,17 @@ from .solver import (
     judge,
     nearest,
 )
-from .start import finite, law_of, measure, pivot_of, quantile_of_law, sample, spread_of_law
+from .start import (
+    SAMPLED,
+    finite,
+    law_of,
+    measure,
+    part_of,
+    pivot_of,
+    quantile_of_law,
+    sample_size,
+    spread_of_law,
+)
 
 __all__ = ["solve"]
 
@@ -147,12 +157,9 @@ def admit(x, k, tau, few, table, r):
     """
     if not FAINT <= k < x.shape[0]:
         return False
-    part = x
-    if x.shape[0] >= SAMPLED:
-        if not finite(x):
-            return False
-        part = window(few, 0, sample_size(x.shape[0]))
-        sample(x, part)
+    if x.shape[0] >= SAMPLED and not finite(x):
+        return False
+    part = part_of(x, few)
     pivot, inv = pivot_of(part), inverse_temperature(tau, x)
     mean, square, distance = measure(part, pivot, inv)
     table[INV, r], table[COUNT, r], table[LEFT, r] = inv, x.shape[0], k

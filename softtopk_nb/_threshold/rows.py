@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._compile import kernel, overload_scalar, row, scalar
+from .._compile import kernel, overload_scalar, row
 from .._rows import (
     ALL,
     MIXED,
@@ -34,7 +34,7 @@ from .solver import (
     begin,
     inverse_temperature,
 )
-from .start import guess, sample
+from .start import SAMPLED, guess, sample, sample_size
 
 __all__ = [
     "CODE",
@@ -42,12 +42,10 @@ __all__ = [
     "METHODS",
     "OPEN",
     "ROUGH",
-    "SAMPLED",
     "SEEN",
     "SOLUTION",
     "TAKEN",
     "WEIGHT",
-    "sample_size",
     "solve",
 ]
 
@@ -63,8 +61,6 @@ SOLUTION = 7
 OPEN = -1.0  # the code of a row that has not been solved yet
 
 FAINT = 1e-24  # k below is not to be searched in float32, where tails below 1e-37 are 0
-SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
-LARGEST_SAMPLE = 65536
 
 
 class Newton(NamedTuple):
@@ -97,12 +93,6 @@ class Bisect(NamedTuple):
 METHODS: dict[str, Any] = {"newton": Newton(), "scan": Scan(), "bisect": Bisect()}
 
 ROUGH = 0.02
-
-
-@scalar
-def sample_size(n):
-    """How many entries of a row of n are its sample."""
-    return n // 16 if n // 16 < LARGEST_SAMPLE else LARGEST_SAMPLE
 
 
 @row

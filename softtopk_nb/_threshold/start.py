@@ -9,18 +9,26 @@ import numpy as np
 from .._compile import row, scalar, summing
 from .._scalars import wide_vectors
 from .._special import natural_log
+from .._views import window
 from .curves import law
 
 __all__ = [
+    "SAMPLED",
+    "by_moments",
     "finite",
     "guess",
     "law_of",
     "measure",
+    "part_of",
     "pivot_of",
     "quantile_of_law",
     "sample",
+    "sample_size",
     "spread_of_law",
 ]
+
+SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
+LARGEST_SAMPLE = 65536
 
 HEAVY = 1.3  # times the variance that the mean distance suggests: a row with heavy tails has more
 TAIL = 0.07  # how much wider its outer quantiles are then, for each unit of
@@ -86,12 +94,18 @@ def pivot_of(x):
 
 
 @row
-def guess(method, state, x, curve, k, inv):
-    """(c, d) to start from, by the moments of the row."""
+def by_moments(x, curve, n, k, inv):
+    """(pivot, d): k of n entries would have the threshold pivot + tau d, by the moments of x."""
     pivot = pivot_of(x)
     mean, square, distance = measure(x, pivot, inv)
     variance, tail = law_of(mean, square, distance)
-    return np.float64(pivot), quantile_of_law(curve, mean, variance, tail, x.shape[0], k)
+    return np.float64(pivot), quantile_of_law(curve, mean, variance, tail, n, k)
+
+
+@row
+def guess(method, state, x, curve, k, inv):
+    """(c, d) to start from, by the moments of the row."""
+    return by_moments(x, curve, x.shape[0], k, inv)
 
 
 @summing
@@ -106,8 +120,24 @@ def finite(x):
 
 
 @scalar
+def sample_size(n):
+    """How many entries of a row of n are its sample."""
+    return n // 16 if n // 16 < LARGEST_SAMPLE else LARGEST_SAMPLE
+
+
+@scalar
 def sample(x, out):
     """Copy entries from all over the row, evenly spaced."""
     stride = x.shape[0] // out.shape[0]
     for j in range(out.shape[0]):
         out[j] = x[j * stride]
+
+
+@row
+def part_of(x, few):
+    """What a search in x begins with: x itself, or of a long row a sample, written to `few`."""
+    part = x
+    if x.shape[0] >= SAMPLED:
+        part = window(few, 0, sample_size(x.shape[0]))
+        sample(x, part)
+    return part

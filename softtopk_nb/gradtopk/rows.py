@@ -24,10 +24,10 @@ from .._rows import (
 )
 from .._threshold.curves import CURVES
 from .._threshold.rows import CODE as TILTED
-from .._threshold.rows import OPEN, SAMPLED, sample_size
+from .._threshold.rows import OPEN
 from .._threshold.solver import C, D, inverse_temperature, judge, nearest
-from .._threshold.start import finite, law_of, measure, pivot_of, quantile_of_law, sample
-from .._views import borrowed, window
+from .._threshold.start import by_moments, finite, part_of, sample_size
+from .._views import borrowed
 from .contour import CORE, SUMS, gather_room, quadrature
 from .dp import dp, recursion
 from .marginals import TABLE, coefficients, marginals, marginals_room
@@ -98,31 +98,21 @@ def restore(answer, nodes):
 
 
 @row
-def suggested(x, k, inv, few):
-    """A tilt c + tau d of k, by the moments; of a long row by a sample's, which goes to `few`."""
-    part, n = x, x.shape[0]
-    if n >= SAMPLED:
-        part = window(few, 0, sample_size(n))
-        sample(x, part)
-    pivot = pivot_of(part)
-    mean, square, distance = measure(part, pivot, inv)
-    variance, tail = law_of(mean, square, distance)
-    d = quantile_of_law(SIGMOID, mean, variance, tail, x.shape[0], k - 0.5)
+def suggested(part, n, k, inv):
+    """A tilt c + tau d of k of n entries, by the moments of a part of them."""
+    pivot, d = by_moments(part, SIGMOID, n, k - 0.5, inv)
     return nearest(pivot + d / inv, pivot, d, inv)
 
 
 @row
-def toss_at_tilt(x, k, inv, c, d, known, few, kept):
+def toss_at_tilt(x, part, k, inv, c, d, known, kept):
     """`toss` at the tilt c + tau d if that is known, or one that serves: (whether, c, d, sums).
 
-    The first is often near enough to serve: nodes make up for what it is off by. Of a long row the
-    search begins on its sample, `few`. One that does not end soon is left to the solver of
-    `_threshold`.
+    The first is often near enough to serve: nodes make up for what it is off by. The search begins
+    on a part of the row. One that does not end soon is left to the solver of `_threshold`.
     """
     T, n = x.dtype.type, x.shape[0]
-    part, target, width, tries = x, k - 0.5, 1.0 / inv, 0
-    if n >= SAMPLED and not known:
-        part = window(few, 0, sample_size(n))
+    target, width, tries = k - 0.5, 1.0 / inv, 0
     while True:
         share, whole = target * part.shape[0] / n, part.shape[0] == n
         seen = toss(part, T(c), inv, T(d), kept)
@@ -165,9 +155,11 @@ def solve(lo, hi, x, k, tau, tilt, out, solution, left_open):
         present, _ = present_part(entries, entries, code)
         values = p[:n] if p.shape[0] > 0 else np.empty(n, x.dtype)
         c, d, known = tilt[i, C], tilt[i, D], tilt[i, TILTED] != OPEN
+        part = present
         if not known:
-            c, d = suggested(present, left, inv, few)
-        served, c, d, seen = toss_at_tilt(present, left, inv, c, d, known, few, values)
+            part = part_of(present, few)
+            c, d = suggested(part, n, left, inv)
+        served, c, d, seen = toss_at_tilt(present, part, left, inv, c, d, known, values)
         if not served:
             left_open[0] = True
             continue
