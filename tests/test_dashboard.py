@@ -73,14 +73,29 @@ def window(tmp_path_factory):
     options.binary_location = shutil.which("chromium")
     service = webdriver.ChromeService(shutil.which("chromedriver"))
     window = webdriver.Chrome(options=options, service=service)
+    # A window that nobody has clicked into has no focus, and its pages are told of none.
+    window.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
     yield window
     window.quit()
+
+
+def visit(window, address: str) -> None:
+    """Open a page and wait until its scripts have run.
+
+    The driver may come back early from a page to the same page; from a blank one it can be told.
+    """
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    window.get("about:blank")
+    window.get(address)
+    state = "return [location.href, document.readyState]"
+    WebDriverWait(window, 60).until(lambda w: w.execute_script(state) == [address, "complete"])
 
 
 @pytest.fixture
 def browser(window, page):
     """The page just opened; afterwards, whatever was done, no error on the console."""
-    window.get(page)
+    visit(window, page)
     yield window
     errors = [entry for entry in window.get_log("browser") if entry["level"] != "INFO"]
     assert not errors
@@ -223,14 +238,14 @@ def test_colours_stand_out(browser, theme, tmp_path):
 
 
 def test_without_results(window, tmp_path):
-    window.get(build(tmp_path))
+    visit(window, build(tmp_path))
     assert "There are no results yet" in window.find_element("id", "stk-empty").text
     assert not window.find_element("id", "stk-dashboard").is_displayed()
     assert not [entry for entry in window.get_log("browser") if entry["level"] != "INFO"]
 
 
 def test_targets_and_losses_are_read_from_a_file(browser, page):
-    browser.get(page.replace("dashboard.html", "speed.html"))
+    visit(browser, page.replace("dashboard.html", "speed.html"))
     text = browser.find_element("tag name", "body").get_attribute("textContent")
     assert "value, in softmaxes" in text
     assert "thretopk laplace newton value 1024x1024 k=32 float32 normal" in text
