@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from clock import Turns
 
-pytest.importorskip("torch", reason="contenders needs the extra torch")
+# Nothing of PyTorch is timed here, but `contenders`, which makes every call that is, imports it.
+pytest.importorskip("torch", reason="contenders.py imports torch: needs the extra torch")
 
 import contenders
 
@@ -25,7 +26,7 @@ def pytest_generate_tests(metafunc):
 
 
 def bench_growth(benchmark, case, other, request):
-    rows = [np.array(cases.scores(c.rows, c.n, c.dtype, c.data)) for c in (case, other)]
+    rows = [cases.scores(c.rows, c.n, c.dtype, c.data) for c in (case, other)]
     calls = [contenders.call(*pair) for pair in zip((case, other), rows, strict=True)]
     turns = Turns(*calls, BUDGET[request.config.getoption("--selection")])
     benchmark.group = f"growth {case.operator} {case.curve} {case.dtype}"

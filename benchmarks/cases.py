@@ -170,7 +170,7 @@ def growth(selection: str) -> list[tuple[Case, Case]]:
     for kind in (THRESHOLDS[0], GRADTOPK):
         flat = [_pair(kind, (1, 10**6, k), (1, 10**6, 1000)) for k in (1, 16, 50_000, 500_000)]
         long = [_pair(kind, (1, n, 16), (1, n // 10, 16)) for _, n, _ in LONGER[1:]]
-        found += [*flat, *long, _pair(kind, MORE_CHOSEN[3], MORE_CHOSEN[5])]
+        found += [*flat, *long, _pair(kind, (1, 10**6, 50_000), (1, 10**5, 50_000))]
     for kind, dtype in itertools.product([*THRESHOLDS[:5], GRADTOPK], ("float32", "float64")):
         found.append(_pair(kind, SHAPES[6], SHAPES[5], dtype))
     return found
