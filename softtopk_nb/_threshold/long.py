@@ -18,7 +18,7 @@ from .._schedule import over
 from . import batch
 from .curves import abridged, autonomous, cornered, kernel_for, reach
 from .passes import close, correct, fill, patient, search_pass, tally
-from .rows import CODE, FAINT, SEEN, SOLUTION, TAKEN, WEIGHT
+from .rows import CODE, FAINT, ROUGH, SEEN, SOLUTION, TAKEN, WEIGHT
 from .solver import (
     MAX,
     MIN,
@@ -31,10 +31,10 @@ from .solver import (
     begin,
     inverse_temperature,
 )
+from .start import FRACTIONS, sample_size, stride_of
 
 __all__ = ["solve"]
 
-SAMPLE = 1 << 16
 # Bytes of a row that a last cache holds beside its p. What leaves it is written once only: memory
 # is slower than an exponential.
 NEAR = 1 << 24
@@ -87,12 +87,13 @@ def what_row(x, k, lo, hi):
 @kernel
 def look_parts(lo, hi, x, few, ordinals):
     """The range of each part, and what of the row's sample lies in it and is at hand now."""
-    stride = x.shape[0] // few.shape[0]
+    stride = stride_of(x.shape[0], few.shape[0])
     for j in range(lo, hi):
         start, end = j * PART, min((j + 1) * PART, x.shape[0])
         ordinals[j, 0], ordinals[j, 1] = survey(x[start:end])
-        for i in range(-(-start // stride), min(-(-end // stride), few.shape[0])):
-            few[i] = x[i * stride]
+        first, stop = -(-start * FRACTIONS // stride), -(-end * FRACTIONS // stride)
+        for i in range(first, min(stop, few.shape[0])):
+            few[i] = x[i * stride // FRACTIONS]
 
 
 @kernel
@@ -133,9 +134,11 @@ def _solve_finite(
 ) -> None:
     """A finite row, 0 < k < n, and entries from all over it."""
     start = np.empty((1, SOLUTION))
-    share = np.array([k * SAMPLE / len(x)])
+    share = np.array([k * len(few) / len(x)])
     nothing = np.empty((1, 0), x.dtype)
-    batch.solve(few[None], share, np.array([tau]), curve, method, nothing, start)
+    batch.solve(
+        few[None], share, np.array([tau]), curve, method._replace(enough=ROUGH), nothing, start
+    )
     state = np.empty(STATE)
     state[MIN], state[MAX] = ends
     kernel_for(curve, open_search)(state, x, tau, curve, k, start[0, C], start[0, D])
@@ -167,7 +170,7 @@ def solve(
     x: Array, k: float, tau: float, curve: Any, method: Any, out: Array, solution: Array
 ) -> None:
     """One row, as `rows.solve`: p to `out` unless it is empty, the rest to `solution`."""
-    few, ordinals = np.empty(min(len(x), SAMPLE), x.dtype), ordinals_of(x)
+    few, ordinals = np.empty(sample_size(len(x)), x.dtype), ordinals_of(x)
     # Bound by memory: two threads are little faster than one below some million entries.
     over(len(ordinals), x.size // 16, look_parts, x, few, ordinals)
     lo, hi = ordinals[:, 0].min(), ordinals[:, 1].max()

@@ -54,6 +54,8 @@ STATE = 15
 
 CUBE_32, CUBE_64 = 2.0 ** (-26 / 3), 2.0 ** (-55 / 3)  # eps^(1/3)/2 of either type
 BLUR = 2.0**-10  # temperatures that a light pass may be wrong by where it says too low, too high
+# Steps that may pass many entries: from so many temperatures on, and so many clearances.
+LONG, SHORT, CROWD = 0.25, 2.0**-10, 4.0
 MOST_PASSES = 500  # a guard; the most hostile rows in the tests take 200, ordinary ones 4
 
 
@@ -97,7 +99,27 @@ def place(state, c, d, inv):
 
 
 @row
-def model_step(curve, k, m, a, b, w):
+def crowded(curve, r, mass, a, b, w, v, clear):
+    """Whether entries lie so close that many of them pass a corner, or the middle of f, on the way.
+
+    Then not the tails but the mass is modelled as an exponential, as it is where entries get fewer
+    upwards at a constant rate. Where they lie far apart that would crawl.
+    """
+    # Where f' is continuous, the model of the tails is right to second order.
+    far = (abs(r) > (LONG if smooth(curve) else SHORT) * w) & (w > 0.25)
+    if cornered(curve):
+        return far & (abs(r) > CROWD * clear * w) & (clear > 0.0)
+    if bends(curve):
+        # Is the second derivative of this model, w^2/mass, nearer to the residual's than that of
+        # the other? v varies from row to row, by 0.2 to 0.4 sqrt(w), where entries lie close.
+        tails, off = a + b, abs(v * mass - w * w)
+        nearer = off * tails * tails < abs(v * tails * tails - w * w * (b - a)) * mass
+        return far & (nearer | ((off * off < w * mass * mass) & (w > 2.0)))
+    return False
+
+
+@row
+def model_step(curve, k, m, a, b, w, r, mass, dense):
     """The step from the sums of one pass; NaN or infinite where they say nothing.
 
     Exponential model: the upper tails grow as e^(rho s), the lower ones fall as e^(-rho s) with
@@ -105,38 +127,51 @@ def model_step(curve, k, m, a, b, w):
     and laplace while no entry changes side (Theorems thm-closed-form-exp and -laplace), agrees
     with Newton to first order always, and does not crawl where all entries are far in the tails.
     Otherwise Newton, exact for clip while no entry changes piece (thm-closed-form-clip).
+
+    `dense`: the mass falls as e^(-s w/mass) instead, to log(mass/k) mass/w. That logarithm is
+    6 u/(3 - u^2), u = r/(mass + k), to fifth order, and as it should be of no more than 3.
     """
-    # No branches, so that rows side by side take the step in SIMD lanes.
+    # No branches, so that rows side by side take the step in SIMD lanes; and few divisions.
+    whole = mass + k
+    far, rate = 6.0 * r * mass * whole, (3.0 * whole * whole - r * r) * w
     if not exponential(curve):
-        return ((m - k) - a + b) / w if w > 0.0 else np.nan
+        newton = r / w if w > 0.0 else np.nan
+        if not cornered(curve):
+            return newton
+        # r'' is the density of entries at 0, less that at 1: 6 w - 12 b, if it is linear between.
+        bent = (3.0 - 6.0 * b / w) * newton
+        bent = -0.5 if bent < -0.5 else 0.5 if bent > 0.5 else bent
+        crossing = far / rate if abs(newton) > 0.5 else newton + bent * newton
+        return crossing if dense else newton
     # Numbers so small that their squares would vanish are enlarged; y does not change.
     g = k - m
     unit = 2.0**480 if abs(g) + a + b < 2.0**-480 else 1.0
     g, above, below = g * unit, a * unit, 2.0 * b * unit
-    far = abs(g) + math.sqrt(g * g + 2.0 * above * below)
-    over, under = (below, far) if g >= 0.0 else (far, 2.0 * above)
+    root = abs(g) + math.sqrt(g * g + 2.0 * above * below)
+    over, under = (below, root) if g >= 0.0 else (root, 2.0 * above)
     y = over / under
     _, least, most = limits(y)
     known = (w > 0.0) & (y >= least) & (y <= most)
     # Between the corners of an exponential rho is 1.
-    slower = 1.0 if cornered(curve) else (a + b) / w
-    return natural_log(y) * slower if known else np.nan
+    tails, one = (1.0, 1.0) if cornered(curve) else (a + b, w)
+    near = natural_log(y) * tails if known else np.nan
+    return (far if dense else near) / (rate if dense else one)
 
 
-def refined(curve, step, a, b, w, v):
+def refined(curve, step, a, b, w, v, mass, dense):
     """(step, length, third): the model's step refined by v, and whether it is of third order."""
     # What the model's second derivative lacks of the residual's.
-    rho, length = w / (a + b), abs(step)
-    lacks = (v - rho * rho * (b - a)) * step * step / (2.0 * w)
+    rho, length = w / (mass if dense else a + b), abs(step)
+    lacks = (v - rho * rho * (mass if dense else b - a)) * step * step / (2.0 * w)
     third = (abs(lacks) <= 0.5 * length) & (length < np.inf)
     return step + (lacks if third else 0.0), length * (1.0 if rho < 1.0 else rho), third
 
 
 @overload_scalar(refined, inline=True)
-def _refined(curve, step, a, b, w, v):
+def _refined(curve, step, a, b, w, v, mass, dense):
     if bends(curve):
         return refined
-    return lambda curve, step, a, b, w, v: (step, abs(step), False)
+    return lambda curve, step, a, b, w, v, mass, dense: (step, abs(step), False)
 
 
 @row
@@ -151,11 +186,13 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
     m, a, b, w, v = sums
     r = (m - k) - a + b
     eps = limits(one)[0]
-    step = model_step(curve, k, m, a, b, w)
+    mass = (m - a) + b
+    dense = crowded(curve, r, mass, a, b, w, v, clear)
+    step = model_step(curve, k, m, a, b, w, r, mass, dense)
     # A step s leaves an error of order s^2 where f' is continuous; elsewhere entries that cross
     # a kink leave one of order s.
     least = 0.5 * math.sqrt(eps) if smooth(curve) else 4.0 * eps
-    step, length, third = refined(curve, step, a, b, w, v)
+    step, length, third = refined(curve, step, a, b, w, v, mass, dense)
     if third:
         least = CUBE_32 if eps > 1e-10 else CUBE_64
     # |r| is the distance of p from the answer (Proposition prop-mass). Bisection stops on it; the
@@ -174,7 +211,7 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
     # The pass is as exact as its sums, which a residual beyond k would outweigh; and a long way
     # takes the last digits from small p.
     straight = (abs(step) < clear) & (abs(step) <= 1.0) & (abs(r) <= 0.5 * k)
-    arrives = (moved == d) | (short & exact) | straight
+    arrives = ((moved == d) | (short & exact) | straight) & (rough | (not dense))
     return r, step, moved, stays, modelled & arrives
 
 

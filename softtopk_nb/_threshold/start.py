@@ -13,6 +13,7 @@ from .._views import window
 from .curves import law
 
 __all__ = [
+    "FRACTIONS",
     "SAMPLED",
     "by_moments",
     "finite",
@@ -25,10 +26,12 @@ __all__ = [
     "sample",
     "sample_size",
     "spread_of_law",
+    "stride_of",
 ]
 
 SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
 LARGEST_SAMPLE = 65536
+FRACTIONS = 1 << 20
 
 HEAVY = 1.3  # times the variance that the mean distance suggests: a row with heavy tails has more
 TAIL = 0.07  # how much wider its outer quantiles are then, for each unit of
@@ -126,11 +129,20 @@ def sample_size(n):
 
 
 @scalar
+def stride_of(n, few):
+    """The distance of a few entries evenly spaced in a row of n, in FRACTIONS of a place.
+
+    Whole strides would leave out the end, where a sorted row has its greatest entries.
+    """
+    return n * FRACTIONS // few
+
+
+@scalar
 def sample(x, out):
     """Copy entries from all over the row, evenly spaced."""
-    stride = x.shape[0] // out.shape[0]
+    stride = stride_of(x.shape[0], out.shape[0])
     for j in range(out.shape[0]):
-        out[j] = x[j * stride]
+        out[j] = x[j * stride // FRACTIONS]
 
 
 @row

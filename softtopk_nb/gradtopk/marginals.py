@@ -235,16 +235,19 @@ def write_all(x, c, inv, d, a, b, z, out, kept):
 def marginals_of_all(x, c, inv, d, few, coefficient, out, kept):
     """`marginals` of a row without a core."""
     a, b, z = coefficient[0], coefficient[1], coefficient[2]
-    if few:
-        deep = write_all(x, c, inv, d, few_of(a), few_of(b), few_of(z), out, kept)
-    else:
-        deep = write_all(x, c, inv, d, all_of(a), all_of(b), all_of(z), out, kept)
-    if deep > 0:
-        floor = x.dtype.type(DEEP * math.log(limits(inv)[1]))
-        for i in range(x.shape[0]):
-            t = (x[i] - c) * inv - d
-            if t < floor:
-                out[i] = deep_tail(t, coefficient[0, 0])
+    floor = x.dtype.type(DEEP * math.log(limits(inv)[1]))
+    # In blocks: the few entries that lie deep in a long row are not to be sought in all of it.
+    for start in range(0, x.shape[0], BLOCK):
+        part, p = block(x, start, BLOCK), block(out, start, BLOCK)
+        if few:
+            deep = write_all(part, c, inv, d, few_of(a), few_of(b), few_of(z), p, kept)
+        else:
+            deep = write_all(part, c, inv, d, all_of(a), all_of(b), all_of(z), p, kept)
+        if deep > 0:
+            for i in range(part.shape[0]):
+                t = (part[i] - c) * inv - d
+                if t < floor:
+                    p[i] = deep_tail(t, coefficient[0, 0])
 
 
 @summing

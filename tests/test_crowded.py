@@ -1,0 +1,135 @@
+"""Rows whose entries lie close together: their mass is modelled, not its tails (prop-solver)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from numba import njit
+from scipy import special
+
+from softtopk_nb._parts import LONG, ordinals_of
+from softtopk_nb._threshold import abreast, long, rows, start
+from softtopk_nb._threshold.curves import CURVES
+from softtopk_nb._threshold.passes import tally
+from softtopk_nb._threshold.solver import judge
+
+NEWTON = rows.METHODS["newton"]
+
+
+@njit
+def summed(x, d, curve):
+    return tally(x, 0.0, 1.0, d, curve)
+
+
+@njit
+def step_of(curve, k, sums, clear):
+    """(step, whether it ends the search)."""
+    _, step, _, _, arrives = judge(curve, k, sums, clear, 0.0, 1.0, True, 0.0)
+    return step, arrives
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_entries_that_get_fewer_at_a_constant_rate(name):
+    """The model is exact for them, but for where the row ends."""
+    curve, rate, at = CURVES[name], 0.4, 12.0
+    x = -np.log((np.arange(200_000) + 0.5) / 200_000) / rate
+    *sums, clear = summed(x, at, curve)
+    for way in (2.0, 1.0, 0.4, -0.4, -1.0, -2.0):
+        *there, _ = summed(x, at + way, curve)
+        k = there[0] - there[1] + there[2]
+        step, arrives = step_of(curve, k, tuple(sums), clear)
+        assert step == pytest.approx(way, rel=0.03)
+        assert not arrives
+        # What the sums of the tails say, where nothing else is known.
+        tails, _ = step_of(curve, k, (*sums[:4], math.nan), 0.0)
+        if abs(way) == 2.0:
+            assert not abs(tails - way) < 3 * abs(step - way)
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_passes_at_low_temperatures(name, rng):
+    """With the tails alone, `exp` takes 25 here and `sigmoid` 5 to 7."""
+    most = {"exp": 5.5, "laplace": 4.5, "sigmoid": 4.5, "normal": 5.0, "clip": 6.5}
+    for draw in (rng.normal, rng.exponential):
+        x = draw(size=(200, 1024)).astype(np.float32)
+        assert taken(x, 300, 0.01, CURVES[name]).mean() < most[name]
+
+
+def taken(x, k, tau, curve):
+    """Passes over each row; all are found."""
+    out, solution = np.empty_like(x), np.full((len(x), rows.SOLUTION), np.nan)
+    whole, left_open = np.empty(0, np.int64), np.zeros(1, np.bool_)
+    problem = np.full(len(x), float(k)), np.full(len(x), tau), curve, NEWTON
+    abreast.solve(0, len(x), x, whole, *problem, out, solution, left_open)
+    still = solution[:, rows.CODE] == rows.OPEN
+    assert still.mean() <= 0.01
+    return solution[~still, rows.TAKEN]
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_a_long_row_with_heavy_tails(name):
+    """Its sample says little of a threshold among its greatest entries."""
+    x = np.random.default_rng(0).standard_t(2, size=LONG).astype(np.float32)
+    for row in (x, np.sort(x)):
+        solution = np.full(rows.SOLUTION, np.nan)
+        long.solve(row, 1000.0, 1.0, CURVES[name], NEWTON, np.empty_like(x), solution)
+        assert solution[rows.TAKEN] <= 4
+
+
+def test_what_a_step_leaves_whichever_model_is_taken():
+    """prop-solver: 1.04 |s|^3 W of a step up to 0.4, where the entries are many, too."""
+    rng, curve, left, whole = np.random.default_rng(5), CURVES["sigmoid"], [], 0
+    for _ in range(20_000):
+        n = int(rng.integers(2, 8))
+        t = rng.uniform(-1, 1, n) * rng.choice([1.0, 3.0, 8.0])
+        weight = 10.0 ** rng.uniform(0, 4) * rng.dirichlet(np.full(n, 0.7))
+        p, rest = special.expit(t), special.expit(-t)
+        up, tail, slope = t >= 0, np.minimum(p, rest), p * rest
+        m, a, b = weight[up].sum(), (weight * tail)[up].sum(), (weight * tail)[~up].sum()
+        w, v = (weight * slope).sum(), (weight * slope * (rest - p)).sum()
+        k = (weight * special.expit(t - rng.uniform(-0.5, 0.5))).sum()
+        step, _ = step_of(curve, k, (m, a, b, w, v), 0.0)
+        tails, _ = step_of(curve, k, (m, a, b, w, math.nan), 0.0)
+        mass = m - a + b
+        rho, root = w / mass, mass / w * math.log(mass / k)
+        by_mass = root + (v - rho * w) * root * root / (2 * w)
+        used = root if step == pytest.approx(by_mass, rel=1e-3) else tails
+        whole += used is root and abs(tails - root) > 1e-3
+        if 0.05 < abs(used) <= 0.4:
+            residual = abs((weight * special.expit(t - step)).sum() - k)
+            left.append(residual / (abs(used) ** 3 * w))
+    assert whole > 500
+    assert len(left) > 5000
+    assert 0.2 < max(left) < 1.04
+
+
+def test_no_such_step_ends_a_search():
+    """Of `clip`, far more slope than mass: the step is short of what it would have to be."""
+    m, a, b, w, clear = 0.0, 0.0, 0.1, 10.0, 0.1
+    k = 6.0
+    step, arrives = step_of(CURVES["clip"], k, (m, a, b, w, math.nan), clear)
+    assert abs(step) < clear < abs(b - k) / w
+    assert not arrives
+
+
+@njit
+def sampled(x, out):
+    start.sample(x, out)
+
+
+@pytest.mark.parametrize("n", [2048, 3000, 4095, 65_537, 131_071, 1_500_000, 2_097_151])
+def test_a_sample_is_of_the_whole_row(n):
+    """Sorted rows have their greatest entries at one end."""
+    few = np.empty(start.sample_size(n), np.int64)
+    sampled(np.arange(n), few)
+    steps = np.diff(few)
+    assert few[0] == 0
+    assert steps.min() >= n // len(few)
+    assert max(steps.max(), n - few[-1]) <= n // len(few) + 1
+    x = np.arange(n, dtype=np.float64)
+    if n >= LONG:  # of a long row, part by part
+        again, ordinals = np.full(len(few), -1.0), ordinals_of(x)
+        long.look_parts(0, len(ordinals), x, again, ordinals)
+        assert np.array_equal(again, few)
