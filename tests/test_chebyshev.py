@@ -184,3 +184,25 @@ def test_rows_of_every_variance(dtype, monkeypatch, rng):
             cuts.add(moments.cut_for(float((exact * (1 - exact)).sum()), dtype(1)))
     assert len([c for c in cuts if nodes.takes_all(c)]) == 2
     assert min(cuts) <= 0.25
+
+
+@both_dtypes
+def test_chances_that_underflow(dtype, rng):
+    """Far below the tilt p is proportional to e^(x/tau), in whichever block of a row it lies."""
+    deep, rest = (-709.0, -700.0) if dtype is np.float64 else (-88.0, -86.0)
+    x = rng.normal(scale=3.0, size=5000).astype(dtype)
+    places = [7, 1500, 1501, 2600, 4999]
+    p = stk.gradtopk(x, 900)
+    tilt = float(np.median(x - special.logit(p.astype(np.float64))))
+    x[places] = tilt + rng.uniform(deep, rest, len(places))
+    x[3000] = tilt - 30.0
+    p = stk.gradtopk(x, 900)
+    assert (p[places] > 0).all()
+    assert p[places].max() < 10 * np.finfo(dtype).tiny ** 0.98
+    gap = x.astype(np.float64) - float(x[3000])
+    expected = np.log(float(p[3000])) + gap[places]
+    found = np.log(p[places].astype(np.float64))
+    loose = 4 * np.finfo(dtype).eps * -deep + 1e-13
+    # Below the smallest normal number p has fewer digits.
+    steps = np.finfo(dtype).smallest_subnormal / p[places].astype(np.float64)
+    assert (abs(found - expected) <= loose + steps).all()
