@@ -402,6 +402,30 @@ def test_a_search_ends_where_no_entry_passes_a_corner(name, dtype, rng):
     np.testing.assert_allclose(p.sum(1, np.float64), 8, rtol=0, atol=64 * eps)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["exp", "laplace"])
+def test_a_last_step_may_lead_far_away_from_all_entries(name, dtype, rng):
+    """prop-last-step: none of them passes a corner then, and small p keep their digits."""
+    x, k, curve = rng.normal(size=500).astype(dtype), 1e-3, CURVES[name]
+    exact = math.log(np.exp(x.astype(np.longdouble)).sum() / k / (1 if name == "exp" else 2))
+    eps, none = float(np.finfo(dtype).eps), np.empty(0, dtype)
+    newton = rows.METHODS["newton"]
+    for away in (-0.9, 0.5, 3.9, 4.1, -1.1):
+        at = float(dtype(exact - away))
+        *sums, clear = recorded(x, dtype(at), 0.0, curve, np.empty_like(x), none)[0]
+        judged = judge(curve, k, tuple(sums), clear, at, dtype(1), newton.modelled, newton.enough)
+        step, arrives = judged[1], judged[4]
+        assert step == pytest.approx(exact - at, abs=16 * eps)
+        assert arrives == (-1 < away < 4)
+        if arrives:
+            p = np.empty_like(x)
+            recorded(x, dtype(at), step, curve, p, none)
+            share = np.exp(x.astype(np.longdouble) - np.longdouble(exact))
+            expected = share if name == "exp" else share / 2
+            scale = 16 + 2 * abs(x - exact)  # t is rounded
+            assert (abs(p - expected) <= scale * eps * expected).all()
+
+
 @njit
 def passed(x, d, curve, near, room):
     T = x.dtype.type

@@ -56,6 +56,7 @@ CUBE_32, CUBE_64 = 2.0 ** (-26 / 3), 2.0 ** (-55 / 3)  # eps^(1/3)/2 of either t
 BLUR = 2.0**-10  # temperatures that a light pass may be wrong by where it says too low, too high
 # Steps that may pass many entries: from so many temperatures on, and so many clearances.
 LONG, SHORT, CROWD = 0.25, 2.0**-10, 4.0
+FREE = 4.0  # temperatures that a last step may lead up, away from all entries
 MOST_PASSES = 500  # a guard; the most hostile rows in the tests take 200, ordinary ones 4
 
 
@@ -211,6 +212,9 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
     # The pass is as exact as its sums, which a residual beyond k would outweigh; and a long way
     # takes the last digits from small p.
     straight = (abs(step) < clear) & (abs(step) <= 1.0) & (abs(r) <= 0.5 * k)
+    if cornered(curve) and exponential(curve):
+        # With all entries below, nothing is subtracted, and on the way up none passes a corner.
+        straight |= (m == 0.0) & (step > -clear) & (step > -1.0) & (step <= FREE)
     arrives = ((moved == d) | (short & exact) | straight) & (rough | (not dense))
     return r, step, moved, stays, modelled & arrives
 
