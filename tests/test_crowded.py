@@ -116,7 +116,7 @@ def test_no_such_step_ends_a_search():
 
 @njit
 def sampled(x, out):
-    start.sample(x, out)
+    start.sample(x, out, 0, x.shape[0])
 
 
 @pytest.mark.parametrize("n", [2048, 3000, 4095, 65_537, 131_071, 1_500_000, 2_097_151])

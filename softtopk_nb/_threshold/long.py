@@ -31,7 +31,7 @@ from .solver import (
     begin,
     inverse_temperature,
 )
-from .start import FRACTIONS, sample_size, stride_of
+from .start import sample, sample_size
 
 __all__ = ["solve"]
 
@@ -87,13 +87,10 @@ def what_row(x, k, lo, hi):
 @kernel
 def look_parts(lo, hi, x, few, ordinals):
     """The range of each part, and what of the row's sample lies in it and is at hand now."""
-    stride = stride_of(x.shape[0], few.shape[0])
     for j in range(lo, hi):
         start, end = j * PART, min((j + 1) * PART, x.shape[0])
         ordinals[j, 0], ordinals[j, 1] = survey(x[start:end])
-        first, stop = -(-start * FRACTIONS // stride), -(-end * FRACTIONS // stride)
-        for i in range(first, min(stop, few.shape[0])):
-            few[i] = x[i * stride // FRACTIONS]
+        sample(x, few, start, end)
 
 
 @kernel
@@ -170,14 +167,17 @@ def solve(
     x: Array, k: float, tau: float, curve: Any, method: Any, out: Array, solution: Array
 ) -> None:
     """One row, as `rows.solve`: p to `out` unless it is empty, the rest to `solution`."""
+    one = x[None], np.array([k]), np.array([tau]), curve, method, out[None], solution[None]
+    if len(x) < LONG:  # what infinities left of a long row
+        batch.solve(*one)
+        return
     few, ordinals = np.empty(sample_size(len(x)), x.dtype), ordinals_of(x)
     # Bound by memory: two threads are little faster than one below some million entries.
     over(len(ordinals), x.size // 16, look_parts, x, few, ordinals)
     lo, hi = ordinals[:, 0].min(), ordinals[:, 1].max()
     code, left, smallest, largest = what_row(x, k, lo, hi)
-    if len(x) < LONG or code > MIXED:
-        one = x[None], np.array([k]), np.array([tau])
-        batch.solve(*one, curve, method, out[None], solution[None])
+    if code > MIXED:
+        batch.solve(*one)
     elif code != MIXED:
         _solve_finite(x, k, tau, curve, method, few, (smallest, largest), out, solution)
         solution[CODE] = code

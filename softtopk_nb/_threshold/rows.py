@@ -144,7 +144,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         part, share = present, left
         if method.sampled and n >= SAMPLED:
             part = np.empty(sample_size(n), x.dtype)
-            sample(present, part)
+            sample(present, part, 0, n)
             share = left * part.shape[0] / n
         c, d = first(method, state, part, curve, share, inv)
         begin(state, curve, share, part.shape[0], c, d, inv, method.modelled)

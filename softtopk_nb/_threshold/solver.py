@@ -55,7 +55,7 @@ STATE = 15
 CUBE_32, CUBE_64 = 2.0 ** (-26 / 3), 2.0 ** (-55 / 3)  # eps^(1/3)/2 of either type
 BLUR = 2.0**-10  # temperatures that a light pass may be wrong by where it says too low, too high
 # Steps that may pass many entries: from so many temperatures on, and so many clearances.
-LONG, SHORT, CROWD = 0.25, 2.0**-10, 4.0
+FAR, FAR_BY_CORNERS, CROWD = 0.25, 2.0**-10, 4.0
 FREE = 4.0  # temperatures that a last step may lead up, away from all entries
 MOST_PASSES = 500  # a guard; the most hostile rows in the tests take 200, ordinary ones 4
 
@@ -107,7 +107,7 @@ def crowded(curve, r, mass, a, b, w, v, clear):
     upwards at a constant rate. Where they lie far apart that would crawl.
     """
     # Where f' is continuous, the model of the tails is right to second order.
-    far = (abs(r) > (LONG if smooth(curve) else SHORT) * w) & (w > 0.25)
+    far = (abs(r) > (FAR if smooth(curve) else FAR_BY_CORNERS) * w) & (w > 0.25)
     if cornered(curve):
         return far & (abs(r) > CROWD * clear * w) & (clear > 0.0)
     if bends(curve):

@@ -13,7 +13,6 @@ from .._views import window
 from .curves import law
 
 __all__ = [
-    "FRACTIONS",
     "SAMPLED",
     "by_moments",
     "finite",
@@ -26,12 +25,11 @@ __all__ = [
     "sample",
     "sample_size",
     "spread_of_law",
-    "stride_of",
 ]
 
 SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
 LARGEST_SAMPLE = 65536
-FRACTIONS = 1 << 20
+FRACTIONS = 1 << 20  # of a place, in which the stride of a sample is counted
 
 HEAVY = 1.3  # times the variance that the mean distance suggests: a row with heavy tails has more
 TAIL = 0.07  # how much wider its outer quantiles are then, for each unit of
@@ -129,19 +127,14 @@ def sample_size(n):
 
 
 @scalar
-def stride_of(n, few):
-    """The distance of a few entries evenly spaced in a row of n, in FRACTIONS of a place.
+def sample(x, out, start, end):
+    """Copy to `out`, whose entries are spaced evenly all over the row, those of start .. end.
 
     Whole strides would leave out the end, where a sorted row has its greatest entries.
     """
-    return n * FRACTIONS // few
-
-
-@scalar
-def sample(x, out):
-    """Copy entries from all over the row, evenly spaced."""
-    stride = stride_of(x.shape[0], out.shape[0])
-    for j in range(out.shape[0]):
+    stride = x.shape[0] * FRACTIONS // out.shape[0]
+    first, stop = -(-start * FRACTIONS // stride), -(-end * FRACTIONS // stride)
+    for j in range(first, stop if stop < out.shape[0] else out.shape[0]):
         out[j] = x[j * stride // FRACTIONS]
 
 
@@ -151,5 +144,5 @@ def part_of(x, few):
     part = x
     if x.shape[0] >= SAMPLED:
         part = window(few, 0, sample_size(x.shape[0]))
-        sample(x, part)
+        sample(x, part, 0, x.shape[0])
     return part
