@@ -33,7 +33,7 @@ __all__ = [
 #: closer than a few vectors, and if so goes one entry at a time, and sums in another order.
 APART = 128
 
-SEEN = 16  # keys that `seek` looks at together
+SEEN = 8  # keys that `seek` looks at together
 
 
 @intrinsic
@@ -123,9 +123,21 @@ def window(typingctx: Any, x: Any, start: Any, n: Any) -> Any:
     return x(x, types.intp, types.intp), codegen
 
 
+#: For each pattern of keys found among SEEN of them, where those are: SEEN numbers of a byte each,
+#: the first in the lowest byte. After the last comes what is written over or never looked at.
+_PLACES = [
+    sum(place << 8 * j for j, place in enumerate(i for i in range(SEEN) if pattern >> i & 1))
+    for pattern in range(1 << SEEN)
+]
+
+
 @intrinsic
 def _seek_in_vector(typingctx: Any, keys: Any, start: Any, limit: Any, at: Any, found: Any) -> Any:
-    """`seek` in the SEEN keys from `start` on; `found` so far. Returns how many there are."""
+    """`seek` in the SEEN keys from `start` on; `found` so far. Returns how many there are.
+
+    The places come from a table and are written all at once: an instruction that compresses into
+    memory takes some machines a hundred cycles.
+    """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         first, where = (
@@ -137,8 +149,8 @@ def _seek_in_vector(typingctx: Any, keys: Any, start: Any, limit: Any, at: Any, 
                 (signature.args[3], args[3], args[4]),
             )
         )
-        number, place, one = args[2].type, ir.IntType(64), ir.IntType(1)
-        numbers, places, mask = (ir.VectorType(t, SEEN) for t in (number, place, one))
+        number, place, few = args[2].type, ir.IntType(64), ir.IntType(8)
+        numbers, places, packed = (ir.VectorType(t, SEEN) for t in (number, place, few))
         lane = ir.IntType(32)
 
         def splat(value: Any, vector: Any) -> Any:
@@ -149,13 +161,17 @@ def _seek_in_vector(typingctx: Any, keys: Any, start: Any, limit: Any, at: Any, 
         loaded = builder.load(builder.bitcast(first, numbers.as_pointer()), typ=numbers)
         loaded.align = context.get_abi_sizeof(number)
         above = builder.fcmp_ordered(">", loaded, splat(args[2], numbers))
-        each = builder.add(splat(args[1], places), ir.Constant(places, list(range(SEEN))))
-        kind = ir.FunctionType(ir.VoidType(), [places, place.as_pointer(), mask])
-        name = f"llvm.masked.compressstore.v{SEEN}i64"
-        store = cgutils.get_or_insert_function(builder.module, kind, name)
-        builder.call(store, [each, where, above])
-        bits = builder.bitcast(above, ir.IntType(SEEN))
-        return builder.zext(builder.ctpop(bits), place)
+        pattern = builder.bitcast(above, ir.IntType(SEEN))
+        table = ir.Constant(ir.ArrayType(place, len(_PLACES)), _PLACES)
+        table = cgutils.global_constant(builder.module, "places_found", table)
+        known = cgutils.gep_inbounds(builder, table, 0, builder.zext(pattern, place))
+        those = builder.zext(builder.bitcast(builder.load(known, typ=place), packed), places)
+        stored = builder.store(
+            builder.add(those, splat(args[1], places)),
+            builder.bitcast(where, places.as_pointer()),
+        )
+        stored.align = context.get_abi_sizeof(place)
+        return builder.zext(builder.ctpop(pattern), place)
 
     types_of = (keys, types.intp, keys.dtype, at, types.intp)
     return types.intp(*types_of), codegen
@@ -165,7 +181,8 @@ def _seek_in_vector(typingctx: Any, keys: Any, start: Any, limit: Any, at: Any, 
 def seek(keys, limit, at):
     """Write where the keys exceed the limit to `at`, in order; returns how many do.
 
-    What is found lies anywhere, and a branch for each key could not be foreseen.
+    What is found lies anywhere, and a branch for each key could not be foreseen. `at` has room for
+    as many places as there are keys, and holds nothing of use after those that were found.
     """
     found, start = 0, 0
     while start + SEEN <= keys.shape[0]:

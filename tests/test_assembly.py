@@ -162,7 +162,8 @@ def test_gradtopk():
     code = machine_code(subsets.solve, x, k.astype(np.int64), tau, *arrays)
     assert packed(code, np.float32) >= 60  # power sums, and the polynomials of the marginals
     assert packed(code, np.float64) >= 60  # the core, node by node
-    assert "vpcompress" in code or "+avx512f" not in get_host_cpu_features().flatten()
+    assert "vpcompress" not in code  # into memory: a hundred cycles on some machines
+    assert "vpmovzxbq" in code or "+avx2" not in get_host_cpu_features().flatten()  # `seek`
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -206,3 +206,23 @@ def test_chances_that_underflow(dtype, rng):
     # Below the smallest normal number p has fewer digits.
     steps = np.finfo(dtype).smallest_subnormal / p[places].astype(np.float64)
     assert (abs(found - expected) <= loose + steps).all()
+
+
+@both_dtypes
+@pytest.mark.parametrize(("n", "k"), [(40, 3), (1000, 3), (1000, 300), (5000, 900)])
+def test_chances_that_underflow_are_many(n, k, dtype, rng):
+    """Rows of few undecided entries and of many: a third of p is near the smallest number."""
+    info = np.finfo(dtype)
+    x = rng.normal(size=n).astype(dtype)
+    anchor, *third = rng.permutation(n)[: n // 3]
+    threshold = float(np.sort(np.delete(x, third))[-k])
+    least = float(info.smallest_subnormal)
+    x[third] = threshold + rng.uniform(math.log(least) - 20, math.log(info.tiny) + 20, len(third))
+    x[anchor] = threshold - 30.0
+    p = stk.gradtopk(x, k).astype(np.float64)
+    gap = x[third].astype(np.float64) - float(x[anchor])
+    expected = np.exp(math.log(p[anchor]) - math.log(least) + gap)  # in smallest numbers
+    loose = 4 * float(info.eps) * -math.log(least) + 1e-13  # t itself has the rounding of its type
+    assert (abs(p[third] / least - expected) <= loose * expected + 0.6).all()
+    assert np.count_nonzero(p[third] == 0) > n // 40
+    assert np.count_nonzero((p[third] > 0) & (p[third] < info.tiny)) > n // 40

@@ -36,7 +36,7 @@ from .._vectors import (
 )
 from .._views import borrowed, held, window
 from .contour import DEEP, bernstein, exponent
-from .marginals import deep_tail
+from .marginals import write_deep
 
 __all__ = [
     "BELOW",
@@ -227,16 +227,6 @@ def divide(odds, at, n, law, middle, count):
 
 
 @scalar
-def deep_entries(x, c, inv, d, ratio, out):
-    """p of the entries whose odds underflow; ratio: P(N = k - 1)/P(N = k)."""
-    floor = x.dtype.type(DEEP * math.log(limits(inv)[1]))
-    for i in range(x.shape[0]):
-        t = (x[i] - c) * inv - d
-        if t < floor:
-            out[i] = deep_tail(t, ratio)
-
-
-@scalar
 def kind(x, k, tilt):
     """(code, finite entries, entries of +inf, k left) of `classify`.
 
@@ -296,7 +286,8 @@ def solve(lo, hi, x, k, tau, tilt, out, solution):
             if rows[4, r]:
                 present, _ = present_part(x[at], x[at], MIXED if mixed else FINITE)
                 c, d, inv = T(tilt[at, C]), T(tilt[at, D]), inverse_temperature(tau[at], x)
-                deep_entries(present, c, inv, d, turned[middle - 1] / turned[middle], p)
+                # P(N = k - 1)/P(N = k), which is p/r of an entry that is hardly there.
+                write_deep(present, c, inv, d, turned[middle - 1] / turned[middle], p)
             if mixed:
                 expand(x[at], p, 1.0, out[at])
     held((own_odds, own_coins, own_law, own_turned, own_rows))

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from .._compile import overload_scalar, row, scalar, summing
-from .._scalars import fma, from_ordinal, limits, to_ordinal, wide_vectors
+from .._scalars import exp_neg, fma, from_ordinal, limits, to_ordinal, wide_vectors
 from .._views import block, borrowed, layout_known, seek, window
 from .contour import BLOCK, DEEP, rarer
 from .nodes import (
@@ -46,11 +46,13 @@ __all__ = [
     "node_terms",
     "polynomial",
     "tail_of",
+    "write_deep",
 ]
 
 TABLE = 4  # fields of the core's table: g, Re(c w), Re c and Re(c / w)
 # Of entries with s up to this FEW terms of the series are enough: (4 s)^FEW is below 1e-16, 1e-8.
 FAINT, FAINT_32 = 1.5e-4, 6e-3
+LIFT, LIFT_32 = 512.0, 64.0  # of an exponent, out of reach of underflow
 TOGETHER = 4  # nodes taken together for each entry of the core, a divisor of NODES
 
 _known_table = layout_known(TABLE, NODES)
@@ -120,8 +122,24 @@ def is_dense(near, count):
 
 @scalar
 def deep_tail(t, a0):
-    """p where r is about to underflow, and p = r a(0) can be larger."""
-    return type(t)(math.exp(np.float64(t)) * a0)
+    """p where r is about to underflow, and p = r a(0) can be larger.
+
+    e^t as a product of two normal numbers; t and its exponent have the same digits after the point.
+    """
+    T = type(t)
+    lift = LIFT if limits(t)[0] < 1e-10 else LIFT_32
+    return exp_neg(t + T(lift)) * T(a0 * math.exp(-lift))
+
+
+@summing
+def write_deep(x, c, inv, d, a0, p):
+    """Write p of the entries that lie deep."""
+    wide_vectors()
+    T = x.dtype.type
+    floor = T(DEEP * math.log(limits(inv)[1]))
+    for i in range(x.shape[0]):
+        t = (x[i] - c) * inv - d
+        p[i] = deep_tail(t, a0) if t < floor else p[i]
 
 
 @summing
@@ -235,7 +253,6 @@ def write_all(x, c, inv, d, a, b, z, out, kept):
 def marginals_of_all(x, c, inv, d, few, coefficient, out, kept):
     """`marginals` of a row without a core."""
     a, b, z = coefficient[0], coefficient[1], coefficient[2]
-    floor = x.dtype.type(DEEP * math.log(limits(inv)[1]))
     # In blocks: the few entries that lie deep in a long row are not to be sought in all of it.
     for start in range(0, x.shape[0], BLOCK):
         part, p = block(x, start, BLOCK), block(out, start, BLOCK)
@@ -244,10 +261,7 @@ def marginals_of_all(x, c, inv, d, few, coefficient, out, kept):
         else:
             deep = write_all(part, c, inv, d, all_of(a), all_of(b), all_of(z), p, kept)
         if deep > 0:
-            for i in range(part.shape[0]):
-                t = (part[i] - c) * inv - d
-                if t < floor:
-                    p[i] = deep_tail(t, coefficient[0, 0])
+            write_deep(part, c, inv, d, coefficient[0, 0], p)
 
 
 @summing
@@ -286,10 +300,7 @@ def marginals(x, c, inv, d, cut, table, used, coefficient, work, out, kept=None)
         else:
             write_away(signed, keys, full[0], full[1], full[2], p)
         if deep > T(0):
-            for i in range(part.shape[0]):
-                t = (part[i] - c) * inv - d
-                if t < floor:
-                    p[i] = deep_tail(t, a[0])
+            write_deep(part, c, inv, d, a[0], p)
         if near == T(0):
             continue
         # Where the core is most of the block, all of it is treated alike, and nothing sought out.
