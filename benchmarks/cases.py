@@ -13,11 +13,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["CURVES", "OPERATORS", "SELECTIONS", "Case", "growth", "is_ours", "scores", "select"]
+__all__ = [
+    "CURVES",
+    "OPERATORS",
+    "SELECTIONS",
+    "SPREADS",
+    "Case",
+    "growth",
+    "is_ours",
+    "scores",
+    "select",
+]
 
 CURVES = ("laplace", "exp", "clip", "sigmoid", "normal", "entmax")
 OPERATORS = ("thretopk", "gradtopk", "itertopk", "wsoftmaxtopk", "hardtopk", "softmax")
 DATA = ("normal", "heavy", "clustered", "sorted")
+#: Normally distributed over so many temperatures: where a smooth top-k is nearly hard.
+SPREADS = {"spread 10": 10.0, "spread 100": 100.0}
 
 # (rows, n, k)
 SHAPES = (
@@ -86,7 +98,7 @@ def scores(rows: int, n: int, dtype: str, data: str) -> np.ndarray:
         x = rng.normal(size=8)[rng.integers(8, size=(rows, n))]
         x += 0.01 * rng.normal(size=(rows, n))
     else:
-        x = rng.normal(size=(rows, n))
+        x = rng.normal(scale=SPREADS.get(data, 1.0), size=(rows, n))
         if data == "sorted":
             x.sort(axis=-1)
     return x.astype(dtype)
@@ -124,6 +136,7 @@ BASELINES = [
     ("scipy softmax", None, None),
     ("np.copyto", None, None),
 ]
+FASTEST = [DIFFERENTIABLE[0], TORCH_TOPK]
 # Where k = 1: the one row of the table that peers call entmax.
 ENTMAX: list[Kind] = [("thretopk", "entmax", "newton"), ("entmax entmax_bisect", "entmax", None)]
 
@@ -146,6 +159,7 @@ def _full() -> Iterator[Case]:
     yield from cross(DIFFERENTIABLE, ["pullback"], SHAPES)
     yield from cross(METHODS, value, SHAPES)
     yield from cross([*SMOOTH, HARD, *BASELINES], value, MAIN, data=DATA)
+    yield from cross([*THRESHOLDS, GRADTOPK, *FASTEST], value, MAIN, data=SPREADS)
     yield from cross(ENTMAX, ["value", "pullback"], [(1024, 1024, 1)])
     yield from _one_row()
 
@@ -189,7 +203,7 @@ def _quick() -> Iterator[Case]:
     yield from cross([*THRESHOLDS[:4], GRADTOPK, TORCH_TOPK], value, [MAIN[0], MAIN[2]])
     yield from cross([METHODS[0], METHODS[3], METHODS[-2]], value, square)
     yield from cross([THRESHOLDS[0], GRADTOPK], value, square, ["float64"])
-    yield from cross([THRESHOLDS[0], GRADTOPK], value, square, data=DATA)
+    yield from cross([THRESHOLDS[0], GRADTOPK], value, square, data=[*DATA, *SPREADS])
     yield from cross(ENTMAX, both, [(256, 1024, 1)])
     yield from cross([SAMPLE, LOG_DOMAIN], value, ONE_SHORT_ROW[:1], ["float64"])
     yield from cross([THRESHOLDS[0], GRADTOPK, HARD], value, [ONE_OF_64])

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FIELDS", "RESULTS", "check", "file_name", "head", "key", "read", "write"]
+__all__ = ["FIELDS", "RESULTS", "age", "check", "file_name", "head", "key", "read", "write"]
 
 SCHEMA = 1
 RESULTS = Path(__file__).parent / "results"
@@ -133,6 +133,11 @@ def read(path: Path | str) -> Record:
     record: Record = json.loads(Path(path).read_text(encoding="utf-8"))
     check(record)
     return record
+
+
+def age(record: Record) -> tuple[str, int]:
+    """What records are ordered by, oldest first: of one day the fullest is the last."""
+    return record["date"], len(record["results"])
 
 
 def write(record: Record, path: Path) -> None:

@@ -45,7 +45,7 @@ def load(folder: Path) -> list[dict[str, Any]]:
             files.append({"name": path.stem, **record.read(path)})
         except ValueError as error:
             logger.warning("%s is left out: %s", path.name, error)
-    return sorted(files, key=lambda content: (content["date"], len(content["results"])))
+    return sorted(files, key=record.age)
 
 
 def write_data(app: Sphinx) -> None:

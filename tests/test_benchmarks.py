@@ -122,7 +122,7 @@ def test_selections(load):
         smooth = {(case.operator, case.curve) for case in chosen}
         assert {("thretopk", curve) for curve in cases.CURVES} <= smooth
         assert set(cases.OPERATORS) <= {case.operator for case in chosen}
-        assert {case.data for case in chosen} == set(cases.DATA)
+        assert {case.data for case in chosen} == {*cases.DATA, *cases.SPREADS}
         assert {case.dtype for case in chosen} == {"float32", "float64"}
         assert {case.what for case in chosen} == {"value", "jvp", "pullback"}
     assert set(cases.SHAPES) <= {(c.rows, c.n, c.k) for c in full}
@@ -133,7 +133,7 @@ def test_selections(load):
 
 def test_rows_of_scores_vary_and_are_the_same_again(load):
     cases = load("cases")
-    for data in cases.DATA:
+    for data in (*cases.DATA, *cases.SPREADS):
         x = cases.scores(3, 50, "float32", data)
         assert x.dtype == np.float32
         assert x.shape == (3, 50)
@@ -142,6 +142,9 @@ def test_rows_of_scores_vary_and_are_the_same_again(load):
         cases.scores.cache_clear()
         np.testing.assert_array_equal(x, cases.scores(3, 50, "float32", data))
     assert (np.diff(cases.scores(3, 50, "float64", "sorted")) >= 0).all()
+    for data, spread in cases.SPREADS.items():
+        wide = cases.scores(30, 50, "float64", data)
+        np.testing.assert_allclose(wide, spread * cases.scores(30, 50, "float64", "normal"))
 
 
 # -------------------------------------------------------------------------------------- clock
@@ -242,6 +245,15 @@ def test_ratios_are_judged_by_operator_and_length(load):
     assert not verdicts(load, result(n=128), result(curve="entmax"), result(method="bisect"))
 
 
+def test_low_temperatures_have_a_line_of_their_own(load):
+    spread, peer = {"data": "spread 100"}, ("torch.topk", None, None)
+    found = verdicts(load, result(ratio=2.0, **spread), result(*peer, ratio=8.0, **spread))
+    assert found == {
+        "value, in softmaxes, at low temperatures": (2.0, 1.5, False),
+        "value, in torch.topk, at low temperatures": (0.25, 1.0, True),
+    }
+
+
 def test_derivatives_are_judged_after_the_value(load):
     found = verdicts(load, result(what="pullback", ratio=1.6))
     assert found == {"pullback after the value, in backward passes of softmax": (1.6, 1.5, False)}
@@ -307,6 +319,21 @@ def test_the_table_says_which_are_met(load):
     assert "made up, none, 2 threads, 2000-01-01" in text
     assert "at most 1.5     NOT MET" in text
     assert text.endswith("1 met, 1 NOT MET")
+
+
+def test_the_newest_file_is_the_last_and_fullest_of_the_last_day(load, tmp_path, monkeypatch):
+    record, targets = load("record"), load("targets")
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    with pytest.raises(SystemExit, match="no results yet"):
+        targets.newest()
+    for name, date, ratios in (
+        ("z", "2000-01-01", [1.0, 2.0, 3.0]),
+        ("a", "2000-01-02", [4.0, 5.0]),
+        ("b", "2000-01-02", [6.0]),
+    ):
+        results = [result(ratio=ratio, k=i + 1) for i, ratio in enumerate(ratios)]
+        record.write(made_up(*results, date=date), tmp_path / f"{name}.json")
+    assert [one["ratio"] for one in targets.newest()["results"]] == [4.0, 5.0]
 
 
 # ------------------------------------------------------------------------------------- others
