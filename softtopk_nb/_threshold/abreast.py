@@ -89,12 +89,24 @@ def begin(table, columns, curve, one, starts, move):
 
 
 @scalar
-def inside(at, low, step, lo, hi, spread):
-    """The step, if it ends within the bracket; else one that does."""
-    outward = spread if low else -spread
+def inside(at, step, lo, hi, outward):
+    """The step, if it ends within the bracket; else one that does, `outward` if it is open."""
     within = 0.5 * (lo + hi) - at
     other = within if abs(within) < np.inf else outward
     return step if (at + step > lo) & (at + step < hi) else other
+
+
+@scalar
+def by_law(residual, k, n, spread):
+    """The way to the threshold by the law of the row alone, whatever entries lie nearby.
+
+    Quantiles of a logistic law lie 0.55 of the spread times what the logarithms of their odds
+    differ by from each other. That is 2 artanh(u), u = n r/(m (n - k) + k (n - m)), m = k + r; twice
+    u is enough here. At least half as far as entries are from each other.
+    """
+    mass = k + residual
+    far = residual if abs(residual) > 0.5 else 0.5 if residual > 0.0 else -0.5
+    return 1.1 * spread * n * far / (mass * (n - k) + k * (n - mass))
 
 
 @scalar
@@ -117,7 +129,7 @@ def advance(table, columns, curve, one, enough, limit):
         low, fine = residual > 0.0, table[MOVE, r] <= limit
         blur = 0.0 if fine else BLUR
         lo, hi = at - blur if low else table[LO, r], table[HI, r] if low else at + blur
-        move = inside(at, low, step, lo, hi, table[SPREAD, r])
+        move = inside(at, step, lo, hi, by_law(residual, k, table[COUNT, r], table[SPREAD, r]))
         move = 0.0 if stays & (residual == residual) else step if arrives else move
         near, near_d = nearest(c + (d + move) * width, c, d + move, inv)
         ends = (stays | arrives) & (residual == residual) & fine
