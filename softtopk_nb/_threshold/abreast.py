@@ -100,9 +100,9 @@ def inside(at, step, lo, hi, outward):
 def by_law(residual, k, n, spread):
     """The way to the threshold by the law of the row alone, whatever entries lie nearby.
 
-    Quantiles of a logistic law lie 0.55 of the spread times what the logarithms of their odds
-    differ by from each other. That is 2 artanh(u), u = n r/(m (n - k) + k (n - m)), m = k + r; twice
-    u is enough here. At least half as far as entries are from each other.
+    Two quantiles of a logistic law are 0.55 of its spread apart, times what the logarithms of their
+    odds differ by: 2 artanh(u), u = n r/(m (n - k) + k (n - m)), m = k + r. Twice u is enough here,
+    and at least half as far as entries are from each other.
     """
     mass = k + residual
     far = residual if abs(residual) > 0.5 else 0.5 if residual > 0.0 else -0.5
