@@ -10,7 +10,18 @@ import re
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FIELDS", "RESULTS", "age", "check", "file_name", "head", "key", "read", "write"]
+__all__ = [
+    "FIELDS",
+    "RESULTS",
+    "age",
+    "check",
+    "file_name",
+    "head",
+    "key",
+    "machine_name",
+    "read",
+    "write",
+]
 
 SCHEMA = 1
 RESULTS = Path(__file__).parent / "results"
@@ -133,6 +144,12 @@ def read(path: Path | str) -> Record:
     record: Record = json.loads(Path(path).read_text(encoding="utf-8"))
     check(record)
     return record
+
+
+def machine_name(record: Record) -> str:
+    """The device; or the processor, with the compiler's name for it, as its own may say little."""
+    machine = record["machine"]
+    return str(machine.get("gpu", f"{machine['cpu']} ({machine['host']})"))
 
 
 def age(record: Record) -> tuple[str, int]:

@@ -210,8 +210,8 @@ def judge(found: Record) -> list[Verdict]:
 
 def table(found: Record) -> str:
     """The verdicts as they are printed, by target."""
-    machine = found["machine"]
-    where = machine.get("gpu", f"{machine['cpu']}, {machine['simd']}, {found['threads']} threads")
+    name, simd = record.machine_name(found), found["machine"]["simd"]
+    where = f"{name}, {simd}, {found['threads']} threads"
     verdicts = judge(found)
     lines = [f"{where}, {found['date']}"]
     for target in dict.fromkeys(verdict.target for verdict in verdicts):

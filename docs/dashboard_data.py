@@ -166,8 +166,8 @@ class Results(SphinxDirective):
         if not files:
             return self.parse_text_to_nodes(NOTHING)
         newest = files[-1]
-        machine, versions = newest["machine"], newest["versions"]
-        where = f"{machine['cpu']}, {machine['simd']}, {newest['threads']} threads"
+        simd, versions = newest["machine"]["simd"], newest["versions"]
+        where = f"{record.machine_name(newest)}, {simd}, {newest['threads']} threads"
         using = ", ".join(f"{name} {versions[name]}" for name in ("numba", "torch"))
         heading = f"*{where}; {using}; {newest['date']}*"
         lines = [heading, "", *self.tables[self.arguments[0]](newest)]

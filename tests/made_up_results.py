@@ -53,7 +53,9 @@ def result(case: tuple, shape: tuple, what: str, dtype: str, data: str, factor: 
     }
 
 
-def content(date: str, device: str = "cpu", factor: float = 1.0) -> dict[str, Any]:
+def content(
+    date: str, device: str = "cpu", factor: float = 1.0, host: str = "newer-core"
+) -> dict[str, Any]:
     """A file as the benchmarks write it."""
     kinds = itertools.product(CASES, SHAPES, ("value", "pullback"), ("float32", "float64"))
     results = [result(*kind, "normal", factor) for kind in kinds]
@@ -62,7 +64,7 @@ def content(date: str, device: str = "cpu", factor: float = 1.0) -> dict[str, An
     for k in (1, 16, 256, 1024, 4095):
         results += [result(c, (*main[:2], k), "value", "float32", "normal", factor) for c in CASES]
     results = [{**r, "device": device} for r in results]
-    machine = {"cpu": CPU, "cores": 2, "simd": "no SIMD", "device": device}
+    machine = {"cpu": CPU, "host": host, "cores": 2, "simd": "no SIMD", "device": device}
     return {
         "schema": 1,
         "machine": machine if device == "cpu" else {**machine, "gpu": GPU},
@@ -78,11 +80,12 @@ def content(date: str, device: str = "cpu", factor: float = 1.0) -> dict[str, An
 
 
 def write(folder: pathlib.Path) -> None:
-    """Three files: two dates of a CPU, and a GPU."""
+    """Four files: two dates of a CPU, another CPU of the same name, and a GPU."""
     folder.mkdir(parents=True)
     files = {
         "cpu-old": content("2001-01-01", factor=1.4),
         "cpu-new": content("2001-02-01"),
+        "cpu-other": content("2001-01-01", factor=1.2, host="older-core"),
         "gpu": content("2001-02-02", device="cuda", factor=0.9),
     }
     for name, value in files.items():

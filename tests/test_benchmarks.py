@@ -316,7 +316,7 @@ def test_a_device_has_targets_of_its_own(load):
 
 def test_the_table_says_which_are_met(load):
     text = load("targets").table(made_up(result(ratio=1.0), result(curve="exp", ratio=9.0)))
-    assert "made up, none, 2 threads, 2000-01-01" in text
+    assert "made up (Made-Up), none, 2 threads, 2000-01-01" in text
     assert "at most 1.5     NOT MET" in text
     assert text.endswith("1 met, 1 NOT MET")
 

@@ -167,6 +167,19 @@ def test_a_filter_changes_table_and_charts(browser, name, value, word):
         assert texts(browser, "#stk-table td") != table
 
 
+def test_machines_of_one_name_are_told_apart(browser):
+    named = texts(browser, "#stk-file option")
+    assert len(set(named)) == len(named) == 3
+    both = marks(browser, "history")
+    assert all("newer-core" in text for text in both)
+    assert {"2001-01-01" in text for text in both} == {True, False}
+    choose(browser, "file", "made-up-cpu-other")
+    assert "older-core" in browser.find_element("id", "stk-machine").text
+    alone = marks(browser, "history")
+    assert 2 * len(alone) == len(both)
+    assert all("older-core" in text for text in alone)
+
+
 def test_first_calls_are_told_apart(browser):
     text = browser.find_element("id", "stk-startup").text
     assert "first call of thretopk, cold cache 2.5 s" in text

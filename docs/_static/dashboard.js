@@ -34,7 +34,8 @@ document.addEventListener("DOMContentLoaded", () => {
     return `${digits(seconds / (scale || 1e-9))} ${unit}`;
   }
 
-  const machineName = (file) => file.machine.gpu || file.machine.cpu;
+  /** As `record.machine_name`: processors of several kinds can call themselves by one name. */
+  const machineName = ({ machine }) => machine.gpu || `${machine.cpu} (${machine.host})`;
   const unitName = ({ what }) => (what === "value" ? "torch.softmax" : "softmax's backward pass");
 
   function exactly(r, file) {
@@ -134,8 +135,8 @@ document.addEventListener("DOMContentLoaded", () => {
 
   function drawMachine() {
     const file = current();
-    const { cpu, cores, simd, gpu } = file.machine;
-    const parts = [gpu, cpu, cores && `${cores} cores`, simd, `threads: ${file.threads}`];
+    const { cpu, host, cores, simd, gpu } = file.machine;
+    const parts = [gpu, `${cpu} (${host})`, cores && `${cores} cores`, simd, `threads: ${file.threads}`];
     const there = Object.entries(file.versions).filter(([, version]) => version);
     const versions = there.map(([name, version]) => `${name} ${version}`);
     const text = `${parts.filter(Boolean).join(", ")}. ${versions.join(", ")}. Measured ${file.date}.`;
