@@ -35,7 +35,6 @@ VALUE = {
 DERIVATIVE = 1.5, 2.0  # in backward passes of softmax, after the value
 STEP = 1.0, 1.5  # itertopk and wsoftmaxtopk: softmaxes for each of k steps
 ITERATIONS = ("itertopk", "wsoftmaxtopk")
-LOW = ", at low temperatures"  # not in the design's targets, which it raises
 DEFAULTS = ("newton", "auto", None)  # the methods of which the figures above speak
 
 FLAT = 1.3  # slowest over fastest k of one row of 1e6
@@ -83,6 +82,11 @@ def name(result: Result) -> str:
     return Case(*(result[field] for field in Case._fields)).name
 
 
+def _label(text: str, result: Result) -> str:
+    """Low temperatures have a line of their own: the design's targets do not speak of them."""
+    return f"{text}, at low temperatures" if result["data"] in SPREADS else text
+
+
 def _column(result: Result, pair: tuple[float, float]) -> float | None:
     """The target for the result's length, if there is one."""
     if result["n"] >= 1024:
@@ -110,8 +114,8 @@ def _ratios(results: list[Result]) -> Iterator[Verdict]:
             continue
         if result["what"] == "value":
             limit = _value_limit(result)
-            label = "value, in softmaxes" + (LOW if result["data"] in SPREADS else "")
             if limit is not None:
+                label = _label("value, in softmaxes", result)
                 yield Verdict(label, name(result), result["ratio"], limit)
             continue
         limit = _column(result, DERIVATIVE) if result["device"] == "cpu" else None
@@ -133,8 +137,7 @@ def _against(results: list[Result]) -> Iterator[Verdict]:
         if result["method"] == "scan" and result["curve"] == "laplace":
             peer, label = ("LapSum (sort)", "laplace"), "scan, in LapSum sorts"
         elif result["method"] == "newton" and result["rows"] * result["n"] > ONE_OF_64[1]:
-            low = LOW if result["data"] in SPREADS else ""
-            peer, label = ("torch.topk", None), "value, in torch.topk" + low
+            peer, label = ("torch.topk", None), _label("value, in torch.topk", result)
         else:
             continue
         wanted = {**result, "operator": peer[0], "curve": peer[1], "method": None}
@@ -210,8 +213,9 @@ def judge(found: Record) -> list[Verdict]:
 
 def table(found: Record) -> str:
     """The verdicts as they are printed, by target."""
-    name, simd = record.machine_name(found), found["machine"]["simd"]
-    where = f"{name}, {simd}, {found['threads']} threads"
+    machine, where = found["machine"], record.machine_name(found)
+    if "gpu" not in machine:
+        where += f", {machine['simd']}, {found['threads']} threads"
     verdicts = judge(found)
     lines = [f"{where}, {found['date']}"]
     for target in dict.fromkeys(verdict.target for verdict in verdicts):

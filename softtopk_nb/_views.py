@@ -123,12 +123,13 @@ def window(typingctx: Any, x: Any, start: Any, n: Any) -> Any:
     return x(x, types.intp, types.intp), codegen
 
 
-#: For each pattern of keys found among SEEN of them, where those are: SEEN numbers of a byte each,
-#: the first in the lowest byte. After the last comes what is written over or never looked at.
-_PLACES = [
-    sum(place << 8 * j for j, place in enumerate(i for i in range(SEEN) if pattern >> i & 1))
-    for pattern in range(1 << SEEN)
-]
+def _places(pattern: int) -> int:
+    """Where the ones of a pattern are: SEEN numbers of a byte each, the first in the lowest byte.
+
+    After the last comes what is written over or never looked at.
+    """
+    ones = (i for i in range(SEEN) if pattern >> i & 1)
+    return sum(place << 8 * j for j, place in enumerate(ones))
 
 
 @intrinsic
@@ -162,10 +163,11 @@ def _seek_in_vector(typingctx: Any, keys: Any, start: Any, limit: Any, at: Any, 
         loaded.align = context.get_abi_sizeof(number)
         above = builder.fcmp_ordered(">", loaded, splat(args[2], numbers))
         pattern = builder.bitcast(above, ir.IntType(SEEN))
-        table = ir.Constant(ir.ArrayType(place, len(_PLACES)), _PLACES)
+        known = [_places(pattern) for pattern in range(1 << SEEN)]
+        table = ir.Constant(ir.ArrayType(place, len(known)), known)
         table = cgutils.global_constant(builder.module, "places_found", table)
-        known = cgutils.gep_inbounds(builder, table, 0, builder.zext(pattern, place))
-        those = builder.zext(builder.bitcast(builder.load(known, typ=place), packed), places)
+        entry = cgutils.gep_inbounds(builder, table, 0, builder.zext(pattern, place))
+        those = builder.zext(builder.bitcast(builder.load(entry, typ=place), packed), places)
         stored = builder.store(
             builder.add(those, splat(args[1], places)),
             builder.bitcast(where, places.as_pointer()),

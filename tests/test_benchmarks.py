@@ -319,6 +319,8 @@ def test_the_table_says_which_are_met(load):
     assert "made up (Made-Up), none, 2 threads, 2000-01-01" in text
     assert "at most 1.5     NOT MET" in text
     assert text.endswith("1 met, 1 NOT MET")
+    device = {**MADE_UP["machine"], "device": "cuda", "gpu": "made-up GPU"}
+    assert load("targets").table(made_up(machine=device)).startswith("made-up GPU, 2000-01-01")
 
 
 def test_the_newest_file_is_the_last_and_fullest_of_the_last_day(load, tmp_path, monkeypatch):

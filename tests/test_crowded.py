@@ -68,7 +68,7 @@ def test_rows_that_are_nearly_hard(name, rng):
 
 @njit
 def way_by_law(residual, k, n, spread):
-    return abreast.by_law(residual, k, n, spread)
+    return start.by_law(residual, k, n, spread)
 
 
 def test_the_way_by_the_law_of_a_row():

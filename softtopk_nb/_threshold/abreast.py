@@ -28,6 +28,7 @@ from .solver import (
 )
 from .start import (
     SAMPLED,
+    by_law,
     finite,
     law_of,
     measure,
@@ -94,19 +95,6 @@ def inside(at, step, lo, hi, outward):
     within = 0.5 * (lo + hi) - at
     other = within if abs(within) < np.inf else outward
     return step if (at + step > lo) & (at + step < hi) else other
-
-
-@scalar
-def by_law(residual, k, n, spread):
-    """The way to the threshold by the law of the row alone, whatever entries lie nearby.
-
-    Two quantiles of a logistic law are 0.55 of its spread apart, times what the logarithms of their
-    odds differ by: 2 artanh(u), u = n r/(m (n - k) + k (n - m)), m = k + r. Twice u is enough here,
-    and at least half as far as entries are from each other.
-    """
-    mass = k + residual
-    far = residual if abs(residual) > 0.5 else 0.5 if residual > 0.0 else -0.5
-    return 1.1 * spread * n * far / (mass * (n - k) + k * (n - mass))
 
 
 @scalar

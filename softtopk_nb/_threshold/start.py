@@ -14,6 +14,7 @@ from .curves import law
 
 __all__ = [
     "SAMPLED",
+    "by_law",
     "by_moments",
     "finite",
     "guess",
@@ -30,6 +31,8 @@ __all__ = [
 SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
 LARGEST_SAMPLE = 65536
 FRACTIONS = 1 << 20  # of a place, in which the stride of a sample is counted
+
+SCALE = 0.55  # of a logistic law, in standard deviations
 
 HEAVY = 1.3  # times the variance that the mean distance suggests: a row with heavy tails has more
 TAIL = 0.07  # how much wider its outer quantiles are then, for each unit of
@@ -52,8 +55,21 @@ def quantile_of_law(curve, mean, variance, tail, n, k):
     """
     own, _ = law(curve)
     odds = natural_log((n - k) / k)
-    spread = 0.55 * spread_of_law(curve, variance)
+    spread = SCALE * spread_of_law(curve, variance)
     return mean - own + spread * odds * (1.0 + tail * (abs(odds) - EVEN_ODDS))
+
+
+@scalar
+def by_law(residual, k, n, spread):
+    """The way to the threshold by the law of the row alone, whatever entries lie nearby.
+
+    Quantiles of a logistic law are its scale apart, times what the logarithms of their odds differ
+    by: 2 artanh(u), u = n r/(m (n - k) + k (n - m)), m = k + r. Twice u is enough here, and at
+    least half as far as entries are from each other.
+    """
+    mass = k + residual
+    far = residual if abs(residual) > 0.5 else 0.5 if residual > 0.0 else -0.5
+    return 2.0 * SCALE * spread * n * far / (mass * (n - k) + k * (n - mass))
 
 
 @summing
