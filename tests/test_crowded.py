@@ -13,7 +13,7 @@ from softtopk_nb._parts import LONG, ordinals_of
 from softtopk_nb._threshold import abreast, long, rows, start
 from softtopk_nb._threshold.curves import CURVES
 from softtopk_nb._threshold.passes import tally
-from softtopk_nb._threshold.solver import judge
+from softtopk_nb._threshold.solver import UNKNOWN, judge
 
 NEWTON = rows.METHODS["newton"]
 
@@ -43,7 +43,7 @@ def test_entries_that_get_fewer_at_a_constant_rate(name):
         assert step == pytest.approx(way, rel=0.03)
         assert not arrives
         # What the sums of the tails say, where nothing else is known.
-        tails, _ = step_of(curve, k, (*sums[:4], math.nan), 0.0)
+        tails, _ = step_of(curve, k, (*sums[:4], *UNKNOWN), 0.0)
         if abs(way) == 2.0:
             assert not abs(tails - way) < 3 * abs(step - way)
 
@@ -116,8 +116,8 @@ def test_what_a_step_leaves_whichever_model_is_taken():
         m, a, b = weight[up].sum(), (weight * tail)[up].sum(), (weight * tail)[~up].sum()
         w, v = (weight * slope).sum(), (weight * slope * (rest - p)).sum()
         k = (weight * special.expit(t - rng.uniform(-0.5, 0.5))).sum()
-        step, _ = step_of(curve, k, (m, a, b, w, v), 0.0)
-        tails, _ = step_of(curve, k, (m, a, b, w, math.nan), 0.0)
+        step, _ = step_of(curve, k, (m, a, b, w, v, *UNKNOWN[1:]), 0.0)
+        tails, _ = step_of(curve, k, (m, a, b, w, *UNKNOWN), 0.0)
         mass = m - a + b
         rho, root = w / mass, mass / w * math.log(mass / k)
         by_mass = root + (v - rho * w) * root * root / (2 * w)
@@ -135,7 +135,7 @@ def test_no_such_step_ends_a_search():
     """Of `clip`, far more slope than mass: the step is short of what it would have to be."""
     m, a, b, w, clear = 0.0, 0.0, 0.1, 10.0, 0.1
     k = 6.0
-    step, arrives = step_of(CURVES["clip"], k, (m, a, b, w, math.nan), clear)
+    step, arrives = step_of(CURVES["clip"], k, (m, a, b, w, *UNKNOWN), clear)
     assert abs(step) < clear < abs(b - k) / w
     assert not arrives
 

@@ -9,7 +9,7 @@ from scipy import special
 import softtopk_nb as stk
 from softtopk_nb._threshold import rows as threshold
 from softtopk_nb._threshold.curves import CURVES
-from softtopk_nb._threshold.solver import judge
+from softtopk_nb._threshold.solver import UNKNOWN, judge
 from softtopk_nb.gradtopk import rows
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
@@ -90,9 +90,10 @@ def test_what_a_step_of_third_order_leaves():
         w, v = (weight * slope).sum(), (weight * slope * (rest - p)).sum()
         lacks.append(abs(v - (w / (a + b)) ** 2 * (b - a)) / w)
         k = (weight * special.expit(t - rng.uniform(-0.5, 0.5))).sum()
-        plain = abs(judge(curve, k, (m, a, b, w, np.nan), 0.0, 0.0, 1.0, True, 0.0)[1])
+        plain = abs(judge(curve, k, (m, a, b, w, *UNKNOWN), 0.0, 0.0, 1.0, True, 0.0)[1])
         if 1e-3 < plain <= 0.4:
-            step = judge(curve, k, (m, a, b, w, v), 0.0, 0.0, 1.0, True, 0.0)[1]
+            sums = m, a, b, w, v, *UNKNOWN[1:]
+            step = judge(curve, k, sums, 0.0, 0.0, 1.0, True, 0.0)[1]
             there = special.expit(t - step)
             residual = abs((weight * there).sum() - k)
             left.append(residual / (plain**3 * w))

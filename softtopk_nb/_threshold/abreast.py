@@ -14,8 +14,8 @@ from .._compile import kernel, row, scalar
 from .._rows import FINITE
 from .._scalars import wide_vectors
 from .._views import borrowed, held, layout_known, window
-from .curves import autonomous, cornered, reach
-from .passes import close, correct, patient, search_pass
+from .curves import autonomous, reach
+from .passes import NARROW, close, correct, narrowness, patient, search_pass
 from .rows import CODE, FAINT, OPEN, ROUGH, SEEN, TAKEN, WEIGHT
 from .solver import (
     BLUR,
@@ -35,6 +35,7 @@ from .start import (
     part_of,
     pivot_of,
     quantile_of_law,
+    resembles,
     sample_size,
     spread_of_law,
 )
@@ -45,7 +46,7 @@ __all__ = ["solve"]
 INV, WIDTH = 3, 4  # the reciprocal temperature, and its own
 COUNT, LEFT = 5, 6  # entries searched, and what p sums to over them
 PIVOT, MEAN, SQUARE, DISTANCE = 7, 8, 9, 10  # of `start.measure`
-M, A, B, W, V = 11, 12, 13, 14, 15  # the sums of a pass
+M, A, B, W, V, V3, V4 = 11, 12, 13, 14, 15, 26, 27  # the sums of a pass
 CLEAR = 16  # and how far the threshold may move before the model fails
 # Temperatures above the pivot: the highest threshold known to be too low, the lowest known to be
 # too high, and how wide the row is.
@@ -54,12 +55,13 @@ LAST = 20  # d of the last pass
 MOVE = 21  # how far the threshold has moved since
 BELOW, ABOVE = 22, 23  # and that as `reach` gives it
 STATUS, PASSES = 24, 25
-FIELDS = 26
+FIELDS = 28
 LANES = 16  # rows of a group, at most
 WIDE = 8  # columns are worked on so many at a time, whether they are in use or not
 
 SEEKING, FOUND, LOST = 0.0, 1.0, 2.0
 
+SMALL = 128.0  # times the entries chosen, or left: a law from moments is less certain far out
 GROUP = 1 << 12  # entries of a group, about: from pass to pass they stay in the fastest cache
 MOST_PASSES = 16.0  # ordinary rows take 1 to 4
 
@@ -68,10 +70,10 @@ _known = layout_known(FIELDS, LANES)
 
 
 @scalar
-def begin(table, columns, curve, one, starts, move):
+def begin(table, columns, curve, one, starts, narrow):
     """Open each bracket, and set each threshold to where a search `starts`; else it goes on.
 
-    `move`: what counts as the length of the step that led there.
+    Of rows with light tails and less than this variance the first pass may be the last one.
     """
     wide_vectors()
     table = _known(table)
@@ -85,7 +87,9 @@ def begin(table, columns, curve, one, starts, move):
         table[C, r], table[D, r] = c if starts else table[C, r], d if starts else table[D, r]
         table[REST, r], table[WIDTH, r] = 0.0, width
         table[SPREAD, r] = spread_of_law(curve, variance)
-        table[STATUS, r], table[PASSES, r], table[MOVE, r] = SEEKING, 0.0, move
+        hopeful = (narrow == np.inf) | ((variance < narrow) & (tail == 0.0))
+        table[STATUS, r], table[PASSES, r] = SEEKING, 0.0
+        table[MOVE, r] = 0.0 if hopeful else np.inf
         table[LO, r], table[HI, r] = -np.inf, np.inf
 
 
@@ -108,7 +112,8 @@ def advance(table, columns, curve, one, enough, limit):
     for r in range(columns):
         c, d, rest = table[C, r], table[D, r], table[REST, r]
         k, passes, status = table[LEFT, r], table[PASSES, r] + 1.0, table[STATUS, r]
-        sums = table[M, r], table[A, r], table[B, r], table[W, r], table[V, r]
+        v, v3, v4 = table[V, r], table[V3, r], table[V4, r]
+        sums = table[M, r], table[A, r], table[B, r], table[W, r], v, v3, v4
         residual, step, moved, stays, arrives = judge(
             curve, k, sums, table[CLEAR, r], d, one, True, enough
         )
@@ -151,21 +156,28 @@ def end(table, columns, curve):
 
 @row
 def admit(x, k, tau, few, table, r):
-    """Note a row in column r; say whether there is anything to search.
+    """Note a row in column r; say of how many entries the moments are, 0 if there is no search.
 
-    Of a row to be sampled, the sample is written to `few`.
+    Of a row to be sampled, the sample is written to `few`. It starts from its own moments still, if
+    it is narrow and k no small share: those tell more then.
     """
     if not FAINT <= k < x.shape[0]:
-        return False
+        return 0
     if x.shape[0] >= SAMPLED and not finite(x):
-        return False
+        return 0
     part = part_of(x, few)
+    seen = part.shape[0]
     pivot, inv = pivot_of(part), inverse_temperature(tau, x)
     mean, square, distance = measure(part, pivot, inv)
+    if seen < x.shape[0] < SMALL * min(k, x.shape[0] - k):
+        variance, tail = law_of(mean, square, distance)
+        if variance < NARROW and tail == 0.0:
+            mean, square, distance = measure(x, pivot, inv)
+            seen = x.shape[0]
     table[INV, r], table[COUNT, r], table[LEFT, r] = inv, x.shape[0], k
     table[PIVOT, r], table[MEAN, r] = pivot, mean
     table[SQUARE, r], table[DISTANCE, r] = square, distance
-    return square < np.inf  # the squares of what is finite may be too large: left open too
+    return seen if square < np.inf else 0  # the squares may be too large: left open too
 
 
 @kernel
@@ -193,11 +205,12 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
             table[field, r] = 1.0
     group = 1 if n >= SAMPLED else LANES if n * LANES <= GROUP else GROUP // n
     for first in range(lo, hi, group):
-        count = 0
+        count, seen = 0, 0
         for i in range(first, first + group if first + group < hi else hi):
             size = sizes[i] if cut else n
             if size >= 0:
-                if admit(window(x[i], 0, size), k[i], tau[i], few[0], table, count):
+                seen = admit(window(x[i], 0, size), k[i], tau[i], few[0], table, count)
+                if seen > 0:
                     rows[0, count], rows[2, count] = i, size
                     count += 1
                 else:
@@ -206,7 +219,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
         columns = (count + WIDE - 1) // WIDE * WIDE
         # A row of a length to be sampled is a group of its own.
         only, whole = rows[0, 0], rows[2, 0]
-        sampled = count > 0 and whole >= SAMPLED
+        sampled = count > 0 and whole >= SAMPLED and seen < whole
         for rough in range(1 if sampled else 0, -1, -1):
             if rough:
                 size = sample_size(whole)
@@ -215,8 +228,11 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                 rows[2, 0], table[COUNT, 0], table[LEFT, 0] = whole, whole, k[only]
             starts = rough == 1 or not sampled
             # The first pass over a row is often the last one where the model can be exact.
-            hopeful = rough == 1 or cornered(curve)
-            begin(table, columns, curve, T(1), starts, 0.0 if hopeful else np.inf)
+            narrow = np.inf if rough == 1 else narrowness(curve, x)
+            if sampled and rough == 0 and 0.0 < narrow < np.inf:
+                share = k[only] * sample_size(whole) / whole
+                narrow = np.inf if resembles(share, table[W, 0]) else 0.0
+            begin(table, columns, curve, T(1), starts, narrow)
             for r in range(count):
                 rows[1, r] = r
             left = count
@@ -229,8 +245,9 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     near = keeps and not rough and table[MOVE, r] <= close(curve, x)
                     p = window(out[i] if writes else unasked[r], 0, size)
                     sums = search_pass(part, c, inv, d, curve, near, p, slopes[r], short)
-                    m, a, b, w, v, table[CLEAR, r] = sums
-                    table[M, r], table[A, r], table[B, r], table[W, r], table[V, r] = m, a, b, w, v
+                    m, a, b, w, v, v3, v4, table[CLEAR, r] = sums
+                    table[M, r], table[A, r], table[B, r], table[W, r] = m, a, b, w
+                    table[V, r], table[V3, r], table[V4, r] = v, v3, v4
                 enough = ROUGH if rough else method.enough
                 limit = close(curve, x) if keeps and not rough else np.inf
                 advance(table, columns, curve, T(1), enough, limit)

@@ -29,6 +29,7 @@ from .solver import (
     PASSES,
     REST,
     STATE,
+    UNKNOWN,
     C,
     D,
     advance,
@@ -242,7 +243,7 @@ def passes(T: Any, team: Team, curve: Any, method: Any) -> Passes:
 
     @device
     def steer(record, m, a, b, w, inv):
-        sums = m - record[ABOVE], a, b, w, np.nan, 0.0
+        sums = m - record[ABOVE], a, b, w, *UNKNOWN, 0.0
         how = method.modelled, method.enough, False
         found = advance(record, sums, record[LEFT], curve, inv, *how)
         record[FOUND], record[SLOPE] = 1.0 if found else 0.0, w

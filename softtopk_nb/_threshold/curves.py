@@ -10,12 +10,15 @@ it is compiled for and its loops vectorise.
                         float64, since sums that run one after the other need it.
 ``excess(curve, t)``    F(t) - max(t, 0), F the antiderivative of f that vanishes at -inf.
 ``quantile(curve, u)``  the t with f(t) = u, for the bracket.
-``law(curve)``          mean and variance of the law with CDF f, for a first guess.
+``law(curve)``          mean, variance and excess kurtosis of the law with CDF f, for a first
+                        guess.
 ``slope(curve, a, b, w)``  the sum of w over a row, from the sums of all three.
 ``smooth(curve)``       whether f' is continuous, so that a step of length s leaves an error of
                         order s^2.
 ``exponential(curve)``  whether the tails are modelled as exponentials; else steps are Newton's.
-``bends(curve)``        whether f'' is known in closed form, as ``bend(curve, t, a, b, w)``.
+``bends(curve)``        whether f'' and more are known in closed form: the sums of what
+                        ``bend(curve, t, a, b, w)`` gives tell ``derivatives(curve, w, ...)``,
+                        those of the second to the fourth, which are NaN otherwise.
 ``cornered(curve)``     whether the solver's model is exact until an entry passes a corner of f.
 ``clearance(curve, t)``  how far t is from the nearest of them; 0 for other curves.
 ``brief(curve)``        what a pass that only leads on takes for it: if it is ``abridged``, another.
@@ -35,6 +38,7 @@ from typing import Any, NamedTuple
 
 from .._compile import in_memory, overload_scalar, scalar
 from . import last_step, laws, pieces
+from .curve_types import Clip, Entmax, Exp, Laplace, Normal, NormalInBrief, Sigmoid, UserCurve
 
 __all__ = [
     "CURVES",
@@ -53,6 +57,7 @@ __all__ = [
     "brief",
     "clearance",
     "cornered",
+    "derivatives",
     "excess",
     "exponential",
     "kernel_for",
@@ -66,44 +71,6 @@ __all__ = [
     "split",
     "within",
 ]
-
-
-class Exp(NamedTuple):
-    """f(t) = min(1, e^t)."""
-
-
-class Sigmoid(NamedTuple):
-    """f(t) = 1/(1 + e^-t)."""
-
-
-class Laplace(NamedTuple):
-    """f(t) = e^t/2 below 0, 1 - e^-t/2 above."""
-
-
-class Clip(NamedTuple):
-    """f(t) = t clipped to [0, 1]."""
-
-
-class Normal(NamedTuple):
-    """f = Phi, the normal CDF."""
-
-
-class NormalInBrief(NamedTuple):
-    """Phi with relative errors up to 2e-4: for passes over float32 rows that only lead on."""
-
-
-class Entmax(NamedTuple):
-    """f(t) = ((alpha - 1) t)^(1/(alpha - 1)) clipped to [0, 1]."""
-
-    alpha: float
-
-
-class UserCurve(NamedTuple):
-    """A CDF, its density and its antiderivative (or None), each compiled by Numba."""
-
-    cdf: Any
-    pdf: Any
-    integral: Any
 
 
 CURVES: dict[str, Any] = {
@@ -150,6 +117,7 @@ class _Traits(NamedTuple):
     reach: Any = last_step.as_long_as_it_is
     clearance: Any = last_step.never_clear
     bend: Any = last_step.bend_unknown
+    derivatives: Any = last_step.derivatives_unknown
     autonomous: bool = True
     shortened: bool = True
     smooth: bool = False
@@ -174,7 +142,9 @@ _TRAITS: dict[type, _Traits] = {
         laws.law_sigmoid,
         last_step.as_it_is,
         shifted=last_step.shifted_sigmoid,
+        reach=last_step.of_exponentials,
         bend=last_step.bend_of_sigmoid,
+        derivatives=last_step.derivatives_of_sigmoid,
         smooth=True,
     ),
     Laplace: _Traits(
@@ -206,6 +176,7 @@ _TRAITS: dict[type, _Traits] = {
         last_step.as_it_is,
         shifted=last_step.shifted_normal,
         bend=last_step.bend_of_normal,
+        derivatives=last_step.derivatives_of_normal,
         autonomous=False,
         smooth=True,
     ),
@@ -256,7 +227,7 @@ def quantile(curve, u):
 
 
 def law(curve):
-    """(mean, variance) of the law whose CDF is f."""
+    """(mean, variance, excess kurtosis) of the law whose CDF is f."""
     return _traits(curve).law(curve)
 
 
@@ -271,8 +242,13 @@ def slope(curve, a, b, w):
 
 
 def bend(curve, t, a, b, w):
-    """f''(t), from t and what `split` gives; 0 if it is not known."""
+    """f''(t) and two more, for `derivatives`, from what `split` gives; 0 if not known."""
     return _traits(curve).bend(curve, t, a, b, w)
+
+
+def derivatives(curve, w, v, second, third):
+    """Sums of the second to the fourth derivative over a row, from those of f' and `bend`."""
+    return _traits(curve).derivatives(curve, w, v, second, third)
 
 
 def clearance(curve, t):
@@ -353,6 +329,11 @@ for _trait in (abridged, autonomous, bends, cornered, exponential, shortened, sm
 @overload_scalar(bend)
 def _bend(curve, t, a, b, w):
     return _traits(curve).bend
+
+
+@overload_scalar(derivatives)
+def _derivatives(curve, w, v, second, third):
+    return _traits(curve).derivatives
 
 
 @overload_scalar(clearance)

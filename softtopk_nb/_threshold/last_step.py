@@ -1,14 +1,17 @@
 """What the last pass and the last step of a search need of each curve, for `curves` to choose from.
 
-``slope``: the sum of f' over a row, where sums of f tell. ``bend``: f''(t). ``clearance``: how far
-the threshold may move before an entry passes a corner. ``reach``: a step as `shifted` takes it.
+``slope``: the sum of f' over a row, where sums of f tell. ``bend``: f''(t) and two more, which
+summed up tell ``derivatives``: the sums of the second to the fourth. ``clearance``: how far the
+threshold may move before an entry passes a corner. ``reach``: a step as `shifted` takes it.
 ``shifted``: f(t - step). ``within``: p back in [0, 1].
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from .._compile import scalar
-from .._scalars import exp_neg, fma
+from .._scalars import exp_neg, fma, quotient
 
 __all__ = [
     "as_it_is",
@@ -19,6 +22,9 @@ __all__ = [
     "clamped",
     "clearance_of_clip",
     "clearance_of_one_corner",
+    "derivatives_of_normal",
+    "derivatives_of_sigmoid",
+    "derivatives_unknown",
     "never_clear",
     "of_exponentials",
     "shifted_by_slope",
@@ -63,15 +69,28 @@ def shifted_laplace(curve, p, w, t, below, above):
 
 @scalar
 def shifted_sigmoid(curve, p, w, t, below, above):
-    T = type(p)
-    q = T(1) - p
-    return p - (p * q) * (below * (T(1) - T(0.5) * below * (q - p)))
+    # The odds are divided by e^step, however long it is.
+    one = type(p)(1)
+    return quotient(p, fma(one - p, above, one))
+
+
+@scalar
+def _moment(h, i, factorial):
+    """The integral of u^i e^(h u^2) over [0, 1] for small h, divided by i!."""
+    T = type(h)
+    each = T(1 / (i + 1)), T(1 / (i + 3)), T(0.5 / (i + 5))
+    return (each[0] + h * (each[1] + h * each[2])) * T(1 / factorial)
 
 
 @scalar
 def shifted_normal(curve, p, w, t, below, above):
-    T = type(p)
-    return p - w * (below * (T(1) + T(0.5) * below * _where_dense(t)))
+    # The integral of the density w e^(y u - s^2 u^2/2), y = s t, over u in [0, 1]: a power series
+    # in y, whose coefficients are integrals of u^i e^(-s^2 u^2/2)/i!.
+    y, h = below * _where_dense(t), -below * below / type(p)(2)
+    total = fma(_moment(h, 5, 120), y, _moment(h, 4, 24))
+    total = fma(fma(total, y, _moment(h, 3, 6)), y, _moment(h, 2, 2))
+    total = fma(fma(total, y, _moment(h, 1, 1)), y, _moment(h, 0, 1))
+    return p - w * below * total
 
 
 @scalar
@@ -94,7 +113,8 @@ def _where_dense(t):
 
 @scalar
 def bend_unknown(curve, t, a, b, w):
-    return type(t)(0)
+    zero = type(t)(0)
+    return zero, zero, zero
 
 
 @scalar
@@ -102,12 +122,35 @@ def bend_of_sigmoid(curve, t, a, b, w):
     T = type(t)
     upper = t >= T(0)
     size = w * fma(T(-2), a if upper else b, T(1))
-    return -size if upper else size
+    v = -size if upper else size
+    # The square of any other number would be subnormal, which takes its time.
+    dense = w if w > T(1e-18) else T(0)
+    return v, dense * dense, dense * v
 
 
 @scalar
 def bend_of_normal(curve, t, a, b, w):
-    return -_where_dense(t) * w
+    t = _where_dense(t)
+    v = -t * w
+    tv = t * v
+    return v, tv, t * tv
+
+
+@scalar
+def derivatives_unknown(curve, w, v, second, third):
+    return np.nan, np.nan, np.nan
+
+
+@scalar
+def derivatives_of_sigmoid(curve, w, v, second, third):
+    # The sums of w^2 and w v: each follows from w = f (1 - f).
+    return v, w - 6.0 * second, v - 12.0 * third
+
+
+@scalar
+def derivatives_of_normal(curve, w, v, second, third):
+    # The sums of t v and t^2 v: Hermite's polynomials of t times w, where v = -t w.
+    return v, -second - w, third - 3.0 * v
 
 
 @scalar

@@ -116,27 +116,27 @@ def quantile_normal(curve, u):
 
 @scalar
 def law_exp(curve):
-    return -1.0, 1.0
+    return -1.0, 1.0, 6.0
 
 
 @scalar
 def law_sigmoid(curve):
-    return 0.0, math.pi * math.pi / 3.0
+    return 0.0, math.pi * math.pi / 3.0, 1.2
 
 
 @scalar
 def law_laplace(curve):
-    return 0.0, 2.0
+    return 0.0, 2.0, 3.0
 
 
 @scalar
 def law_clip(curve):
-    return 0.5, 1.0 / 12.0
+    return 0.5, 1.0 / 12.0, -1.2
 
 
 @scalar
 def law_normal(curve):
-    return 0.0, 1.0
+    return 0.0, 1.0, 0.0
 
 
 @scalar
@@ -144,9 +144,14 @@ def law_entmax(curve):
     # Of q U^(1/q), U uniform.
     q = 1.0 / (curve.alpha - 1.0)
     share = q / (q + 1.0)
-    return q * share, q / (q + 2.0) * share * share
+    variance = share * share / (q * (q + 2.0))  # of U^(1/q): its j-th moment is q/(q + j)
+    third, fourth = q / (q + 3.0), q / (q + 4.0)
+    central = (
+        fourth - 4.0 * share * third + share * share * (6.0 * q / (q + 2.0) - 3.0 * share * share)
+    )
+    return q * share, q * q * variance, central / (variance * variance) - 3.0
 
 
 @scalar
 def law_user(curve):
-    return 0.0, 2.0  # not known; as good as any
+    return 0.0, 2.0, 3.0  # not known; as good as any

@@ -17,7 +17,7 @@ from .._scalars import from_ordinal
 from .._schedule import over
 from . import batch
 from .curves import abridged, autonomous, cornered, kernel_for, reach
-from .passes import close, correct, fill, patient, search_pass, tally
+from .passes import close, correct, fill, narrowness, patient, search_pass, tally
 from .rows import CODE, FAINT, ROUGH, SEEN, SOLUTION, TAKEN, WEIGHT
 from .solver import (
     MAX,
@@ -31,13 +31,14 @@ from .solver import (
     begin,
     inverse_temperature,
 )
-from .start import sample, sample_size
+from .start import resembles, sample, sample_size
 
 __all__ = ["solve"]
 
 # Bytes of a row that a last cache holds beside its p. What leaves it is written once only: memory
 # is slower than an exponential.
 NEAR = 1 << 24
+SUMS = 8  # of a pass
 
 Array = Any
 
@@ -51,11 +52,11 @@ def tally_parts(lo, hi, x, tau, state, curve, out, near, sums):
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
         if autonomous(curve) and out.shape[0] > 0:
-            m, a, b, w, v, clear = tally(x[part], c, inv, d, curve, out[part], out[part])
+            found = tally(x[part], c, inv, d, curve, out[part], out[part])
         else:
-            m, a, b, w, v, clear = search_pass(x[part], c, inv, d, curve, near, None, None, short)
-        sums[j, 0], sums[j, 1], sums[j, 2], sums[j, 3] = m, a, b, w
-        sums[j, 4], sums[j, 5] = v, clear
+            found = search_pass(x[part], c, inv, d, curve, near, None, None, short)
+        for i in range(SUMS):
+            sums[j, i] = found[i]
 
 
 @kernel
@@ -101,19 +102,22 @@ def open_search(state, x, tau, curve, k, c, d):
 @kernel
 def step(state, x, tau, sums, curve, k, enough, near):
     """(found, near): one turn of the search; the sums of the parts are added in order."""
-    m, a, b, w, v, clear = 0.0, 0.0, 0.0, 0.0, 0.0, np.inf
+    m, a, b, w, v, v3, v4, clear = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, np.inf
     for j in range(sums.shape[0]):
         m += sums[j, 0]
         a += sums[j, 1]
         b += sums[j, 2]
         w += sums[j, 3]
         v += sums[j, 4]
-        clear = min(clear, sums[j, 5])
+        v3 += sums[j, 5]
+        v4 += sums[j, 6]
+        clear = min(clear, sums[j, 7])
     inv = inverse_temperature(tau, x)
     skims = patient(curve, x) or abridged(curve)
     light = not near and skims and enough == 0.0
     before, at = state[C], state[D]
-    found = advance(state, (m, a, b, w, v, clear), k, curve, inv, True, enough, light)
+    total = m, a, b, w, v, v3, v4, clear
+    found = advance(state, total, k, curve, inv, True, enough, light)
     move = abs((state[C] - before) * inv + (state[D] - at))
     return found and not light, found or w == 0.0 or move <= close(curve, x)
 
@@ -139,11 +143,14 @@ def _solve_finite(
     state = np.empty(STATE)
     state[MIN], state[MAX] = ends
     kernel_for(curve, open_search)(state, x, tau, curve, k, start[0, C], start[0, D])
-    sums = np.empty((part_count(x), 6))
+    sums = np.empty((part_count(x), SUMS))
     keeps = autonomous(curve) and x.nbytes <= NEAR
-    kept = nothing[0]  # the first pass, from where the sample led, is hardly ever the last
     faint = k < FAINT
-    found, near = False, cornered(curve) or faint
+    # Where a step is of high order, the first pass, from where the sample led, is often the last.
+    hopeful = keeps and 0 < narrowness(curve, x) < np.inf
+    hopeful = hopeful and resembles(share[0], start[0, WEIGHT])
+    found, near = False, cornered(curve) or faint or hopeful
+    kept = out if hopeful else nothing[0]
     while True:
         problem, seen = (x, tau, state, curve), float(state[D])
         over(len(sums), x.size // 4, kernel_for(curve, tally_parts), *problem, kept, near, sums)

@@ -15,6 +15,7 @@ from .curves import (
     brief,
     clearance,
     cornered,
+    derivatives,
     reach,
     shifted,
     shortened,
@@ -23,8 +24,20 @@ from .curves import (
     within,
 )
 
-__all__ = ["BLOCK", "close", "correct", "fill", "patient", "polish", "search_pass", "tally"]
+__all__ = [
+    "BLOCK",
+    "NARROW",
+    "close",
+    "correct",
+    "fill",
+    "narrowness",
+    "patient",
+    "polish",
+    "search_pass",
+    "tally",
+]
 
+NARROW = 4.0  # temperatures squared: rows that start from their moments start near
 BLOCK = 1024  # entries summed in the row's own type before float64 takes over
 
 
@@ -33,7 +46,8 @@ def _sums(part, c, inv, d, curve, p, rates):
     """What `tally` adds up over the blocks of a row."""
     wide_vectors()
     T = part.dtype.type
-    m = a = b = w = v = T(0)
+    m = a = b = w = T(0)
+    v, second, third = T(0), T(0), T(0)
     near = to_ordinal(T(np.inf))  # distances are positive: they order alike
     for i in range(part.shape[0]):
         t = (read_apart(part, i) - c) * inv - d
@@ -43,7 +57,11 @@ def _sums(part, c, inv, d, curve, p, rates):
             if not autonomous(curve):
                 write_apart(rates, i, wi)
         if bends(curve):
-            v += bend(curve, t, ai, bi, wi)
+            each = bend(curve, t, ai, bi, wi)
+            v += each[0]
+            if p is not None:
+                second += each[1]
+                third += each[2]
         if cornered(curve):
             distance = to_ordinal(clearance(curve, t))
             near = distance if distance < near else near
@@ -51,7 +69,7 @@ def _sums(part, c, inv, d, curve, p, rates):
         a += ai
         b += bi
         w += wi
-    return m, a, b, w, v, from_ordinal(near)
+    return m, a, b, w, v, second, third, from_ordinal(near)
 
 
 def _part_of(x, start):
@@ -68,13 +86,15 @@ def _compiled_part_of(x, start):
 
 @summing
 def tally(x, c, inv, d, curve, out=None, slopes=None):
-    """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d, and two more.
+    """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d, and four more.
 
-    They are v, the sum of f''(t), NaN where it is not known, and a clearance: how far the threshold
-    may move before an entry passes a corner of f; 0 without corners. With `out` it writes f(t) as
-    well, and f'(t) to `slopes` unless the curve is autonomous: for `correct`.
+    They are those of the second, third and fourth derivative of f at t, NaN where it is not known,
+    and a clearance: how far the threshold may move before an entry passes a corner of f; 0 without
+    corners. With `out` it writes f(t) as well, and f'(t) to `slopes` unless the curve is
+    autonomous: for `correct`. Without, only the second derivative is summed.
     """
-    m, a, b, w, v, near = 0.0, 0.0, 0.0, 0.0, 0.0, np.inf
+    m, a, b, w, near = 0.0, 0.0, 0.0, 0.0, np.inf
+    v, second, third = 0.0, 0.0, 0.0
     for start in range(0, x.shape[0], BLOCK):
         part = block(x, start, BLOCK)
         p, rates = _part_of(out, start), _part_of(slopes, start)
@@ -84,16 +104,14 @@ def tally(x, c, inv, d, curve, out=None, slopes=None):
         b += sums[2]
         w += sums[3]
         v += sums[4]
-        near = sums[5] if sums[5] < near else near
+        second += sums[5]
+        third += sums[6]
+        near = sums[7] if sums[7] < near else near
     w = slope(curve, a, b, w)
-    return (
-        m,
-        a,
-        b,
-        w,
-        v if bends(curve) else np.nan,
-        near if near < np.inf else 0.0,
-    )
+    v, v3, v4 = derivatives(curve, w, v, second, third)
+    if out is None:
+        v3 = v4 = np.nan
+    return m, a, b, w, v, v3, v4, near if near < np.inf else 0.0
 
 
 @summing
@@ -160,7 +178,13 @@ def close(curve, x):
 
     A step without a corner in its way can be exact however long it is.
     """
-    return 2.0**-5 if patient(curve, x) else 1.0
+    return 1.0 if not patient(curve, x) else 2.0**-4 if bends(curve) else 2.0**-5
+
+
+@scalar
+def narrowness(curve, x):
+    """The variance, in temperatures, of rows whose first pass is often the last one."""
+    return np.inf if cornered(curve) else NARROW if bends(curve) and not patient(curve, x) else 0.0
 
 
 @scalar

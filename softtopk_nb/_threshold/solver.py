@@ -34,6 +34,7 @@ __all__ = [
     "PASSES",
     "REST",
     "STATE",
+    "UNKNOWN",
     "C",
     "D",
     "advance",
@@ -53,6 +54,8 @@ LAST_R, PASSES, STALLED, FALLBACKS = 11, 12, 13, 14
 STATE = 15
 
 CUBE_32, CUBE_64 = 2.0 ** (-26 / 3), 2.0 ** (-55 / 3)  # eps^(1/3)/2 of either type
+FIFTH_32, FIFTH_64 = 2.0**-3.85, 2.0**-9.65  # 2^(3/4) eps^(1/5)
+UNKNOWN = math.nan, math.nan, math.nan  # in place of the sums of higher derivatives
 BLUR = 2.0**-10  # temperatures that a light pass may be wrong by where it says too low, too high
 # Steps that may pass many entries: from so many temperatures on, and so many clearances.
 FAR, FAR_BY_CORNERS, CROWD = 0.25, 2.0**-10, 4.0
@@ -159,20 +162,38 @@ def model_step(curve, k, m, a, b, w, r, mass, dense):
     return (far if dense else near) / (rate if dense else one)
 
 
-def refined(curve, step, a, b, w, v, mass, dense):
-    """(step, length, third): the model's step refined by v, and whether it is of third order."""
+@scalar
+def _nearer_root(s, r, w, bent):
+    """One step of Newton's from s, for the Taylor polynomial of the residual."""
+    v, v3, v4 = bent
+    half, third, fourth = 0.5 * s, s * (1.0 / 3.0), 0.25 * s
+    slope = w - s * (v - half * (v3 - third * v4))
+    value = r - s * (w - half * (v - third * (v3 - fourth * v4)))
+    return s + value / slope
+
+
+def refined(curve, step, r, a, b, w, bent, mass, dense):
+    """(step, length, third, fifth): the model's step refined, and whether to that order.
+
+    `bent`: the sums of the second, third and fourth derivative of f. The second corrects the
+    model's own; with all of them the step leads to the root of the residual's Taylor polynomial.
+    """
     # What the model's second derivative lacks of the residual's.
+    v, _, _ = bent
     rho, length = w / (mass if dense else a + b), abs(step)
     lacks = (v - rho * rho * (mass if dense else b - a)) * step * step / (2.0 * w)
     third = (abs(lacks) <= 0.5 * length) & (length < np.inf)
-    return step + (lacks if third else 0.0), length * (1.0 if rho < 1.0 else rho), third
+    step += lacks if third else 0.0
+    root = _nearer_root(_nearer_root(step, r, w, bent), r, w, bent)
+    fifth = third & (abs(root - step) <= 0.25 * length)
+    return root if fifth else step, length * (1.0 if rho < 1.0 else rho), third, fifth
 
 
 @overload_scalar(refined, inline=True)
-def _refined(curve, step, a, b, w, v, mass, dense):
+def _refined(curve, step, r, a, b, w, bent, mass, dense):
     if bends(curve):
         return refined
-    return lambda curve, step, a, b, w, v, mass, dense: (step, abs(step), False)
+    return lambda curve, step, r, a, b, w, bent, mass, dense: (step, abs(step), False, False)
 
 
 @row
@@ -180,11 +201,11 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
     """What a pass at the threshold says: (r, step, moved, stays, arrives).
 
     r is the residual, `step` the model's step, which leads from d to `moved`. The search ends
-    where it is (`stays`), or once it has moved (`arrives`), or goes on. `sums` are m, a, b, w and v
-    of `tally`; `clear`: the length of a step up to which the model is the residual itself
+    where it is (`stays`), or once it has moved (`arrives`), or goes on. `sums` are those of `tally`
+    but for the last, `clear`: the length of a step up to which the model is the residual itself
     (Proposition prop-solver).
     """
-    m, a, b, w, v = sums
+    m, a, b, w, v, v3, v4 = sums
     r = (m - k) - a + b
     eps = limits(one)[0]
     mass = (m - a) + b
@@ -193,9 +214,12 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
     # A step s leaves an error of order s^2 where f' is continuous; elsewhere entries that cross
     # a kink leave one of order s.
     least = 0.5 * math.sqrt(eps) if smooth(curve) else 4.0 * eps
-    step, length, third = refined(curve, step, a, b, w, v, mass, dense)
+    bent = v, v3, v4
+    step, length, third, fifth = refined(curve, step, r, a, b, w, bent, mass, dense)
     if third:
         least = CUBE_32 if eps > 1e-10 else CUBE_64
+    if fifth:
+        least = FIFTH_32 if eps > 1e-10 else FIFTH_64
     # |r| is the distance of p from the answer (Proposition prop-mass). Bisection stops on it; the
     # exponential model goes on to small p of full relative accuracy, if it knows the way.
     distance = 0.25 * eps * (k if k < 1.0 else 1.0)
@@ -277,15 +301,14 @@ def begin(state, curve, k, n, c, d, inv, informed):
 def advance(state, sums, k, curve, inv, modelled, enough, light):
     """Take the sums of a pass at the threshold in hand; move it, or say that it is found.
 
-    The sums are those of `tally`, v NaN and the clearance 0 if they have not been taken.
+    The sums are those of `tally`, UNKNOWN and the clearance 0 if they have not been taken.
     `modelled`: steps come from a model of the row, not from bisection alone. `enough`: the length
     of a model's step that ends the search; 0 asks for all that the type allows. `light`: the sums
     are not exact enough to end it.
     """
-    m, a, b, w, v, clear = sums
     one, here = type(inv)(1), state[D]
     r, step, moved, stays, arrives = judge(
-        curve, k, (m, a, b, w, v), clear, here, one, modelled, enough
+        curve, k, sums[:-1], sums[-1], here, one, modelled, enough
     )
     state[PASSES] += 1.0
     if stays and not light:

@@ -25,7 +25,7 @@ from .._rows import (
 from .._threshold.curves import CURVES
 from .._threshold.rows import CODE as TILTED
 from .._threshold.rows import OPEN
-from .._threshold.solver import C, D, inverse_temperature, judge, nearest
+from .._threshold.solver import UNKNOWN, C, D, inverse_temperature, judge, nearest
 from .._threshold.start import by_moments, finite, part_of, sample_size
 from .._views import borrowed
 from .contour import CORE, SUMS, gather_room, quadrature
@@ -116,7 +116,8 @@ def toss_at_tilt(x, part, k, inv, c, d, known, kept):
     while True:
         share, whole = target * part.shape[0] / n, part.shape[0] == n
         seen = toss(part, T(c), inv, T(d), kept)
-        off, step, _, _, _ = judge(SIGMOID, share, seen, 0.0, d, T(1), True, 0.0)
+        sums = *seen, *UNKNOWN[1:]
+        off, step, _, _, _ = judge(SIGMOID, share, sums, 0.0, d, T(1), True, 0.0)
         found, tries = known or off * off <= NEAR_ENOUGH * seen[3], tries + 1
         lost = tries >= TRIES or not abs(step) < np.inf
         if whole and (found or lost):
