@@ -69,11 +69,13 @@ def quantile_of_law(curve, mean, variance, tail, n, k):
 
 @row
 def normal_quantile(odds):
-    """The z with log(Phi(z)/Phi(-z)) = odds, but for 0.01 up to 5, and 0.15 up to 10.
+    """The z with log(Phi(z)/Phi(-z)) = odds, but for 0.01 up to 5, and 0.03 up to 10.
 
     Those odds are about a cubic in z. This is a step of Newton's from close to its root.
     """
-    near = odds / (1.5976 + 0.0208 * odds * odds)
+    square = odds * odds
+    square = 36.0 if square > 36.0 else square
+    near = odds * (0.6262 - square * (0.00842 - 0.0001117 * square))
     square = near * near
     return (odds + 2.0 * 0.070566 * near * square) / (1.5976 + 3.0 * 0.070566 * square)
 
