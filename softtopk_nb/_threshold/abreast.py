@@ -15,7 +15,7 @@ from .._rows import FINITE
 from .._scalars import wide_vectors
 from .._views import borrowed, held, layout_known, window
 from .curves import autonomous, reach
-from .passes import NARROW, close, correct, narrowness, patient, search_pass
+from .passes import close, correct, narrowness, patient, search_pass
 from .rows import CODE, FAINT, OPEN, ROUGH, SEEN, TAKEN, WEIGHT
 from .solver import (
     BLUR,
@@ -61,7 +61,9 @@ WIDE = 8  # columns are worked on so many at a time, whether they are in use or 
 
 SEEKING, FOUND, LOST = 0.0, 1.0, 2.0
 
-SMALL = 128.0  # times the entries chosen, or left: a law from moments is less certain far out
+# Of long rows, those whose moments tell more than a sample: narrower than the noise, in
+# temperatures squared, and a share of entries chosen, or left, that is not so small.
+BLURRED, SMALL = 4.0, 128.0
 GROUP = 1 << 12  # entries of a group, about: from pass to pass they stay in the fastest cache
 MOST_PASSES = 16.0  # ordinary rows take 1 to 4
 
@@ -171,7 +173,7 @@ def admit(x, k, tau, few, table, r):
     mean, square, distance = measure(part, pivot, inv)
     if seen < x.shape[0] < SMALL * min(k, x.shape[0] - k):
         variance, tail = law_of(mean, square, distance)
-        if variance < NARROW and tail == 0.0:
+        if variance < BLURRED and tail == 0.0:
             mean, square, distance = measure(x, pivot, inv)
             seen = x.shape[0]
     table[INV, r], table[COUNT, r], table[LEFT, r] = inv, x.shape[0], k

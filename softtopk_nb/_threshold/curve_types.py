@@ -12,6 +12,7 @@ __all__ = [
     "Normal",
     "NormalInBrief",
     "Sigmoid",
+    "SigmoidInBrief",
     "UserCurve",
 ]
 
@@ -36,8 +37,12 @@ class Normal(NamedTuple):
     """f = Phi, the normal CDF."""
 
 
+class SigmoidInBrief(NamedTuple):
+    """The same without its higher derivatives: for passes over float32 rows that only lead on."""
+
+
 class NormalInBrief(NamedTuple):
-    """Phi with relative errors up to 2e-4: for passes over float32 rows that only lead on."""
+    """Phi with relative errors up to 2e-4, and without its higher derivatives: likewise."""
 
 
 class Entmax(NamedTuple):

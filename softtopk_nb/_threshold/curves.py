@@ -21,7 +21,8 @@ it is compiled for and its loops vectorise.
                         those of the second to the fourth, which are NaN otherwise.
 ``cornered(curve)``     whether the solver's model is exact until an entry passes a corner of f.
 ``clearance(curve, t)``  how far t is from the nearest of them; 0 for other curves.
-``brief(curve)``        what a pass that only leads on takes for it: if it is ``abridged``, another.
+``brief(curve)``        what a pass over float32 that only leads on takes for it: if it is
+                        ``abridged``, another.
 ``shortened(curve)``    whether float32 is enough for the first passes over a float64 row.
 ``autonomous(curve)``   whether `shifted` needs neither t nor f'(t), but f(t) alone.
 ``reach(curve, step)``  a step of the threshold as `shifted` takes it: two numbers, for entries
@@ -38,7 +39,17 @@ from typing import Any, NamedTuple
 
 from .._compile import in_memory, overload_scalar, scalar
 from . import last_step, laws, pieces
-from .curve_types import Clip, Entmax, Exp, Laplace, Normal, NormalInBrief, Sigmoid, UserCurve
+from .curve_types import (
+    Clip,
+    Entmax,
+    Exp,
+    Laplace,
+    Normal,
+    NormalInBrief,
+    Sigmoid,
+    SigmoidInBrief,
+    UserCurve,
+)
 
 __all__ = [
     "CURVES",
@@ -197,8 +208,15 @@ _TRAITS: dict[type, _Traits] = {
         shortened=False,
     ),
 }
-_TRAITS[NormalInBrief] = _TRAITS[Normal]._replace(split=pieces.split_normal_in_brief)
-_IN_BRIEF = {Normal: NormalInBrief()}
+_TRAITS[SigmoidInBrief] = _TRAITS[Sigmoid]._replace(
+    bend=last_step.bend_of_sigmoid_in_brief, derivatives=last_step.derivatives_in_brief
+)
+_TRAITS[NormalInBrief] = _TRAITS[Normal]._replace(
+    split=pieces.split_normal_in_brief,
+    bend=last_step.bend_of_normal_in_brief,
+    derivatives=last_step.derivatives_in_brief,
+)
+_IN_BRIEF = {Sigmoid: SigmoidInBrief(), Normal: NormalInBrief()}
 
 
 def kernel_for(curve: Any, kernel: Any) -> Any:

@@ -11,17 +11,20 @@ from __future__ import annotations
 import numpy as np
 
 from .._compile import scalar
-from .._scalars import exp_neg, fma, quotient
+from .._scalars import exp_neg, fma, limits, quotient
 
 __all__ = [
     "as_it_is",
     "as_long_as_it_is",
     "bend_of_normal",
+    "bend_of_normal_in_brief",
     "bend_of_sigmoid",
+    "bend_of_sigmoid_in_brief",
     "bend_unknown",
     "clamped",
     "clearance_of_clip",
     "clearance_of_one_corner",
+    "derivatives_in_brief",
     "derivatives_of_normal",
     "derivatives_of_sigmoid",
     "derivatives_unknown",
@@ -36,7 +39,17 @@ __all__ = [
     "slope_as_summed",
     "slope_of_exp",
     "slope_of_laplace",
+    "to_fifth_order",
 ]
+
+
+@scalar
+def to_fifth_order(t):
+    """Whether last steps are, of numbers of this type; known to the compiler.
+
+    Before the last pass in float64 others in float32 lead so near that third order is enough.
+    """
+    return limits(t)[0] > 1e-10
 
 
 @scalar
@@ -71,7 +84,8 @@ def shifted_laplace(curve, p, w, t, below, above):
 def shifted_sigmoid(curve, p, w, t, below, above):
     # The odds are divided by e^step, however long it is.
     one = type(p)(1)
-    return quotient(p, fma(one - p, above, one))
+    y = (one - p) * above
+    return quotient(p, one + y) if to_fifth_order(p) else p - p * y * (one - y)
 
 
 @scalar
@@ -86,7 +100,10 @@ def _moment(h, i, factorial):
 def shifted_normal(curve, p, w, t, below, above):
     # The integral of the density w e^(y u - s^2 u^2/2), y = s t, over u in [0, 1]: a power series
     # in y, whose coefficients are integrals of u^i e^(-s^2 u^2/2)/i!.
-    y, h = below * _where_dense(t), -below * below / type(p)(2)
+    T = type(p)
+    y, h = below * _where_dense(t), T(-0.5) * below * below
+    if not to_fifth_order(p):
+        return p - w * below * (T(1) + T(0.5) * y)
     total = fma(_moment(h, 5, 120), y, _moment(h, 4, 24))
     total = fma(fma(total, y, _moment(h, 3, 6)), y, _moment(h, 2, 2))
     total = fma(fma(total, y, _moment(h, 1, 1)), y, _moment(h, 0, 1))
@@ -118,27 +135,50 @@ def bend_unknown(curve, t, a, b, w):
 
 
 @scalar
-def bend_of_sigmoid(curve, t, a, b, w):
+def _second_of_sigmoid(t, a, b, w):
     T = type(t)
     upper = t >= T(0)
     size = w * fma(T(-2), a if upper else b, T(1))
-    v = -size if upper else size
+    return -size if upper else size
+
+
+@scalar
+def bend_of_sigmoid_in_brief(curve, t, a, b, w):
+    zero = type(t)(0)
+    return _second_of_sigmoid(t, a, b, w), zero, zero
+
+
+@scalar
+def bend_of_sigmoid(curve, t, a, b, w):
+    T = type(t)
+    v = _second_of_sigmoid(t, a, b, w)
     # The square of any other number would be subnormal, which takes its time.
-    dense = w if w > T(1e-18) else T(0)
+    dense = w if (w > T(1e-18)) & to_fifth_order(t) else T(0)
     return v, dense * dense, dense * v
+
+
+@scalar
+def bend_of_normal_in_brief(curve, t, a, b, w):
+    zero = type(t)(0)
+    return -_where_dense(t) * w, zero, zero
 
 
 @scalar
 def bend_of_normal(curve, t, a, b, w):
     t = _where_dense(t)
     v = -t * w
-    tv = t * v
+    tv = t * v if to_fifth_order(t) else type(t)(0)
     return v, tv, t * tv
 
 
 @scalar
 def derivatives_unknown(curve, w, v, second, third):
     return np.nan, np.nan, np.nan
+
+
+@scalar
+def derivatives_in_brief(curve, w, v, second, third):
+    return v, np.nan, np.nan
 
 
 @scalar

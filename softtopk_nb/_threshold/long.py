@@ -147,10 +147,9 @@ def _solve_finite(
     keeps = autonomous(curve) and x.nbytes <= NEAR
     faint = k < FAINT
     # Where a step is of high order, the first pass, from where the sample led, is often the last.
-    hopeful = keeps and 0 < narrowness(curve, x) < np.inf
-    hopeful = hopeful and resembles(share[0], start[0, WEIGHT])
+    hopeful = 0 < narrowness(curve, x) < np.inf and resembles(share[0], start[0, WEIGHT])
     found, near = False, cornered(curve) or faint or hopeful
-    kept = out if hopeful else nothing[0]
+    kept = out if keeps and hopeful else nothing[0]
     while True:
         problem, seen = (x, tau, state, curve), float(state[D])
         over(len(sums), x.size // 4, kernel_for(curve, tally_parts), *problem, kept, near, sums)

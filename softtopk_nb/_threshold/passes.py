@@ -23,10 +23,10 @@ from .curves import (
     split,
     within,
 )
+from .last_step import to_fifth_order
 
 __all__ = [
     "BLOCK",
-    "NARROW",
     "close",
     "correct",
     "fill",
@@ -37,7 +37,9 @@ __all__ = [
     "tally",
 ]
 
-NARROW = 4.0  # temperatures squared: rows that start from their moments start near
+# Temperatures squared: rows of less variance start near. Less of it where a first pass that keeps p
+# costs more than twice as much as one that does not.
+NARROW, NARROWER = 9.0, 2.5
 BLOCK = 1024  # entries summed in the row's own type before float64 takes over
 
 
@@ -59,9 +61,8 @@ def _sums(part, c, inv, d, curve, p, rates):
         if bends(curve):
             each = bend(curve, t, ai, bi, wi)
             v += each[0]
-            if p is not None:
-                second += each[1]
-                third += each[2]
+            second += each[1]
+            third += each[2]
         if cornered(curve):
             distance = to_ordinal(clearance(curve, t))
             near = distance if distance < near else near
@@ -88,10 +89,10 @@ def _compiled_part_of(x, start):
 def tally(x, c, inv, d, curve, out=None, slopes=None):
     """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d, and four more.
 
-    They are those of the second, third and fourth derivative of f at t, NaN where it is not known,
+    They are those of the second, third and fourth derivative of f at t, NaN where it is not taken,
     and a clearance: how far the threshold may move before an entry passes a corner of f; 0 without
     corners. With `out` it writes f(t) as well, and f'(t) to `slopes` unless the curve is
-    autonomous: for `correct`. Without, only the second derivative is summed.
+    autonomous: for `correct`.
     """
     m, a, b, w, near = 0.0, 0.0, 0.0, 0.0, np.inf
     v, second, third = 0.0, 0.0, 0.0
@@ -109,7 +110,7 @@ def tally(x, c, inv, d, curve, out=None, slopes=None):
         near = sums[7] if sums[7] < near else near
     w = slope(curve, a, b, w)
     v, v3, v4 = derivatives(curve, w, v, second, third)
-    if out is None:
+    if not to_fifth_order(x.dtype.type(1)):
         v3 = v4 = np.nan
     return m, a, b, w, v, v3, v4, near if near < np.inf else 0.0
 
@@ -183,8 +184,12 @@ def close(curve, x):
 
 @scalar
 def narrowness(curve, x):
-    """The variance, in temperatures, of rows whose first pass is often the last one."""
-    return np.inf if cornered(curve) else NARROW if bends(curve) and not patient(curve, x) else 0.0
+    """The variance, in temperatures, up to which a first pass over a row is often the last one."""
+    if cornered(curve):
+        return np.inf
+    if patient(curve, x) or not bends(curve):
+        return 0.0
+    return NARROW if autonomous(curve) else NARROWER
 
 
 @scalar

@@ -148,7 +148,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
             share = left * part.shape[0] / n
         c, d = first(method, state, part, curve, share, inv)
         begin(state, curve, share, part.shape[0], c, d, inv, method.modelled)
-        # As `abreast` does, so that a row has the same bits.
+        # As `abreast` does, so that a row has the same bits if it is in float64 and not sampled.
         keeps = p.shape[0] > 0 or method.enough == 0.0
         skims = method.sampled and keeps and left >= FAINT
         hopeful = cornered(curve) or not skims

@@ -54,7 +54,7 @@ LAST_R, PASSES, STALLED, FALLBACKS = 11, 12, 13, 14
 STATE = 15
 
 CUBE_32, CUBE_64 = 2.0 ** (-26 / 3), 2.0 ** (-55 / 3)  # eps^(1/3)/2 of either type
-FIFTH_32, FIFTH_64 = 2.0**-3.85, 2.0**-9.65  # 2^(3/4) eps^(1/5)
+FIFTH_32 = 2.0**-3.85  # 2^(3/4) eps^(1/5): float64 makes do with third order
 UNKNOWN = math.nan, math.nan, math.nan  # in place of the sums of higher derivatives
 BLUR = 2.0**-10  # temperatures that a light pass may be wrong by where it says too low, too high
 # Steps that may pass many entries: from so many temperatures on, and so many clearances.
@@ -219,7 +219,7 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
     if third:
         least = CUBE_32 if eps > 1e-10 else CUBE_64
     if fifth:
-        least = FIFTH_32 if eps > 1e-10 else FIFTH_64
+        least = FIFTH_32
     # |r| is the distance of p from the answer (Proposition prop-mass). Bisection stops on it; the
     # exponential model goes on to small p of full relative accuracy, if it knows the way.
     distance = 0.25 * eps * (k if k < 1.0 else 1.0)
