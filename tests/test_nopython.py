@@ -108,9 +108,8 @@ def test_strided_rows(rng):
     )
 
 
-@njit(parallel=True)
-def parallel_subsets(x, k, tau, out, dx, dout, gx, gtau, iterated, weighted):
-    for i in prange(x.shape[0]):
+def each_subset(x, k, tau, out, dx, dout, gx, gtau, iterated, weighted):
+    for i in range(x.shape[0]):
         stkn.gradtopk_jvp(x[i], k[i], tau, dx[i], 0.25, out[i], dout[i])
         gtau[i] = stkn.gradtopk_vjp(x[i], k[i], tau, dx[i], out[i], gx[i])
         stkn.gradtopk(x[i], k[i], tau, out[i])
@@ -118,17 +117,14 @@ def parallel_subsets(x, k, tau, out, dx, dout, gx, gtau, iterated, weighted):
         stkn.wsoftmaxtopk(x[i], k[i], tau, weighted[i])
 
 
-# The same from Python, which does not compile all of them into one function once more.
-@pytest.mark.parametrize(
-    ("run", "dtype"), [(parallel_subsets, np.float32), (parallel_subsets.py_func, np.float64)]
-)
-def test_integer_operators(run, dtype, rng):
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_integer_operators(dtype, rng):
     x, dx = rng.normal(size=(2, 30, 41)).astype(dtype)
     x[3, 5], x[4, 6] = -np.inf, np.inf
     k = rng.integers(2, 40, 30)
     out, dout, gx, iterated, weighted = (np.empty_like(x) for _ in range(5))
     gtau, kw = np.empty(30), {"temperature": np.full(30, 0.8)}
-    run(x, k, 0.8, out, dx, dout, gx, gtau, iterated, weighted)
+    each_subset(x, k, 0.8, out, dx, dout, gx, gtau, iterated, weighted)
     p, dp = stk.gradtopk.jvp(x, k, dx, dtemperature=0.25, **kw)
     gradients = stk.gradtopk.vjp(x, k, **kw)[1](dx)
     # Sums are taken in another order there.
@@ -139,6 +135,25 @@ def test_integer_operators(run, dtype, rng):
     np.testing.assert_allclose(gtau, gradients.temperature, **close)
     np.testing.assert_array_equal(iterated, stk.itertopk(x, k, **kw))
     np.testing.assert_array_equal(weighted, stk.wsoftmaxtopk(x, k, **kw))
+
+
+@njit(parallel=True)
+def parallel_subsets(x, k, tau, out, iterated):
+    for i in prange(x.shape[0]):
+        stkn.gradtopk(x[i], k[i], tau, out[i])
+        stkn.itertopk(x[i], k[i], tau, iterated[i])
+
+
+def test_integer_operators_inside_njit_parallel(rng):
+    x = rng.normal(size=(30, 41)).astype(np.float32)
+    k, out, iterated = rng.integers(2, 40, 30), np.empty_like(x), np.empty_like(x)
+    parallel_subsets(x, k, 0.8, out, iterated)
+    alone, close = np.empty(41, np.float32), 100 * np.finfo(np.float32).eps
+    for i in range(30):
+        stkn.gradtopk(x[i], k[i], 0.8, alone)
+        np.testing.assert_allclose(out[i], alone, rtol=close, atol=close)
+        stkn.itertopk(x[i], k[i], 0.8, alone)
+        np.testing.assert_allclose(iterated[i], alone, rtol=close, atol=close)
 
 
 def test_integer_operators_on_bad_arguments():

@@ -565,6 +565,17 @@ def test_rows_with_light_tails_start_near(curve, rng):
             assert solution[:, rows.TAKEN].mean() <= 1.2
 
 
+def test_a_long_row_with_entries_far_out_starts_from_its_sample(rng):
+    """Moments of the whole row would lead astray, or not be finite."""
+    x = rng.normal(size=(40, 4096)).astype(np.float32)
+    for far in (1e3, 1e30):
+        x[:, 17] = far  # no entry of the sample
+        p, solution = searched(x, 64, 1.0, CURVES["sigmoid"])
+        assert (solution[:, rows.CODE] != rows.OPEN).all()
+        assert solution[:, rows.TAKEN].mean() <= 2.2
+        assert (p[:, 17] == 1).all()
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("curve", ["sigmoid", "normal"])
 def test_the_last_step_by_a_series(curve, dtype, rng):

@@ -161,7 +161,7 @@ def admit(x, k, tau, few, table, r):
     """Note a row in column r; say of how many entries the moments are, 0 if there is no search.
 
     Of a row to be sampled, the sample is written to `few`. It starts from its own moments still, if
-    it is narrow and k no small share: those tell more then.
+    both are narrow and k is no small share: they tell more then.
     """
     if not FAINT <= k < x.shape[0]:
         return 0
@@ -174,8 +174,11 @@ def admit(x, k, tau, few, table, r):
     if seen < x.shape[0] < SMALL * min(k, x.shape[0] - k):
         variance, tail = law_of(mean, square, distance)
         if variance < BLURRED and tail == 0.0:
-            mean, square, distance = measure(x, pivot, inv)
-            seen = x.shape[0]
+            of_all = measure(x, pivot, inv)
+            variance, tail = law_of(*of_all)
+            if variance < BLURRED and tail == 0.0:  # no entries far out that the sample has not
+                mean, square, distance = of_all
+                seen = x.shape[0]
     table[INV, r], table[COUNT, r], table[LEFT, r] = inv, x.shape[0], k
     table[PIVOT, r], table[MEAN, r] = pivot, mean
     table[SQUARE, r], table[DISTANCE, r] = square, distance
@@ -229,7 +232,8 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
             elif sampled:
                 rows[2, 0], table[COUNT, 0], table[LEFT, 0] = whole, whole, k[only]
             starts = rough == 1 or not sampled
-            # The first pass over a row is often the last one where the model can be exact.
+            # The first pass over a row is often the last one where the model can be exact, or where
+            # the start is near.
             narrow = np.inf if rough == 1 else narrowness(curve, x)
             if sampled and rough == 0 and 0.0 < narrow < np.inf:
                 share = k[only] * sample_size(whole) / whole
