@@ -78,12 +78,12 @@ def begin(table, columns, curve, one, starts, narrow):
     Of rows with light tails and less than this variance the first pass may be the last one.
     """
     wide_vectors()
-    table = _known(table)
+    table, T = _known(table), type(one)
     for r in range(columns):
-        mean, n, k = table[MEAN, r], table[COUNT, r], table[LEFT, r]
-        variance, tail = law_of(mean, table[SQUARE, r], table[DISTANCE, r])
-        guess = quantile_of_law(curve, mean, variance, tail, n, k)
-        inv, pivot = type(one)(table[INV, r]), table[PIVOT, r]
+        mean, n, k = T(table[MEAN, r]), table[COUNT, r], table[LEFT, r]
+        variance, tail = law_of(mean, T(table[SQUARE, r]), T(table[DISTANCE, r]))
+        guess = np.float64(quantile_of_law(curve, mean, variance, tail, n, k))
+        inv, pivot = T(table[INV, r]), table[PIVOT, r]
         width = 1.0 / inv
         c, d = nearest(pivot + guess * width, pivot, guess, inv)
         table[C, r], table[D, r] = c if starts else table[C, r], d if starts else table[D, r]

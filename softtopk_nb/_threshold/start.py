@@ -45,8 +45,9 @@ EVEN_ODDS = 2.3  # the logarithm of the odds beyond this
 @row
 def spread_of_law(curve, variance):
     """The standard deviation of the row, blurred by noise whose CDF is the curve."""
+    T = type(variance)
     _, own, _ = law(curve)
-    return math.sqrt((variance if variance > 0.0 else 0.0) + own)
+    return T(math.sqrt((variance if variance > T(0) else T(0)) + T(own)))
 
 
 @row
@@ -55,16 +56,20 @@ def quantile_of_law(curve, mean, variance, tail, n, k):
 
     p sums to k where a fraction k/n of x - tau * noise lies above lambda: the means and variances
     of the two add. The quantile is that of a law between the normal and the logistic one, by the
-    kurtosis if only the noise has any; or that of one with a heavier `tail`.
+    kurtosis if only the noise has any; or that of one with a heavier `tail`. All in the type of
+    the mean: a guess needs no more digits than the row has.
     """
+    T = type(mean)
+    zero, one = T(0), T(1)
     centre, own, excess = law(curve)
-    odds = natural_log((n - k) / k)
+    odds = natural_log((T(n) - T(k)) / T(k))
     spread = spread_of_law(curve, variance)
-    share = own / (spread * spread)  # of the variance, and its square of the excess
-    peaked = share * share * excess / LOGISTIC_EXCESS
-    peaked = 1.0 if (peaked > 1.0) | (tail > 0.0) else 0.0 if peaked < 0.0 else peaked
-    logistic = SCALE * odds * (1.0 + tail * (abs(odds) - EVEN_ODDS))
-    return mean - centre + spread * (peaked * logistic + (1.0 - peaked) * normal_quantile(odds))
+    share = T(own) / (spread * spread)  # of the variance, and its square of the excess
+    peaked = share * share * T(excess / LOGISTIC_EXCESS)
+    peaked = one if (peaked > one) | (tail > zero) else zero if peaked < zero else peaked
+    logistic = T(SCALE) * odds * (one + tail * (abs(odds) - T(EVEN_ODDS)))
+    blurred = peaked * logistic + (one - peaked) * normal_quantile(odds)
+    return mean - T(centre) + spread * blurred
 
 
 @row
@@ -73,11 +78,13 @@ def normal_quantile(odds):
 
     Those odds are about a cubic in z. This is a step of Newton's from close to its root.
     """
+    T = type(odds)
+    most, linear, cubic = T(36), T(1.5976), T(0.070566)
     square = odds * odds
-    square = 36.0 if square > 36.0 else square
-    near = odds * (0.6262 - square * (0.00842 - 0.0001117 * square))
+    square = most if square > most else square
+    near = odds * (T(0.6262) - square * (T(0.00842) - T(0.0001117) * square))
     square = near * near
-    return (odds + 2.0 * 0.070566 * near * square) / (1.5976 + 3.0 * 0.070566 * square)
+    return (odds + T(2) * cubic * near * square) / (linear + T(3) * cubic * square)
 
 
 @scalar
@@ -115,12 +122,13 @@ def law_of(mean, square, distance):
     A few entries far out decide the variance of a row with heavy tails, not where most of it lies.
     There its spread is taken from the mean distance, sqrt(2/pi) of a normal law's own.
     """
+    T = type(mean)
     variance = square - mean * mean
     # From a pivot away from the mean, the mean distance m is larger, by about mean^2/(pi m).
-    middle = distance - mean * mean / (math.pi * distance)
-    narrow = 0.5 * math.pi * middle * middle
-    heavy = variance > HEAVY * narrow
-    return narrow if heavy else variance, TAIL if heavy else 0.0
+    middle = distance - mean * mean / (T(math.pi) * distance)
+    narrow = T(0.5 * math.pi) * middle * middle
+    heavy = variance > T(HEAVY) * narrow
+    return narrow if heavy else variance, T(TAIL) if heavy else T(0)
 
 
 @row
