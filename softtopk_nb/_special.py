@@ -87,7 +87,7 @@ def _horner_4(c, first, q, y):
 @overload_scalar(normal_tail)
 def _normal_tail(t):
     T, (shift, c) = (np.float32, _MILLS_32) if t is types.float32 else (np.float64, _MILLS_64)
-    a, half = T(shift), T(0.5)
+    a, half, one = T(shift), T(0.5), T(1)
     most = T(20.0 if T is np.float32 else 60.0)  # beyond, both are 0: and infinity is not a number
     scale = T(1 / math.sqrt(2 * math.pi))
     c = tuple(T(v) for v in c)
@@ -117,9 +117,8 @@ def _normal_tail(t):
         rest = fma(u, u, -square)  # which the exponential would magnify
         density = scale * exp_neg(-half * square)
         density = fma(-half * rest, density, density)
-        wide = u + a
-        y = quotient(u - a, wide)
-        return density * quotient(mills(y), wide), density
+        share = quotient(one, u + a)
+        return density * (share * mills((u - a) * share)), density
 
     return impl
 

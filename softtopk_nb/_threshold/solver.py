@@ -164,12 +164,13 @@ def model_step(curve, k, m, a, b, w, r, mass, dense):
 
 @scalar
 def _nearer_root(s, r, w, bent):
-    """One step of Newton's from s, for the Taylor polynomial of the residual."""
+    """One step of Halley's from s, for the Taylor polynomial of the residual."""
     v, v3, v4 = bent
     half, third, fourth = 0.5 * s, s * (1.0 / 3.0), 0.25 * s
+    curvature = v - s * (v3 - half * v4)
     slope = w - s * (v - half * (v3 - third * v4))
     value = r - s * (w - half * (v - third * (v3 - fourth * v4)))
-    return s + value / slope
+    return s + 2.0 * value * slope / (2.0 * slope * slope - value * curvature)
 
 
 def refined(curve, step, r, a, b, w, bent, mass, dense):
@@ -178,13 +179,15 @@ def refined(curve, step, r, a, b, w, bent, mass, dense):
     `bent`: the sums of the second, third and fourth derivative of f. The second corrects the
     model's own; with all of them the step leads to the root of the residual's Taylor polynomial.
     """
-    # What the model's second derivative lacks of the residual's.
     v, _, _ = bent
-    rho, length = w / (mass if dense else a + b), abs(step)
-    lacks = (v - rho * rho * (mass if dense else b - a)) * step * step / (2.0 * w)
+    length, tails = abs(step), mass if dense else a + b
+    share = 1.0 / (tails * w)  # one division for two quotients, rho = w/tails and 1/w
+    rho = w * w * share
+    # What the model's second derivative lacks of the residual's.
+    lacks = (v - rho * rho * (mass if dense else b - a)) * step * step * (0.5 * tails * share)
     third = (abs(lacks) <= 0.5 * length) & (length < np.inf)
     step += lacks if third else 0.0
-    root = _nearer_root(_nearer_root(step, r, w, bent), r, w, bent)
+    root = _nearer_root(step, r, w, bent)
     fifth = third & (abs(root - step) <= 0.25 * length)
     return root if fifth else step, length * (1.0 if rho < 1.0 else rho), third, fifth
 
