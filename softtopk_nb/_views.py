@@ -21,6 +21,7 @@ __all__ = [
     "SEEN",
     "block",
     "borrowed",
+    "columns_from",
     "held",
     "layout_known",
     "read_apart",
@@ -63,6 +64,19 @@ def layout_known(rows: int, columns: int) -> Any:
         return table(table), codegen
 
     return known
+
+
+@intrinsic
+def columns_from(typingctx: Any, table: Any, first: Any) -> Any:
+    """The columns of a table from the `first` on, as a table that says it is as wide."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, value=args[0])
+        array.data = builder.gep(array.data, [args[1]])
+        value = array._getvalue()
+        return impl_ret_borrowed(context, builder, signature.return_type, value)
+
+    return table(table, types.intp), codegen
 
 
 def _scope(builder: Any) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from .._compile import kernel, row, scalar
 from .._rows import FINITE
 from .._scalars import wide_vectors
-from .._views import borrowed, held, layout_known, window
+from .._views import borrowed, columns_from, held, layout_known, window
 from .curves import autonomous, reach
 from .passes import close, correct, narrowness, patient, search_pass
 from .rows import CODE, FAINT, OPEN, ROUGH, SEEN, TAKEN, WEIGHT
@@ -56,7 +56,7 @@ MOVE = 21  # how far the threshold has moved since
 BELOW, ABOVE = 22, 23  # and that as `reach` gives it
 STATUS, PASSES = 24, 25
 FIELDS = 28
-LANES = 16  # rows of a group, at most
+LANES = 32  # rows of a group, at most
 WIDE = 8  # columns are worked on so many at a time, whether they are in use or not
 
 SEEKING, FOUND, LOST = 0.0, 1.0, 2.0
@@ -104,13 +104,14 @@ def inside(at, step, lo, hi, outward):
 
 
 @scalar
-def advance(table, columns, curve, one, enough, limit):
+def advance(table, first, columns, curve, one, enough, limit):
     """Take the sums of each row's pass: move its threshold, or say that it is found or lost.
 
-    `limit`: after steps longer than this the pass was a light one, and is not the last.
+    In so many columns from the `first` on. `limit`: after steps longer than this the pass was a
+    light one, and is not the last.
     """
     wide_vectors()
-    table = _known(table)
+    table = _known(columns_from(table, first))
     for r in range(columns):
         c, d, rest = table[C, r], table[D, r], table[REST, r]
         k, passes, status = table[LEFT, r], table[PASSES, r] + 1.0, table[STATUS, r]
@@ -256,7 +257,9 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     table[V, r], table[V3, r], table[V4, r] = v, v3, v4
                 enough = ROUGH if rough else method.enough
                 limit = close(curve, x) if keeps and not rough else np.inf
-                advance(table, columns, curve, T(1), enough, limit)
+                start = rows[1, 0] // WIDE * WIDE
+                several = (rows[1, left - 1] - start + WIDE) // WIDE * WIDE
+                advance(table, start, several, curve, T(1), enough, limit)
                 still = 0
                 for j in range(left):
                     r = rows[1, j]
