@@ -106,7 +106,7 @@ def _of_plain(t: Any, lanes: int, entry_of: Any, present: Any) -> _Own:
         top = -np.inf
         for i in range(t.rank(), row.n, lanes):
             if present(row, i):
-                y = score(entry_of(row, i), row.work[p + i], row.ref)
+                y = score(entry_of(row, i) - row.ref, row.work[p + i])
                 top = y if y > top else top
         _, top = t.extremes(top, top, room)
         return 0.0, top
@@ -116,7 +116,7 @@ def _of_plain(t: Any, lanes: int, entry_of: Any, present: Any) -> _Own:
         total = 0.0
         for i in range(t.rank(), row.n, lanes):
             if present(row, i):
-                y = score(entry_of(row, i), row.work[p + i], row.ref)
+                y = score(entry_of(row, i) - row.ref, row.work[p + i])
                 share = exp_neg((y - top) * row.inv)
                 row.work[u + i] = share
                 total += share

@@ -86,9 +86,9 @@ def z_of(a, ref, inv):
 
 
 @scalar
-def score(a, p, ref):
-    """(1 - p) z in the units of x, rounded alike wherever it is made: scores are compared."""
-    return (1.0 - p) * (a - ref)
+def score(b, p):
+    """(1 - p) z in the units of x, b = a - ref; rounded alike wherever it is made, to be compared."""
+    return (1.0 - p) * b
 
 
 @summing

@@ -72,7 +72,7 @@ def add(s, scale, p):
 @row
 def iterate(kind, first, last, a, facts, p, e, s):
     """Steps first .. last of the iteration."""
-    begin(kind, a, facts, p)
+    begin(kind, e, facts, p)
     s[:] = 0.0
     done = 0.0
     for t in range(first, last):
@@ -182,7 +182,7 @@ def push_row(kind, x, k, tau, v, dtau, scratch, facts, out):
     directions(a, facts, s, dtau, dz)
     p[:] = 0.0
     dp[:] = 0.0
-    begin(kind, a, facts, p)
+    begin(kind, e, facts, p)
     for t in range(left):
         total = shares(kind, t, a, facts, p, e, s)
         kappa = slopes(kind, t, a, facts, p, e, s, total, alpha, beta)
@@ -230,7 +230,7 @@ def pull_row(kind, x, k, tau, g, scratch, facts, marks, ps, ss, totals, gx):
     for j in range(segments - 1, -1, -1):
         first, last = j * m, min(left, (j + 1) * m)
         p[:] = marks[j, :n]
-        begin(kind, a, facts, p)
+        begin(kind, e, facts, p)
         for t in range(first, last):
             step = ss[t - first, :n]
             ps[t - first, :n] = p

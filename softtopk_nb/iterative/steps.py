@@ -47,36 +47,43 @@ FADED = 2.0**-60
 
 
 @row
-def _begin_plain(kind, a, facts, p):
+def _open_plain(kind, a, facts, e):
+    wide_vectors()
+    ref = facts[REF]
+    for i in range(a.shape[0]):
+        e[i] = a[i] - ref
+
+
+@row
+def _begin_plain(kind, e, facts, p):
     wide_vectors()
     # In the units of x until the maximum is taken off: nothing overflows on the way up, and what
     # overflows on the way down has the exponential 0.
-    ref = facts[REF]
     highest = to_ordinal(-np.inf)
-    for i in range(a.shape[0]):
-        o = to_ordinal(score(a[i], p[i], ref))
+    for i in range(e.shape[0]):
+        o = to_ordinal(score(e[i], p[i]))
         highest = o if o > highest else highest
     facts[TOP] = from_ordinal(highest)
 
 
 @summing
-def _exponentials(a, facts, p, u, done):
+def _exponentials(e, facts, p, u, done):
     wide_vectors()
-    ref, inv, top = facts[REF], facts[INV], facts[TOP]
+    inv, top = facts[INV], facts[TOP]
     total = 0.0
-    for i in range(a.shape[0]):
+    for i in range(e.shape[0]):
         p[i] += done * u[i]
-        u[i] = exp_neg((score(a[i], p[i], ref) - top) * inv)
+        u[i] = exp_neg((score(e[i], p[i]) - top) * inv)
         total += u[i]
     return total
 
 
 @row
 def _plain_step(kind, t, a, facts, p, e, u, done):
-    total = _exponentials(a, facts, p, u, done)
+    total = _exponentials(e, facts, p, u, done)
     if total < FADED:
-        _begin_plain(kind, a, facts, p)
-        total = _exponentials(a, facts, p, u, 0.0)
+        _begin_plain(kind, e, facts, p)
+        total = _exponentials(e, facts, p, u, 0.0)
     return total
 
 
@@ -163,12 +170,7 @@ def shares(kind, t, a, facts, p, e, s):
 
 
 @scalar
-def _open_plain(kind, a, facts, e):
-    return None
-
-
-@scalar
-def _begin_weighted(kind, a, facts, p):
+def _begin_weighted(kind, e, facts, p):
     return None
 
 
@@ -183,9 +185,9 @@ def open_row(kind, a, facts, e):
     return _OPEN[type(kind)](kind, a, facts, e)
 
 
-def begin(kind, a, facts, p):
+def begin(kind, e, facts, p):
     """Before any run of steps from a p that is not that of the step before."""
-    return _BEGIN[type(kind)](kind, a, facts, p)
+    return _BEGIN[type(kind)](kind, e, facts, p)
 
 
 def unnormalized(kind, t, a, facts, p, e, u, done):
@@ -212,9 +214,9 @@ def _open_row(kind, a, facts, e):
 
 
 @overload_scalar(begin, inline=True)
-def _begin(kind, a, facts, p):
+def _begin(kind, e, facts, p):
     own = _BEGIN[kind.instance_class]
-    return lambda kind, a, facts, p: own(kind, a, facts, p)
+    return lambda kind, e, facts, p: own(kind, e, facts, p)
 
 
 @overload_scalar(unnormalized, inline=True)
