@@ -87,7 +87,7 @@ def z_of(a, ref, inv):
 
 @scalar
 def score(b, p):
-    """(1 - p) z in the units of x, b = a - ref; rounded alike wherever it is made, to be compared."""
+    """(1 - p) z in the units of x, b = a - ref; rounded alike everywhere: they are compared."""
     return (1.0 - p) * b
 
 
