@@ -78,6 +78,7 @@ def head(device: str = "cpu", gpu: str | None = None) -> Record:
     from softtopk_nb import __version__, _schedule
     from softtopk_nb._versions import _simd, _version
 
+    now = datetime.datetime.now()
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     machine = {
         "cpu": _cpu(),
@@ -95,7 +96,8 @@ def head(device: str = "cpu", gpu: str | None = None) -> Record:
             **{name: _version(name) for name in PACKAGES},
         },
         "threads": _schedule.thread_count(),
-        "date": datetime.date.today().isoformat(),
+        "date": now.date().isoformat(),
+        "time": now.strftime("%H:%M"),
         "results": [],
     }
 
@@ -152,9 +154,12 @@ def machine_name(record: Record) -> str:
     return str(machine.get("gpu", f"{machine['cpu']} ({machine['host']})"))
 
 
-def age(record: Record) -> tuple[str, int]:
-    """What records are ordered by, oldest first: of one day the fullest is the last."""
-    return record["date"], len(record["results"])
+def age(record: Record) -> tuple[str, int, str]:
+    """What records are ordered by, oldest first: of one day the fullest is the last.
+
+    Of equally full ones that is the one begun last; older files lack the time.
+    """
+    return record["date"], len(record["results"]), record.get("time", "")
 
 
 def write(record: Record, path: Path) -> None:

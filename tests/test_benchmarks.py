@@ -328,13 +328,16 @@ def test_the_newest_file_is_the_last_and_fullest_of_the_last_day(load, tmp_path,
     monkeypatch.setattr(record, "RESULTS", tmp_path)
     with pytest.raises(SystemExit, match="no results yet"):
         targets.newest()
-    for name, date, ratios in (
-        ("z", "2000-01-01", [1.0, 2.0, 3.0]),
-        ("a", "2000-01-02", [4.0, 5.0]),
-        ("b", "2000-01-02", [6.0]),
+    for name, date, time, ratios in (
+        ("z", "2000-01-01", "23:00", [1.0, 2.0, 3.0]),
+        ("a", "2000-01-02", "11:00", [4.0, 5.0]),
+        ("b", "2000-01-02", "12:00", [6.0]),
+        ("c", "2000-01-02", "10:00", [7.0, 8.0]),
+        ("d", "2000-01-02", None, [9.0, 10.0]),  # older files lack the time
     ):
         results = [result(ratio=ratio, k=i + 1) for i, ratio in enumerate(ratios)]
-        record.write(made_up(*results, date=date), tmp_path / f"{name}.json")
+        when = {"date": date, **({"time": time} if time else {})}
+        record.write(made_up(*results, **when), tmp_path / f"{name}.json")
     assert [one["ratio"] for one in targets.newest()["results"]] == [4.0, 5.0]
 
 
