@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from softtopk_nb._scalars import circular, exp_neg, from_ordinal, to_ordinal
+from softtopk_nb._scalars import circular, exp_neg, from_ordinal, half_exp_neg, to_ordinal
 
 
 @njit
@@ -95,6 +95,26 @@ def test_exp_neg_at_the_ends(dtype):
     got = np.empty_like(t)
     exp_all(t, got)
     np.testing.assert_array_equal(got, np.array([1, 1, 0, 0, 0, 0, 1], dtype))
+
+
+@njit
+def half_exp_all(t, out):
+    for i in range(len(t)):
+        out[i] = half_exp_neg(t[i])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_half_of_an_exponential_is_never_subnormal(dtype):
+    """Half of `exp_neg` to the bit, while that is a normal number."""
+    tiny = np.finfo(dtype).tiny
+    t = np.linspace(1.01 * np.log(float(tiny)), 0, 20_001).astype(dtype)
+    got, whole = np.empty_like(t), np.empty_like(t)
+    half_exp_all(t, got)
+    exp_all(t, whole)
+    assert got[(got != 0) & (got < tiny)].size == 0
+    np.testing.assert_array_equal(got, np.where(got > 0, dtype(0.5) * whole, dtype(0)))
+    assert whole[got == 0].max() < 2.3 * tiny
+    assert half_exp_neg(-1.0) == 0.5 * math.exp(-1.0)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -103,11 +103,11 @@ def shifted_normal(curve, p, w, t, below, above):
     T = type(p)
     y, h = below * _where_dense(t), T(-0.5) * below * below
     if not to_fifth_order(p):
-        return p - w * below * (T(1) + T(0.5) * y)
+        return p - w * (below * (T(1) + T(0.5) * y))
     total = fma(_moment(h, 5, 120), y, _moment(h, 4, 24))
     total = fma(fma(total, y, _moment(h, 3, 6)), y, _moment(h, 2, 2))
     total = fma(fma(total, y, _moment(h, 1, 1)), y, _moment(h, 0, 1))
-    return p - w * below * total
+    return p - w * (below * total)  # a product of its own with w might be subnormal, and slow
 
 
 @scalar

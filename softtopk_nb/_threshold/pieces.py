@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._compile import scalar
-from .._scalars import exp_neg, quotient
+from .._scalars import exp_neg, half_exp_neg, quotient
 from .._special import normal_tail, normal_tail_in_brief, power_of_fraction
 
 __all__ = [
@@ -47,7 +47,7 @@ def split_sigmoid(curve, t):
 
 @scalar
 def split_laplace(curve, t):
-    tail = type(t)(0.5) * exp_neg(-abs(t))
+    tail = half_exp_neg(-abs(t))
     return _by_tail(t, tail, tail)
 
 
