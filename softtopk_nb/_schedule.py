@@ -27,7 +27,7 @@ __all__ = ["over", "thread_count"]
 
 _WORTH_A_THREAD = 1 << 16  # about so many nanoseconds of work; to wake a thread takes about 40 us
 _UNIT = 1 << 14  # nanoseconds of work that are worth asking for
-_LANES = 16  # rows that kernels work on side by side, at most
+_LANES = 16  # kernels work on up to 8, 16 or 32 rows side by side: units are multiples of this
 _PATIENCE = 1 << 12  # pauses, some 100 us: how long a helper keeps a core that it has no use for
 
 # Which core the calling thread runs on, where that can be asked and threads can be told theirs.
