@@ -134,7 +134,7 @@ def _half_exp_neg(t):
     return _exponential(t, 0.5)
 
 
-def _exponential(t: Any, factor: float) -> Any:
+def _exponential(t, factor):
     """The compiled form of `exp_neg`, times 1 or 1/2.
 
     It ends where the product would be subnormal: on some processors that takes a hundred cycles.
