@@ -40,6 +40,6 @@ def ordinals_of(x: Any) -> Any:
 def range_of(x: Any) -> tuple[Any, Any]:
     """`_rows.survey` of a long row."""
     ordinals = ordinals_of(x)
-    # Bound by memory: two threads are little faster than one below some million entries.
-    over(len(ordinals), x.size // 16, _survey_parts, x, ordinals)
+    # As many threads as for the passes that follow, each of which finds its share in its cache.
+    over(len(ordinals), x.size // 4, _survey_parts, x, ordinals)
     return ordinals[:, 0].min(), ordinals[:, 1].max()

@@ -10,6 +10,7 @@ import pytest
 
 import softtopk_nb as stk
 from softtopk_nb import _parts, _schedule
+from softtopk_nb._threshold import long
 from softtopk_nb._threshold.curves import CURVES
 from softtopk_nb._threshold.rows import METHODS, OPEN, SOLUTION, solve
 from softtopk_nb.thretopk import rows
@@ -52,6 +53,30 @@ def test_value_threshold_and_potential(row, curve, dtype):
     in_one_piece(rows.potential, x, *args, solution, phi)
     potential = stk.thretopk.potential(x, k, curve=curve)
     assert potential == pytest.approx(phi[0], rel=1e-6 if dtype == np.float32 else 1e-12)
+
+
+@dtypes
+@pytest.mark.parametrize("curve", CURVES)
+def test_p_of_the_last_pass_is_moved_or_found_anew(row, curve, dtype, monkeypatch):
+    """The same but for rounding, whether a pass has kept it (of a row not too long) or not."""
+    x, eps, called = row.astype(dtype), np.finfo(dtype).eps, []
+
+    def over(count, work, kernel, *args):
+        called.append(kernel)
+        _schedule.over(count, work, kernel, *args)
+
+    monkeypatch.setattr(long, "over", over)
+    for k in (3.5, 1234.5, N / 2):
+        called.clear()
+        moved = stk.thretopk(x, k, curve=curve)
+        assert long.correct_parts in called
+        called.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(long, "NEAR", 0)
+            found = stk.thretopk(x, k, curve=curve)
+        assert long.fill_parts in called
+        assert long.correct_parts not in called
+        np.testing.assert_allclose(moved, found, rtol=100 * eps, atol=4 * eps)
 
 
 @dtypes

@@ -16,7 +16,7 @@ from .._rows import MIXED, classify, survey
 from .._scalars import from_ordinal
 from .._schedule import over
 from . import batch
-from .curves import abridged, autonomous, cornered, kernel_for, reach
+from .curves import abridged, autonomous, bends, cornered, kernel_for, reach
 from .passes import close, correct, fill, narrowness, patient, search_pass, tally
 from .rows import CODE, FAINT, ROUGH, SEEN, SOLUTION, TAKEN, WEIGHT
 from .solver import (
@@ -44,15 +44,15 @@ Array = Any
 
 
 @kernel
-def tally_parts(lo, hi, x, tau, state, curve, out, near, sums):
-    """The sums of each part; p as well, for `correct_parts`, unless `out` is empty."""
+def tally_parts(lo, hi, x, tau, state, curve, out, slopes, near, sums):
+    """The sums of each part; with room in `out`, p and its slopes too, for `correct_parts`."""
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(state[C]), T(state[D])
     short = np.empty(PART if patient(curve, x) else 0, np.float32)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        if autonomous(curve) and out.shape[0] > 0:
-            found = tally(x[part], c, inv, d, curve, out[part], out[part])
+        if out.shape[0] > 0:
+            found = tally(x[part], c, inv, d, curve, out[part], slopes[part])
         else:
             found = search_pass(x[part], c, inv, d, curve, near, None, None, short)
         for i in range(SUMS):
@@ -60,13 +60,15 @@ def tally_parts(lo, hi, x, tau, state, curve, out, near, sums):
 
 
 @kernel
-def correct_parts(lo, hi, step, curve, out):
-    T = out.dtype.type
-    below, above = reach(curve, step)
-    below, above, none = T(below), T(above), T(0)
+def correct_parts(lo, hi, x, tau, state, curve, out, slopes, seen):
+    """Move p, which belongs to d = `seen`, to the threshold."""
+    T = x.dtype.type
+    inv, c, d = inverse_temperature(tau, x), T(state[C]), T(seen)
+    below, above = reach(curve, state[D] + state[REST] - seen)
+    below, above = T(below), T(above)
     for j in range(lo, hi):
-        part = out[j * PART : (j + 1) * PART]
-        correct(part, none, none, none, below, above, curve, part, part)
+        part = slice(j * PART, (j + 1) * PART)
+        correct(x[part], c, inv, d, below, above, curve, slopes[part], out[part])
 
 
 @kernel
@@ -144,29 +146,28 @@ def _solve_finite(
     state[MIN], state[MAX] = ends
     kernel_for(curve, open_search)(state, x, tau, curve, k, start[0, C], start[0, D])
     sums = np.empty((part_count(x), SUMS))
-    keeps = autonomous(curve) and x.nbytes <= NEAR
+    # Of an autonomous curve p says what its slope is. Of others it is kept where it takes an
+    # exponential: to write it takes as long as to find the rest anew.
+    keeps = len(out) > 0 and x.nbytes <= NEAR and (autonomous(curve) or bends(curve))
+    slopes = out if autonomous(curve) else np.empty(len(x) if keeps else 0, x.dtype)
     faint = k < FAINT
     # Where a step is of high order, the first pass, from where the sample led, is often the last.
     hopeful = 0 < narrowness(curve, x) < np.inf and resembles(share[0], start[0, WEIGHT])
     found, near = False, cornered(curve) or faint or hopeful
-    kept = out if keeps and hopeful else nothing[0]
-    while True:
-        problem, seen = (x, tau, state, curve), float(state[D])
-        over(len(sums), x.size // 4, kernel_for(curve, tally_parts), *problem, kept, near, sums)
+    while not found:
+        kept = out if keeps and near else nothing[0]
+        row, seen, written = (x, tau, state, curve), float(state[D]), (kept, slopes)
+        over(len(sums), x.size // 4, kernel_for(curve, tally_parts), *row, *written, near, sums)
         search = state, x, tau, sums, curve, k, method.enough, near
         found, near = kernel_for(curve, step)(*search)
-        if found:
-            break
         near = near or faint
-        kept = out if keeps and near else nothing[0]
     solution[TAKEN], solution[WEIGHT] = state[PASSES], sums[:, 3].sum()
     solution[SEEN] = seen
     solution[[C, D, REST]] = state[[C, D, REST]]
     if len(kept):
-        step_taken = float(state[D] + state[REST] - seen)
-        over(len(sums), x.size // 16, kernel_for(curve, correct_parts), step_taken, curve, out)
+        over(len(sums), x.size // 4, kernel_for(curve, correct_parts), *row, *written, seen)
     elif len(out):
-        over(len(sums), x.size // 4, kernel_for(curve, fill_parts), *problem, out)
+        over(len(sums), x.size // 4, kernel_for(curve, fill_parts), *row, out)
 
 
 def solve(
@@ -178,8 +179,8 @@ def solve(
         batch.solve(*one)
         return
     few, ordinals = np.empty(sample_size(len(x)), x.dtype), ordinals_of(x)
-    # Bound by memory: two threads are little faster than one below some million entries.
-    over(len(ordinals), x.size // 16, look_parts, x, few, ordinals)
+    # All of this by as many threads: a core that reads what another one has written waits for it.
+    over(len(ordinals), x.size // 4, look_parts, x, few, ordinals)
     lo, hi = ordinals[:, 0].min(), ordinals[:, 1].max()
     code, left, smallest, largest = what_row(x, k, lo, hi)
     if code > MIXED:
