@@ -157,7 +157,7 @@ def machine_name(record: Record) -> str:
 def age(record: Record) -> tuple[str, int, str]:
     """What records are ordered by, oldest first: of one day the fullest is the last.
 
-    Of equally full ones that is the one begun last; older files lack the time.
+    Of equally full ones that is the one ended last; older files lack the time.
     """
     return record["date"], len(record["results"]), record.get("time", "")
 
