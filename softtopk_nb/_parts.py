@@ -40,6 +40,6 @@ def ordinals_of(x: Any) -> Any:
 def range_of(x: Any) -> tuple[Any, Any]:
     """`_rows.survey` of a long row."""
     ordinals = ordinals_of(x)
-    # As many threads as for the passes that follow, each of which finds its share in its cache.
+    # By as many threads as the passes that follow: what one core has read, another one waits for.
     over(len(ordinals), x.size // 4, _survey_parts, x, ordinals)
     return ordinals[:, 0].min(), ordinals[:, 1].max()

@@ -146,17 +146,18 @@ def _solve_finite(
     state[MIN], state[MAX] = ends
     kernel_for(curve, open_search)(state, x, tau, curve, k, start[0, C], start[0, D])
     sums = np.empty((part_count(x), SUMS))
-    # Of an autonomous curve p says what its slope is. Of others it is kept where it takes an
-    # exponential: to write it takes as long as to find the rest anew.
+    # A pass may keep p and the slopes that `correct` asks for: of an autonomous curve p says what
+    # they are. Of others they are written too, which for `entmax` takes longer than p anew.
     keeps = len(out) > 0 and x.nbytes <= NEAR and (autonomous(curve) or bends(curve))
     slopes = out if autonomous(curve) else np.empty(len(x) if keeps else 0, x.dtype)
     faint = k < FAINT
     # Where a step is of high order, the first pass, from where the sample led, is often the last.
     hopeful = 0 < narrowness(curve, x) < np.inf and resembles(share[0], start[0, WEIGHT])
     found, near = False, cornered(curve) or faint or hopeful
+    row = x, tau, state, curve
     while not found:
-        kept = out if keeps and near else nothing[0]
-        row, seen, written = (x, tau, state, curve), float(state[D]), (kept, slopes)
+        seen, kept = float(state[D]), out if keeps and near else nothing[0]
+        written = kept, slopes
         over(len(sums), x.size // 4, kernel_for(curve, tally_parts), *row, *written, near, sums)
         search = state, x, tau, sums, curve, k, method.enough, near
         found, near = kernel_for(curve, step)(*search)
@@ -179,7 +180,7 @@ def solve(
         batch.solve(*one)
         return
     few, ordinals = np.empty(sample_size(len(x)), x.dtype), ordinals_of(x)
-    # All of this by as many threads: a core that reads what another one has written waits for it.
+    # Every stage by as many threads: a core that reads what another one has written waits for it.
     over(len(ordinals), x.size // 4, look_parts, x, few, ordinals)
     lo, hi = ordinals[:, 0].min(), ordinals[:, 1].max()
     code, left, smallest, largest = what_row(x, k, lo, hi)
