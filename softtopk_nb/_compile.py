@@ -18,15 +18,35 @@ import gc
 import hashlib
 import os
 import pathlib
+import pickle
+import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
-from numba import njit
-from numba.core.caching import IndexDataCacheFile
+import llvmlite
+import numba
+import numpy as np
+from numba import config, njit
+from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import overload, register_jitable
 
-__all__ = ["in_memory", "kernel", "overload_scalar", "package_stamp", "row", "scalar", "summing"]
+__all__ = [
+    "in_memory",
+    "kernel",
+    "overload_scalar",
+    "own",
+    "package_stamp",
+    "row",
+    "scalar",
+    "summing",
+]
+
+if config.DISABLE_JIT:
+    raise ImportError(
+        "softtopk_nb is compiled by Numba and cannot run without it: unset NUMBA_DISABLE_JIT"
+    )
 
 _EXACT = {"fastmath": False, "error_model": "numpy"}
 # No `nnan`, no `ninf`: the rules for NaN and infinities are promises.
@@ -54,7 +74,13 @@ def package_stamp() -> bytes:
     return digest.digest()
 
 
-# Numba has no type hints: to mypy its class could be anything.
+# Whose code becomes part of a kernel, or writes and reads it.
+_LIBRARIES = numba.__version__, llvmlite.__version__, np.__version__
+# Seconds after which a file that is not yet under its own name is nobody's: writing takes far less.
+_ABANDONED = 60
+
+
+# Numba has no type hints: to mypy its classes could be anything.
 class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]
     """Compiled code of a function on disk, which several processes may read and write at a time.
 
@@ -63,32 +89,97 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]
     older version: each would run code for other arguments. Here a name says for what the code is,
     and is told when the file is there. What can be lost is a name, and then the code is compiled
     again.
+
+    Each file begins with a digest of the rest, of its name and of what wrote it. Where that does
+    not fit, or the file cannot be read, it is as if the file were not there: damaged machine code
+    would end the process.
     """
 
+    def __init__(self, folder: str, base: str, stamp: bytes) -> None:
+        self._base, self._version_base = base, f"{base}.{stamp.hex()[:16]}"
+        super().__init__(folder, self._version_base, stamp)
+
     def save(self, key: Any, data: Any) -> None:
-        overloads = self._load_index()
-        base = self._index_name.removesuffix(".nbi")
-        version = self._source_stamp.hex()[:16]
-        if not overloads:
-            for old in pathlib.Path(self._cache_path).glob(f"{base}.*.nbc"):
-                if not old.name.startswith(f"{base}.{version}"):
-                    with contextlib.suppress(OSError):
-                        old.unlink()
-        name = f"{base}.{version}-{hashlib.sha256(self._dump(key)).hexdigest()[:16]}.nbc"
+        self._remove_unfinished()
+        if not self._load_index():
+            self._remove_older()
+        name = f"{self._version_base}-{hashlib.sha256(self._dump(key)).hexdigest()[:16]}.nbc"
         self._save_data(name, data)
         self._save_index({**self._load_index(), key: name})
+
+    def _remove_unfinished(self) -> None:
+        """Remove what writers that were killed have left."""
+        for path in pathlib.Path(self._cache_path).glob(f"{self._base}.*.tmp.*"):
+            with contextlib.suppress(OSError):  # another process may have removed it
+                if time.time() - path.stat().st_mtime > _ABANDONED:
+                    path.unlink()
+
+    def _remove_older(self) -> None:
+        """Remove the files of other versions of the package."""
+        for path in pathlib.Path(self._cache_path).glob(f"{self._base}.*.nb[ci]"):
+            if not path.name.startswith(self._version_base):
+                with contextlib.suppress(OSError):  # another process may have removed it
+                    path.unlink()
+
+    def _load_index(self) -> Any:
+        return self._read(self._index_name) or {}
+
+    def _save_index(self, overloads: Any) -> None:
+        self._write(self._index_name, overloads)
+
+    def _load_data(self, name: str) -> Any:
+        return self._read(name)
+
+    def _save_data(self, name: str, data: Any) -> None:
+        self._write(name, data)
+
+    def _read(self, name: str) -> Any:
+        """What was written under this name, or None if the file does not have it."""
+        try:
+            content = pathlib.Path(self._data_path(name)).read_bytes()
+        except OSError:
+            return None
+        payload = content[hashlib.sha256().digest_size :]
+        return pickle.loads(payload) if content.startswith(self._digest(name, payload)) else None
+
+    def _write(self, name: str, value: Any) -> None:
+        """Write a file in one step: whoever reads finds all of it, or what was there before."""
+        payload = self._dump(value)
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(self._digest(name, payload) + payload)
+
+    def _digest(self, name: str, payload: bytes) -> bytes:
+        written_by = repr((name, self._source_stamp, _LIBRARIES)).encode()
+        return hashlib.sha256(written_by + payload).digest()
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """The disk cache of a kernel; where it cannot be written, the process goes on without."""
+
+    _warned = False  # one full disk is told once, not by each kernel
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self._cache_file = _CacheFile(self.cache_path, self._impl.filename_base, package_stamp())
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            if not _Cache._warned:
+                _Cache._warned = True
+                warnings.warn(
+                    f"compiled code cannot be kept on disk ({error}); it is compiled again in each "
+                    f"process. The environment variable NUMBA_CACHE_DIR names another folder",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
 
 def _cached(dispatcher: Any) -> Any:
     """Enable the disk cache, unless no directory can be written: then compile in each process."""
-    try:
-        dispatcher.enable_caching()
-    except RuntimeError:
-        return dispatcher
-    cache, file = dispatcher._cache, dispatcher._cache._cache_file
-    cache._cache_file = _CacheFile(
-        file._cache_path, file._index_name.removesuffix(".nbi"), package_stamp()
-    )
+    with contextlib.suppress(RuntimeError):
+        dispatcher._cache = _Cache(dispatcher.py_func)
     return dispatcher
 
 
@@ -126,6 +217,11 @@ def in_memory(compiled: Any) -> Any:
     A user's own functions are such: their code would be written to disk and never found again.
     """
     return _collector_paused(njit(**_INNER, **_EXACT)(compiled.py_func))
+
+
+def own(function: Callable[..., Any]) -> Any:
+    """Compile a user's own function as it is, for this process alone."""
+    return _collector_paused(njit(**_EXACT)(function))
 
 
 def scalar(function: Callable[..., Any]) -> Any:
