@@ -15,6 +15,7 @@ import numpy.typing as npt
 from . import _arrays
 
 __all__ = [
+    "Direction",
     "check_axis",
     "check_broadcast",
     "check_out",
@@ -28,6 +29,8 @@ __all__ = [
 ]
 
 Array = npt.NDArray[Any]
+
+_ROOMY = 2.0**64  # the square of a direction shorter than this is a number in float32
 
 
 def show(value: Any) -> str:
@@ -128,9 +131,14 @@ def direction(value: Any, batch: tuple[int, ...], name: str) -> Array:
 def rows_of(
     value: Any, name: str, shape: tuple[int, ...], axis: int, dtype: type, where: Array | None
 ) -> Array:
-    """A direction or cotangent of x's shape as rows, 0 where the entry is masked out."""
+    """A direction or cotangent of x's shape as rows, 0 where the entry is masked out.
+
+    Of this type, or of float64 if it came in a wider one: see `Direction`.
+    """
     given = _arrays.as_numpy(value, name)
-    _arrays.compute_dtype(given.dtype, name)
+    wide, _ = _arrays.compute_dtype(given.dtype, name)
+    if wide is np.float64:
+        dtype = wide
     if given.shape != shape:
         check_broadcast(given, shape, name)
         given = np.broadcast_to(given, shape)
@@ -138,3 +146,44 @@ def rows_of(
     if where is not None:
         rows = np.where(_arrays.to_rows(where, axis, bool), rows, rows.dtype.type(0))
     return rows
+
+
+class Direction:
+    """A direction or cotangent in the type of the rows of x, which may be too short for it.
+
+    A derivative is linear. Where float32 has no room for the squares and sums of a direction, it
+    is measured in a unit, a power of two for each row, and so is the derivative along it.
+    """
+
+    rows: Array
+    numbers: tuple[Array, ...]  # directions in k and in the temperature, one number for each row
+
+    def __init__(self, x: Array, rows: Array, *numbers: Array) -> None:
+        self.rows, self.numbers = rows, numbers
+        self._unit: Array | None = None
+        if x.dtype == np.float64:
+            return
+        largest = np.zeros(len(x))
+        if rows.dtype != x.dtype:
+            entries = (
+                np.where(np.isfinite(x), abs(rows), 0.0) if rows.ndim == 2 else abs(rows)[:, None]
+            )
+            largest = entries.max(axis=1, initial=0.0)
+        for each in numbers:
+            np.maximum(largest, abs(each), out=largest)
+        far = (largest > _ROOMY) & (largest < np.inf)
+        if far.any():
+            unit = np.where(far, np.ldexp(1.0, np.frexp(largest)[1] - 1), 1.0)
+            self._unit = unit
+            self.rows = (rows.T / unit).T
+            self.numbers = tuple(each / unit for each in numbers)
+        if rows.ndim == 2:
+            self.rows = np.ascontiguousarray(_arrays.cast(self.rows, x.dtype))
+
+    def back(self, values: Array) -> Array:
+        """What follows from the direction itself, from what followed from its rows and numbers."""
+        if self._unit is None:
+            return values
+        with np.errstate(over="ignore"):
+            result: Array = (values.T * self._unit).T
+        return result

@@ -132,5 +132,6 @@ def sum_to(per_row: npt.NDArray[Any], argument: npt.NDArray[Any], dtype: np.dtyp
     stretched = tuple(
         extra + i for i, size in enumerate(argument.shape) if size == 1 != per_row.shape[extra + i]
     )
-    total = per_row.sum(axis=(*range(extra), *stretched)).reshape(argument.shape)
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = per_row.sum(axis=(*range(extra), *stretched)).reshape(argument.shape)
     return cast(total, dtype)[()]

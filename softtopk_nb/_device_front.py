@@ -17,7 +17,7 @@ import numpy as np
 from . import _arguments, _arrays
 from ._device import Argument, Buffer, Rows
 from ._kinds import Kind, View, buffer_of, dense, kind_of, nothing, view_of
-from ._layout import DIMS, copy, new_buffer, sum_to
+from ._layout import DIMS, copy, copy_of_mask, new_buffer, sum_to
 
 __all__ = [
     "Given",
@@ -49,6 +49,7 @@ class Given(NamedTuple):
     compute: Any  # np.float32 or np.float64
     dtype: np.dtype[Any]  # of the result
     where: View | None
+    out: View | None = None  # what is written while arguments are read
 
     @property
     def rows(self) -> int:
@@ -133,13 +134,16 @@ def check_rows(x: Any, axis: Any, where: Any = None) -> Given:
     return Given(kind, view, view.shape, axis, batch, compute, dtype, mask)
 
 
-def rows_of(
-    given: Given, view: View, sign: int = 1, fill: float = 0.0, apart_from: View | None = None
-) -> Buffer:
+def _written_over(given: Given, view: View) -> bool:
+    """Whether the result could be written over what is still to be read."""
+    return given.out is not None and given.out.overlaps(view)
+
+
+def rows_of(given: Given, view: View, sign: int = 1, fill: float = 0.0) -> Buffer:
     """Rows of the type to compute in: the memory itself where it will do, else a copy."""
     rows = as_rows(view, given.axis)
     as_they_are = rows.contiguous and rows.dtype == given.compute and given.where is None
-    if as_they_are and sign > 0 and not (apart_from and apart_from.overlaps(view)):
+    if as_they_are and sign > 0 and not _written_over(given, view):
         return buffer_of(rows)
     made = new_buffer(given.kind, view.size, given.compute)
     target = _rows_view(given, made, given.compute)
@@ -170,7 +174,8 @@ def _per_row(
         return Argument(absent.pointer, float(number), 0), (), None
     view = view_of(value, name)
     stretched = _broadcast(view, given.batch, name)
-    if not view.shape or view.dtype != np.float64 or not stretched.contiguous:
+    as_it_is = view.dtype == np.float64 and stretched.contiguous and not _written_over(given, view)
+    if not view.shape or not as_it_is:
         made = new_buffer(given.kind, stretched.size, np.float64)
         whole = View(made.address, (stretched.size,), (1,), np.dtype(np.float64), True, made.owner)
         flat = stretched if given.batch else stretched._replace(shape=(1,), strides=(0,))
@@ -221,12 +226,12 @@ def _check(
     if not isinstance(largest, (bool, np.bool_)):
         raise TypeError(f"largest is {largest!r}; expected True or False")
     plan = op._plan(options)
+    given = given._replace(compute=op._computed_in(plan, given.compute))
     n = given.shape[given.axis]
     if op.real_k:
         _real_dtype(k, "k", "iuf", "real numbers")
     else:
         _real_dtype(k, "k", "iu", "integers")
-    target = None
     if out is not None:
         if not _arrays.on_device(out):
             raise _elsewhere(out, "out")
@@ -237,9 +242,12 @@ def _check(
             raise TypeError(f"out has dtype {target.dtype}; expected {given.dtype}")
         if not target.writable:
             raise ValueError("out is read-only; expected an array that can be written")
+        given = given._replace(out=target)
     room = _room(type(op).__module__)
     sign = 1 if largest else -1
     with given.kind.device:
+        if given.where is not None and _written_over(given, given.where):
+            given = given._replace(where=copy_of_mask(given.kind, given.where))
         k_rows, k_shape, k_owner = _per_row(
             given,
             k,
@@ -249,7 +257,7 @@ def _check(
             n,
         )
         tau_rows, tau_shape, tau_owner = temperature_of(given, temperature)
-        values = rows_of(given, given.view, sign, -np.inf, target)
+        values = rows_of(given, given.view, sign, -np.inf)
     rows = problem(given, values, k_rows, tau_rows, (k_owner, tau_owner))
     return _Call(given, rows, sign, out, k_shape, tau_shape, plan, room)
 

@@ -9,11 +9,11 @@ from numba import float64, int32, int64, types
 
 from ._cuda import cuda
 from ._device import Buffer
-from ._kinds import Kind, View, buffer_of, nothing, view_of
+from ._kinds import Kind, View, buffer_of, dense, nothing, view_of
 from ._launch import Kernel, pointer_to
 from ._team import Team, made_once, tools
 
-__all__ = ["copy", "new_buffer", "sum_to"]
+__all__ = ["copy", "copy_of_mask", "new_buffer", "sum_to"]
 
 DIMS = 8  # axes that a copy can have, once those that belong together are joined
 _THREADS = 256
@@ -109,6 +109,14 @@ def copy(
         target.span[0],
         _eight(writes, 0),
     )
+
+
+def copy_of_mask(kind: Kind, mask: View) -> View:
+    """The same truth values in memory of their own."""
+    made, shape, byte = new_buffer(kind, mask.size, np.uint8), mask.shape, np.dtype(np.uint8)
+    target = View(made.address, shape, dense(shape), byte, True, made.owner)
+    copy(kind.stream, mask, target)
+    return target
 
 
 @made_once

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from . import _arguments, _arrays
+from . import _arguments, _arrays, _range
 
 __all__ = ["Differentiable", "Gradients", "Operator", "Rows", "registry"]
 
@@ -62,6 +62,7 @@ class _Call(NamedTuple):
     k: Array  # as given
     temperature: Array  # as given
     plan: Any  # the room's own options, checked
+    shift: Array | None = None  # `rows` are 2^shift times what was given (`_range`)
 
 
 class Operator:
@@ -72,6 +73,8 @@ class Operator:
     bounded = True
     #: Whether k may be any real number in [0, n].
     real_k = False
+    #: Whether the temperature has an effect.
+    is_soft = True
 
     def __init__(self) -> None:
         self.__doc__ = type(self).__doc__
@@ -122,6 +125,10 @@ class Operator:
         """Check the room's own keyword arguments and return what its kernels need."""
         return None
 
+    def _computed_in(self, plan: Any, given: type) -> type:
+        """The type of the rows, where `given` is that of x or the next wider one."""
+        return given
+
     def _value(self, rows: Rows, plan: Any, out: Array) -> None:
         """Write p, row by row."""
         raise TypeError(f"{self.__name__} cannot be evaluated")
@@ -149,6 +156,7 @@ class Operator:
         shape = values.shape
         n, batch = shape[axis], shape[:axis] + shape[axis + 1 :]
         plan = self._plan(options)
+        compute = self._computed_in(plan, compute)
         k_given = self._check_k(k, n, batch)
         tau_given = _arguments.check_temperature(temperature, batch)
         mask = None if where is None else _arguments.check_where(where, shape)
@@ -162,20 +170,12 @@ class Operator:
             rows = np.where(_arrays.to_rows(mask, axis, bool), rows, compute(-np.inf))
         k_rows = _arguments.per_row(k_given, batch)
         tau_rows = _arguments.per_row(tau_given, batch)
-        return _Call(
-            Rows(rows, k_rows, tau_rows),
-            x,
-            shape,
-            axis,
-            batch,
-            dtype,
-            1 if largest else -1,
-            mask,
-            out,
-            k_given,
-            tau_given,
-            plan,
-        )
+        shift = None
+        if self.is_soft and not _range.is_moderate(tau_given, compute):
+            rows, tau_rows, shift = _range.rescaled(rows, tau_rows)
+        problem = Rows(rows, k_rows, tau_rows)
+        result = axis, batch, dtype, 1 if largest else -1, mask, out
+        return _Call(problem, x, shape, *result, k_given, tau_given, plan, shift)
 
     def _plan(self, options: dict[str, Any]) -> Any:
         for name in options:
@@ -207,8 +207,11 @@ class Operator:
 
     # Results.
 
-    def _target(self, call: _Call) -> Array:
-        """Rows to write to: `out` itself where its memory allows, else new ones."""
+    def _target(self, call: _Call, *read_later: Array) -> Array:
+        """Rows to write p to: `out` itself where its memory allows, else new ones.
+
+        `read_later`: what is still to be read, beside x, once p has been written.
+        """
         out, x = call.out, call.rows.x
         if (
             isinstance(out, np.ndarray)
@@ -216,7 +219,7 @@ class Operator:
             and out.dtype.isnative
             and out.flags.c_contiguous
             and call.axis == out.ndim - 1
-            and not np.may_share_memory(out, x)
+            and not any(np.may_share_memory(out, rows) for rows in (x, *read_later))
         ):
             return out.reshape(x.shape)
         return np.empty_like(x)
@@ -231,7 +234,9 @@ class Operator:
         return _arrays.like(call.given, _arrays.cast(result, call.dtype))
 
     def _give_back_batch(self, call: _Call, values: Array) -> Any:
-        """One number for each row."""
+        """One number for each row, in the units of x."""
+        if call.shift is not None:
+            values = _range.scaled(values, -call.shift)
         result = _arrays.cast(values, call.dtype).reshape(call.batch)
         return _arrays.like(call.given, result) if call.batch else result[()]
 
@@ -278,15 +283,16 @@ class Differentiable(Operator):
             return pair
         call = self._check(*arguments)
         rows = call.rows
-        direction = self._tangent_rows(call, dx, "dx")
+        rows_of_dx = self._tangent_rows(call, dx, "dx")
         if dk is not None and not self.real_k:
             raise TypeError(f"dk was given, but {self.__name__} takes an integer k")
         dk_rows = _arguments.direction(dk, call.batch, "dk")
         dtau_rows = _arguments.direction(dtemperature, call.batch, "dtemperature")
-        p, dp = self._target(call), np.empty_like(rows.x)
+        direction = _arguments.Direction(rows.x, rows_of_dx, dk_rows, dtau_rows)
+        p = self._target(call, direction.rows)
         state = self._linearize(rows, call.plan, p)
-        self._push(rows, call.plan, state, direction, dk_rows, dtau_rows, dp)
-        return self._give_back(call, p), self._give_back(call, dp, into_out=False)
+        dp = self._tangent(call, state, direction.rows, *direction.numbers)
+        return self._give_back(call, p), self._give_back(call, direction.back(dp), into_out=False)
 
     def vjp(
         self,
@@ -321,12 +327,9 @@ class Differentiable(Operator):
         if _arrays.on_device(x):
             both: tuple[Any, Any] = self._device().vjp(self, Gradients, *arguments)
             return both
-        call = self._check(*arguments)
-        rows = call.rows
+        call = self._kept(self._check(*arguments))
         p = self._target(call)
-        if call.out is not None and np.may_share_memory(rows.x, _arrays.as_numpy(call.out, "out")):
-            call = call._replace(rows=rows._replace(x=rows.x.copy()))
-        state = self._linearize(rows, call.plan, p)
+        state = self._linearize(call.rows, call.plan, p)
         result = self._give_back(call, p)
 
         def pullback(g: Any, /) -> Gradients:
@@ -334,12 +337,34 @@ class Differentiable(Operator):
 
         return result, pullback
 
+    def _tangent(self, call: _Call, state: Any, dx: Array, dk: Array, dtau: Array) -> Array:
+        def push(dx: Array, dk: Array, dtau: Array) -> Array:
+            dp = np.empty_like(call.rows.x)
+            self._push(call.rows, call.plan, state, dx, dk, dtau, dp)
+            return dp
+
+        return _range.along(push, call.shift, dx, dk, dtau)
+
+    @staticmethod
+    def _kept(call: _Call) -> _Call:
+        """The call with copies of what the pullback reads, if p is written over it."""
+        if call.out is None:
+            return call
+        rows, where = call.rows, call.where
+        if np.may_share_memory(call.out, rows.x):
+            rows = rows._replace(x=rows.x.copy())
+        if where is not None and np.may_share_memory(call.out, where):
+            where = where.copy()
+        return call._replace(rows=rows, where=where)
+
     def _pull_back(self, call: _Call, state: Any, g: Any) -> Gradients:
         rows = call.rows
-        cotangent = self._cotangent_rows(call, g)
+        cotangent = _arguments.Direction(rows.x, self._cotangent_rows(call, g))
         gx = np.empty_like(rows.x)
         gk, gtau = np.empty(len(rows.k)), np.empty(len(rows.k))
-        self._pull(rows, call.plan, state, cotangent, gx, gk, gtau)
+        self._pull(rows, call.plan, state, cotangent.rows, gx, gk, gtau)
+        gx, gk, gtau = (cotangent.back(each) for each in (gx, gk, gtau))
+        gx, gtau = _range.scaled(gx, call.shift), _range.scaled(gtau, call.shift)
         if call.sign < 0:
             np.negative(gx, out=gx)
         return Gradients(

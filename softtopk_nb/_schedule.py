@@ -27,6 +27,7 @@ __all__ = ["over", "thread_count"]
 
 _WORTH_A_THREAD = 1 << 16  # about so many nanoseconds of work; to wake a thread takes about 40 us
 _UNIT = 1 << 14  # nanoseconds of work that are worth asking for
+_SLICE = 1 << 23  # and between two looks for signals; the dearest rows take some 30 times as long
 _LANES = 16  # kernels work on up to 8, 16 or 32 rows side by side: units are multiples of this
 _PATIENCE = 1 << 12  # pauses, some 100 us: how long a helper keeps a core that it has no use for
 
@@ -179,28 +180,41 @@ def over(count: int, work: int, kernel: Any, *args: Any) -> None:
 
     A sleeping thread takes its time to wake: it and the calling thread take ranges, one after the
     other, until none is left. Every range has ended on return, also when one of them raised.
+
+    Python handles signals between slices of the work: who presses Ctrl-C need not wait for the end.
     """
+    if not count:
+        return
     pieces = min(count, 1 + work // _WORTH_A_THREAD)
     threads = thread_count() if pieces > 1 else 1  # asking takes longer than a short row
-    if threads <= 1:
-        if count:
-            kernel(0, count, *args)
+    if threads <= 1 and work <= _SLICE:
+        kernel(0, count, *args)
         return
     unit = -(-count * _UNIT // work)
     unit = unit if unit < _LANES // 2 else -(-unit // _LANES) * _LANES
+    length = unit * max(1, count * _SLICE // (work * unit))
+    slices = [(lo, min(lo + length, count)) for lo in range(0, count, length)]
+    if threads <= 1:
+        for lo, hi in slices:
+            kernel(lo, hi, *args)
+        return
     address = _address(kernel, args)
     share = in_memory(shared)
     if kernel.stats.cache_path:
         # A curve is the numbers in it to whoever hands it on: what is compiled for one serves all.
         share, args = shared, tuple(tuple(a) if isinstance(a, tuple) else a for a in args)
-    helpers, first, cores = [], 0, _other_cores()
+    helpers: list[_Helper] = []
+    cores = _other_cores()
     try:
         for _ in range(min(threads, pieces) - 1):
             helper = _pool.helper(threads - 1)
             if helper is None:
                 break  # all are at work for other threads
             helpers.append(helper)
-            first = helper.call(first, cores)
-        share(address, first, count, unit, len(helpers) + 1, *args)
+        for lo, hi in slices:
+            first = 0
+            for helper in helpers:
+                first = helper.call(first, cores)
+            share(address, first, lo, hi, unit, len(helpers) + 1, *args)
     finally:
         _pool.idle.extend(helpers)

@@ -215,8 +215,8 @@ def _wait_for(box):
 
 
 @kernel
-def shared(address, first, count, unit, threads, *arguments):
-    """Call the kernel at this address on ranges that cover 0 .. count, of whole units.
+def shared(address, first, start, count, unit, threads, *arguments):
+    """Call the kernel at this address on ranges that cover start .. count, of whole units.
 
     `first` is the box of the first helper, or 0; each box says which is the next.
     """
@@ -226,7 +226,7 @@ def shared(address, first, count, unit, threads, *arguments):
     _put(job + UNITS, (count + unit - 1) // unit)
     _put(job + THREADS, threads)
     _put(job + FAILED, 0)
-    _put(job + BEGUN, 0)
+    _put(job + BEGUN, start // unit)
     box = first
     while box != 0:
         _put(box + JOB, job)

@@ -15,7 +15,13 @@ from numba import types
 from ._compile import overload_scalar, scalar
 from ._scalars import exp_neg, fma, from_ordinal, power_of_two, quotient, to_ordinal
 
-__all__ = ["natural_log", "normal_tail", "normal_tail_in_brief", "power_of_fraction"]
+__all__ = [
+    "log_of_sum",
+    "natural_log",
+    "normal_tail",
+    "normal_tail_in_brief",
+    "power_of_fraction",
+]
 
 # (t + a) times the Mills ratio of the normal law, in powers of y = (t - a)/(t + a), which goes
 # from -1 to 1 as t goes from 0 to infinity.
@@ -75,7 +81,10 @@ _EXP2_IN_BRIEF = 0.99992807, 0.69326099, 0.24261112, 0.05517165
 
 
 def normal_tail(t: float) -> tuple[float, float]:
-    """(Phi(-t), Phi'(t)) for t >= 0, to 4 units in the last place up to 12.94 or 37.5; then 0."""
+    """(Phi(-t), Phi'(t)) for t >= 0, to 4 units in the last place up to 12.94 or 37.5; then 0.
+
+    On processors that round a product before they add it, t^2/4 units more.
+    """
     T = type(t)
     density = math.exp(-0.5 * t * t) / math.sqrt(2 * math.pi)
     return T(0.5 * math.erfc(t * math.sqrt(0.5))), T(density)
@@ -160,19 +169,30 @@ def natural_log(s: float) -> float:
     return type(s)(math.log(s))
 
 
-@overload_scalar(natural_log, inline=True)
-def _natural_log(s):
-    # s = 2^e m with m in [sqrt(1/2), sqrt(2)), and log m = 2 artanh(u), u = (m - 1)/(m + 1).
+def log_of_sum(s: float, rest: float) -> float:
+    """The logarithm of s + rest, to 3 units in the last place, also where the sum is close to 1.
+
+    `rest` is what rounding took from s, a positive normal number.
+    """
+    return type(s)(math.log(s) + rest / s)
+
+
+def _logarithms(s):
+    """(1, places, log) for numbers of this type.
+
+    places(s) -> (e, m, 2^-e), s = 2^e m with m in [sqrt(1/2), sqrt(2)); log(e, over, under) is
+    e log 2 + log m = e log 2 + 2 artanh(u), u = over/under = (m - 1)/(m + 1).
+    """
     T, integer, mantissa, terms, digits = (
         (np.float32, np.int32, 23, 5, 12)
         if s is types.float32
         else (np.float64, np.int64, 52, 9, 40)
     )
-    root = np.array(math.sqrt(0.5), T).view(integer)[()]
+    root, unit = (np.array(v, T).view(integer)[()] for v in (math.sqrt(0.5), 1.0))
     shift = integer(mantissa)
     high = T(round(math.log(2) * 2.0**digits) / 2.0**digits)
     low = T(math.log(2) - float(high))
-    one, two = T(1), T(2)
+    two = T(2)
     c = tuple(T(2 / (2 * j + 3)) for j in range(terms))
 
     @scalar
@@ -186,33 +206,62 @@ def _natural_log(s):
     if T is np.float64:
         series = series_64
 
-    def impl(s):
+    @scalar
+    def places(s):
         bits = to_ordinal(s)
         exponent = integer((bits - root) >> shift)
-        m = from_ordinal(integer(bits - integer(exponent << shift)))
+        moved = integer(exponent << shift)
         e = T(np.int32(exponent))
-        u = quotient(m - one, m + one)
+        return e, from_ordinal(integer(bits - moved)), from_ordinal(integer(unit - moved))
+
+    @scalar
+    def log(e, over, under):
+        u = quotient(over, under)
         z = u * u
         return fma(e, high, fma(e, low, fma(u * z, series(z), two * u)))
+
+    return T(1), places, log
+
+
+@overload_scalar(natural_log, inline=True)
+def _natural_log(s):
+    one, places, log = _logarithms(s)
+
+    def impl(s):
+        e, m, _ = places(s)
+        return log(e, m - one, m + one)
 
     return impl
 
 
-def power_of_fraction(s: float, q: float) -> float:
-    """s^q for 0 <= s <= 1 and q > 0; relative error (3 + |q log s|) units; 0 for subnormal s."""
-    return type(s)(math.pow(s, q))
+@overload_scalar(log_of_sum, inline=True)
+def _log_of_sum(s, rest):
+    one, places, log = _logarithms(s)
+
+    def impl(s, rest):
+        # Between sqrt(1/2) and sqrt(2) m is s, and m - 1 exact: all that is lost is the rest.
+        e, m, scale = places(s)
+        return log(e, fma(rest, scale, m - one), m + one)
+
+    return impl
+
+
+def power_of_fraction(s: float, rest: float, q: float) -> float:
+    """(s + rest)^q for 0 <= s <= 1 and q > 0; 0 for subnormal s. `rest` is as in `log_of_sum`.
+
+    Its relative error is (3 + |q log s|) units.
+    """
+    return type(s)(math.pow(s, q) * math.exp(q * rest / s)) if s > 0.0 else type(s)(0)
 
 
 @overload_scalar(power_of_fraction)
-def _power_of_fraction(s, q):
+def _power_of_fraction(s, rest, q):
     T = np.float32 if s is types.float32 else np.float64
-    tiny, zero, two = T(np.finfo(T).tiny), T(0), T(2)
+    tiny, zero = T(np.finfo(T).tiny), T(0)
 
-    def impl(s, q):
-        if q == two:  # of 1.5-entmax; the same for all entries, so that a loop decides it once
-            return s * s
+    def impl(s, rest, q):
         safe = s if s > tiny else tiny
-        p = exp_neg(q * natural_log(safe))
+        p = exp_neg(q * log_of_sum(safe, rest))
         return p if s > tiny else zero
 
     return impl

@@ -30,7 +30,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._compile import kernel, row, scalar
-from ._threshold.curves import CURVES, Entmax
+from ._threshold.curves import CURVES, Entmax, origin
 from ._threshold.rows import METHODS, OPEN, SOLUTION, Newton, solve
 from ._threshold.solver import REST, C, D
 from .gradtopk import rows as _subsets
@@ -75,7 +75,7 @@ _WEIGHTED = Weighted()
 
 @scalar
 def entmax(alpha):
-    """The curve of alpha-entmax, alpha > 1."""
+    """The curve of alpha-entmax, 1 < alpha <= 100; with alpha > 2 for rows of float64."""
     return Entmax(alpha)
 
 
@@ -130,7 +130,7 @@ def thretopk(x, k, temperature, curve, out):
         out[:] = np.nan
         return np.nan
     _, tau, solution = _solve(x, k, temperature, curve, out)
-    return solution[0, C] + tau[0] * (solution[0, D] + solution[0, REST])
+    return solution[0, C] + tau[0] * (solution[0, D] + solution[0, REST] - origin(curve))
 
 
 @kernel
@@ -186,11 +186,11 @@ def _linearize(x, k, temperature, out):
     batch, tau = np.expand_dims(x, 0), np.full(1, np.float64(temperature))
     shares, sizes = np.full(1, k - 0.5), np.full(1, np.int64(k))
     tilt, nothing = np.full((1, SOLUTION), OPEN), np.empty((1, 0), x.dtype)
-    newton = Newton(_subsets.step_of_tilt(x.shape[0]), True, True)
+    newton = Newton(_subsets.step_of_tilt(x.shape[0]), True, True, 0.0)
     solve(0, 1, batch, shares, tau, sigmoid, newton, nothing, tilt)
     solution = np.empty((1, _subsets.SOLUTION))
-    target, left_open = np.expand_dims(out, 0), np.zeros(1, np.bool_)
-    _subsets.solve(0, 1, batch, sizes, tau, tilt, target, solution, left_open)
+    target, left_open = np.expand_dims(out, 0), np.zeros(2, np.bool_)
+    _subsets.solve(0, 1, batch, sizes, tau, tilt, 0, target, solution, left_open)
     return batch, tau, solution
 
 

@@ -12,6 +12,7 @@ from ._cuda import cuda, device
 from ._rows import ALL, MIXED, UNDEFINED
 from ._team import Team, made_once, tools
 from ._threshold.cuda import RECORD, passes
+from ._threshold.curves import origin
 from ._threshold.rows import METHODS
 from ._threshold.solver import REST, C, D, inverse_temperature_of
 from .gradtopk.cuda_contour import arrange, contours
@@ -45,7 +46,7 @@ def _thretopk(T: Any, team: Team, curve: Any) -> Any:
             inv = inverse_temperature_of(tau, T(1))
             do.search(x, x, first, n, 0, inv, regs, record, room)
             do.fill(x, first, n, 0, inv, regs, record, out)
-            lam = record[C] + tau * (record[D] + record[REST])
+            lam = record[C] + tau * (record[D] + record[REST] - origin(curve))
         t.meet()  # the team sees what it has written, and `shared` is free
         return lam
 

@@ -171,7 +171,39 @@ def thretopk(
     alpha: float | None = None,
 ) -> Solution:
     """ThreTopK by bisection. Where no entry is partly chosen, the threshold is one of many."""
-    return _solve(tuple(exact(x)), *exact([k, temperature]), curve_of(curve, alpha))
+    numbers = tuple(exact(x)), *exact([k, temperature])
+    if curve == "entmax" and alpha is not None and alpha > 2 and 0 < k < len(x):
+        return _solve_steep(*numbers, mp.mpf(alpha) - 1)
+    return _solve(*numbers, curve_of(curve, alpha))
+
+
+@functools.cache
+def _solve_steep(x: tuple, k: Any, tau: Any, c: Any) -> Solution:
+    """Entmax with alpha = c + 1 > 2 by bisection on p of the lowest entry above the threshold.
+
+    Where the slope of f is infinite, no number of digits of the threshold is enough for all of p.
+    """
+    steps = sorted({v / tau for v in x}, reverse=True)
+
+    def values(edge: Any, p: Any) -> list:
+        # The threshold lies p^c/c below the edge, where f is p.
+        above = [v / tau - edge for v in x]
+        partly = [min(c * max(t, ZERO) + p**c, ONE) ** (1 / c) for t in above]
+        return [ZERO if t < 0 else p if t == 0 else f for t, f in zip(above, partly, strict=True)]
+
+    # The highest entry for which k is reached before p is 1 there, or the next entry the lowest.
+    for edge, after in itertools.zip_longest(steps, steps[1:]):
+        most = ONE if after is None else min(c * (edge - after), ONE) ** (1 / c)
+        if mp.fsum(values(edge, most)) >= k:
+            break
+    low, high = ZERO, most
+    while high - low > RESOLUTION * most:
+        middle = (low + high) / 2
+        low, high = (middle, high) if mp.fsum(values(edge, middle)) < k else (low, middle)
+    p = values(edge, high)
+    curve, lam = curve_of("entmax", float(c + 1)), edge - high**c / c
+    potential = tau * (k * lam + mp.fsum(curve.integral(v / tau - lam) for v in x))
+    return Solution(p, tau * lam, potential)
 
 
 @functools.cache

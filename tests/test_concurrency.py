@@ -65,7 +65,7 @@ def in_child(work):
 """
 
 
-def run(body: str, **environment: str) -> str:
+def run(body: str, *, limit: int = LIMIT, **environment: str) -> str:
     """Run a script after PREAMBLE in a fresh interpreter and return what it prints."""
     result = subprocess.run(
         [
@@ -77,7 +77,7 @@ def run(body: str, **environment: str) -> str:
         ],
         capture_output=True,
         text=True,
-        timeout=LIMIT,
+        timeout=limit,
         env={**os.environ, **environment},
         check=False,
     )
@@ -122,6 +122,56 @@ def test_sixteen_threads_making_the_first_call():
         """
     )
     assert out == "right"
+
+
+@pytest.mark.slow
+def test_sixteen_threads_making_every_first_call(tmp_path):
+    """Every operator and every verb of it, on a cold cache: one digest and no exception."""
+    out = run(
+        """
+        import functools
+        from softtopk_nb._operator import registry
+        from softtopk_nb.softmax.family import TopOne
+        x = np.array([0.3, -1.2, 2.0, 0.7, 0.1])
+
+        def leaves(result):
+            for leaf in result if isinstance(result, tuple) else [result]:
+                if callable(leaf):
+                    yield from leaves(leaf(1.0))
+                elif leaf is not None:
+                    yield np.asarray(leaf).tobytes()
+
+        more = {"jvp": [x[::-1]], "vjp": [], "potential": [], "threshold": []}
+        names = [*registry] + [n for n in stk.__all__ if isinstance(getattr(stk, n), TopOne)]
+        calls = {}
+        for name in names:
+            op, k = getattr(stk, name), [2] if name in registry else []
+            calls[name] = functools.partial(op, x, *k)
+            for verb in more:
+                if hasattr(op, verb):
+                    method = getattr(op, verb)
+                    calls[name, verb] = functools.partial(method, x, *k, *more[verb])
+
+        got = [None] * 16
+        gate = threading.Barrier(16)
+        def work(i):
+            order = [*calls][i // 4 :] + [*calls][: i // 4]  # four threads begin with each
+            gate.wait()
+            results = {call: b"".join(leaves(calls[call]())) for call in order}
+            got[i] = hashlib.sha256(b"".join(results[call] for call in calls)).hexdigest()
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        assert None not in got
+        print(len(names), len(calls), len(set(got)))
+        """,
+        limit=4 * LIMIT,
+        NUMBA_CACHE_DIR=str(tmp_path),
+    )
+    operators, calls, digests = map(int, out.split())
+    assert operators >= 8
+    assert calls > 2 * operators
+    assert digests == 1
 
 
 def test_bits_do_not_depend_on_the_number_of_threads():

@@ -1,6 +1,5 @@
 """The rules that hold for every operator, tried on every operator of the registry.
 
-A new operator is tested by being registered; VARIANTS only adds option sets worth trying apart.
 Nothing here knows any mathematics: an operator is compared with itself, called in another way.
 """
 
@@ -8,51 +7,17 @@ from __future__ import annotations
 
 import copy
 import inspect
+import itertools
 import pickle
 import re
 
 import numpy as np
 import pytest
+from operators import VARIANTS, dtypes, each_op, every, same, smooth
 
 import softtopk_nb as stk
 from softtopk_nb import _schedule
 from softtopk_nb._operator import Differentiable, registry
-
-VARIANTS = {
-    "thretopk": [
-        {"curve": "laplace"},
-        {"curve": "sigmoid"},
-        {"curve": "exp", "method": "scan"},
-        {"curve": "clip"},
-        {"curve": "normal"},
-        {"curve": "entmax", "alpha": 1.5},
-        {"curve": "laplace", "method": "bisect"},
-    ],
-    "gradtopk": [{"method": "auto"}, {"method": "contour"}, {"method": "dp"}],
-}
-
-
-def _cases(smooth_only: bool = False):
-    for name, op in sorted(registry.items()):
-        if smooth_only and not isinstance(op, Differentiable):
-            continue
-        for options in VARIANTS.get(name, [{}]):
-            label = "-".join([name, *map(str, options.values())])
-            yield pytest.param(op, options, id=label)
-
-
-every = pytest.mark.parametrize(("op", "options"), list(_cases()))
-smooth = pytest.mark.parametrize(("op", "options"), list(_cases(smooth_only=True)))
-each_op = pytest.mark.parametrize("op", [pytest.param(o, id=n) for n, o in registry.items()])
-dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
-
-
-def same(a, b):
-    """Equal to the bit, NaNs included."""
-    a, b = np.asarray(a), np.asarray(b)
-    assert a.dtype == b.dtype
-    assert a.shape == b.shape
-    np.testing.assert_array_equal(a, b)
 
 
 def test_registry_holds_the_public_operators():
@@ -267,6 +232,64 @@ def test_out(op, options, rng):
     same(op(x.T, 3, axis=0, out=transposed, **options), expected.T)
 
 
+def _placed(memory, dtype, shape, start, step):
+    """A view of the memory from a byte on: every `step`-th number, backwards if it is negative."""
+    numbers = np.ndarray((len(memory) - start) // np.dtype(dtype).itemsize, dtype, memory, start)
+    size = int(np.prod(shape))
+    return (
+        numbers[: size * abs(step) : abs(step)] if step > 0 else numbers[:size][::step]
+    ).reshape(shape)
+
+
+@every
+def test_out_may_share_memory_with_every_argument(op, options, rng):
+    """Aliasing: an argument that is still needed once p has been written must not be read there.
+
+    The same bytes, later or earlier ones, every other number, backwards, transposed, of another
+    type; x, k, temperature, where, the directions, and what a pullback reads when it is called.
+    """
+    shape, batch = (5, 8), (5,)
+    given = {
+        "x": rng.normal(size=shape).astype(np.float32),
+        "k": rng.integers(1, 5, size=batch),
+        "temperature": rng.uniform(0.5, 2, size=batch),
+        "where": rng.random(shape) < 0.8,
+    }
+    moves = {"dx": rng.normal(size=shape), "dtemperature": rng.normal(size=batch)}
+    moves |= {"dk": rng.normal(size=batch)} if op.real_k else {}
+    g = rng.normal(size=shape).astype(np.float32)
+
+    def call(x, k, **kw):
+        return (op(x, k, **kw, **options),)
+
+    def jvp(x, k, dx, **kw):
+        return op.jvp(x, k, dx, **kw, **options)
+
+    def vjp(x, k, **kw):
+        p, pullback = op.vjp(x, k, **kw, **options)
+        gradients = [each for each in pullback(g) if each is not None]
+        return p.copy(), *gradients, pullback(p).x  # a cotangent may be p itself
+
+    memory = np.zeros(8 * 8 * 40, np.uint8)
+    outs = [memory[640:800].view(np.float32).reshape(shape)]
+    outs += [_placed(memory, np.float32, shape, 640, step) for step in (-1, 2)]
+    outs += [outs[0].reshape(8, 5).T]
+    for verb in (call, jvp, vjp) if isinstance(op, Differentiable) else (call,):
+        all_given = given | (moves if verb is jvp else {})
+        for (name, value), out in itertools.product(all_given.items(), outs):
+            # A mask makes copies of what it masks.
+            arguments = {n: v for n, v in all_given.items() if name == "where" or n != "where"}
+            expected = verb(**arguments)
+            types = [">f8", np.float64] if value.dtype == np.float64 else [value.dtype]
+            types += [np.float32] if name == "dx" else []
+            for dtype, start, step in itertools.product(types, (640, 648, 608), (1, -1, 2)):
+                here = _placed(memory, dtype, value.shape, start, step)
+                memory[:] = 0
+                here[...] = value
+                for a, b in zip(verb(**arguments | {name: here}, out=out), expected, strict=True):
+                    np.testing.assert_array_equal(a, b, f"{verb.__name__}, {name}: {here.strides}")
+
+
 @each_op
 def test_bad_out_is_refused(op):
     x = np.zeros((2, 3))
@@ -475,6 +498,30 @@ def test_pullback_can_be_called_again(op, options, rng):
     inplace = x.copy()
     _, pullback = op.vjp(inplace, 3, out=inplace, **options)
     same(pullback(g).x, first.x)
+
+
+@smooth
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("n", [7, 300])
+def test_directions_beyond_the_range_of_the_type(op, options, n, dtype, rng):
+    """Overflow: numbers that float32 has no room for, without a warning and without a NaN.
+
+    A derivative is linear: where that along v is not 0, that along 2^600 v is beyond the range too.
+    """
+    x = rng.normal(size=(2, n)).astype(dtype)
+    v, far = rng.normal(size=(2, n)), 2.0**600
+    moves = {"dtemperature": 0.3, **({"dk": -0.2} if op.real_k else {})}
+    for given, kw in ((v, moves), (v, {}), (0 * v, moves)):
+        near = op.jvp(x, 3, given, **kw, **options)[1]
+        dp = op.jvp(x, 3, given * far, **{m: far * d for m, d in kw.items()}, **options)[1]
+        same(dp[near != 0], np.sign(near[near != 0]) * dtype(np.inf))
+        assert not np.isnan(dp).any()
+    near, gradients = op.vjp(x, 3, **options)[1](v), op.vjp(x, 3, **options)[1](v * far)
+    same(gradients.x[near.x != 0], np.sign(near.x[near.x != 0]) * dtype(np.inf))
+    assert gradients.temperature == np.sign(near.temperature) * dtype(np.inf)
+    assert not np.isnan(op.jvp(x, 3, np.full((2, n), 1e300), **options)[1]).any()
+    mixed = np.stack([v[0], v[1] * far])
+    same(op.jvp(x, 3, mixed, **options)[1][0], op.jvp(x, 3, v, **options)[1][0])
 
 
 @smooth

@@ -283,6 +283,47 @@ def test_out(op, options, rng):
         close(dp, op.jvp(x, 3, g, **options)[1], x, scale=30)
 
 
+@smooth
+def test_out_may_share_memory_with_every_argument(op, options, rng):
+    """Aliasing: no argument that is needed once p has been written is read from where p lies.
+
+    k and the temperature are float64 in the device's memory, so that they need no copy otherwise.
+    """
+    shape = (2, 5)
+    x, g = rng.normal(size=(2, *shape))
+    arguments = {
+        "x": x,
+        "k": np.array([2.0, 3.0] if op.real_k else [2, 3]),
+        "dx": rng.normal(size=shape),
+        "temperature": np.array([0.7, 1.5]),
+        "dtemperature": np.array([0.4, -0.3]),
+        "where": np.array([[1, 1, 1, 0, 1], [1, 1, 1, 1, 0]], bool),
+    }
+    arguments |= {"dk": np.array([0.5, 0.25])} if op.real_k else {}
+
+    def jvp(x, k, dx, **kw):
+        return op.jvp(x, k, dx, **kw, **options)
+
+    def vjp(x, k, **kw):
+        p, pullback = op.vjp(x, k, **kw, **options)
+        return p, pullback(on(g)).x
+
+    def of_value(given):
+        return {n: a for n, a in given.items() if n not in ("dx", "dk", "dtemperature")}
+
+    for name, value in arguments.items():
+        # A mask makes copies of what it masks.
+        given = {n: on(a) for n, a in arguments.items() if name == "where" or n != "where"}
+        for verb, some in ((jvp, given), (vjp, of_value(given))):
+            memory = on(np.zeros(80, np.uint8))
+            out = memory.view(np.float64).reshape(*shape)
+            here = memory[: value.nbytes].view(value.dtype).reshape(*value.shape)
+            here.copy_to_device(value)
+            found = verb(**some | ({name: here} if name in some else {}), out=out)
+            for a, b in zip(found, verb(**some), strict=True):
+                np.testing.assert_array_equal(back(a), back(b), name)
+
+
 # Rows
 
 

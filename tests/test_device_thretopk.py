@@ -17,7 +17,7 @@ import softtopk_nb as stk
 pytestmark = pytest.mark.device
 
 CURVES = [{"curve": name} for name in ("exp", "sigmoid", "laplace", "clip", "normal")]
-CURVES.append({"curve": "entmax", "alpha": 1.5})
+CURVES += [{"curve": "entmax", "alpha": alpha} for alpha in (1.5, 1 + 2.0**-30)]
 every_curve = pytest.mark.parametrize("curve", CURVES, ids=lambda curve: curve["curve"])
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f4", "f8"])
 newton_and_bisect = pytest.mark.parametrize("method", ["newton", "bisect"])
@@ -210,6 +210,17 @@ def logistic():
 def test_a_curve_of_ones_own(dtype, rng):
     x, v = rows(rng, 21, dtype)
     check(x, 4.5, 0.7, v, curve=logistic())
+
+
+def test_potential_of_a_whole_row_has_the_mean_of_the_law(rng):
+    """Limit: where everything is selected F(t) - t is needed at infinity, not far out."""
+    curve = stk.Curve(
+        lambda t: 0.5 + 0.5 * t / math.sqrt(2 + t * t),
+        lambda t: (2 + t * t) ** -1.5,
+        integral=lambda t: 0.5 * (t + math.sqrt(2 + t * t)),
+    )
+    x = cuda.to_device(np.array([1.0, 2.0, 3.0, 4.0]))
+    assert back(stk.thretopk.potential(x, 4, curve=curve)) == pytest.approx(10.0, abs=1e-12)
 
 
 def test_a_curve_without_an_antiderivative(rng):

@@ -80,7 +80,7 @@ def test_helpers_take_part(monkeypatch, new_pool):
     times = np.zeros(10000)
     start = time.process_time(), time.thread_time()
     for _ in range(10):
-        _schedule.over(len(times), MUCH, mark, times, 1000)
+        _schedule.over(len(times), 50_000_000, mark, times, 1000)
     in_all, here = time.process_time() - start[0], time.thread_time() - start[1]
     assert (times == 10).all()
     assert in_all - here > 0.1 * here
@@ -91,11 +91,11 @@ def test_short_rows_are_taken_by_the_lanes_full(monkeypatch, new_pool):
     use_threads(monkeypatch, 2)
     units = []
     monkeypatch.setattr(
-        _schedule, "in_memory", lambda shared: lambda *given: units.append(given[2:5])
+        _schedule, "in_memory", lambda shared: lambda *given: units.append(given[2:6])
     )
     for rows, n in ((65536, 64), (8192, 128), (1000, 1000), (64, 65536)):
         _schedule.over(rows, rows * n, mark, np.zeros(rows), 1)
-    assert units == [(65536, 256, 2), (8192, 128, 2), (1000, 32, 2), (64, 1, 2)]
+    assert units == [(0, 65536, 256, 2), (0, 8192, 128, 2), (0, 1000, 32, 2), (0, 64, 1, 2)]
 
 
 @pytest.mark.parametrize("bad", [0, 1, 500, 999])
@@ -228,8 +228,8 @@ def test_a_helper_keeps_nothing_alive(monkeypatch, new_pool):
         assert gone() is None
 
 
-def in_a_process(body):
-    command = [sys.executable, "-c", textwrap.dedent(body)]
+def in_a_process(body, *arguments):
+    command = [sys.executable, "-c", textwrap.dedent(body), *arguments]
     result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     return result.stdout
 
@@ -282,3 +282,41 @@ def test_a_kernel_is_called_where_it_was_compiled(monkeypatch, new_pool):
     address = compiled.library.get_pointer_to_function(name)
     assert _schedule._address(mark, (times, 1)) == address
     assert _schedule._address(mark, (times, 1)) == address  # from the notes
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_an_interrupt_is_seen_before_the_call_ends(threads):
+    """Ctrl-C: signals are handled between slices, so the dearest rows must be known to be dear.
+
+    The call would take seconds. After it everything is as before: helpers, locks, results.
+    """
+    out = in_a_process(
+        """
+        import _thread, sys, threading, time
+        import numpy as np
+        from softtopk_nb import _schedule, gradtopk
+        _schedule.thread_count = lambda: int(sys.argv[1])
+        x = np.random.default_rng(0).normal(size=(1200, 1000)).astype(np.float32)
+        def call(rows):
+            return gradtopk(rows, 500, method="recursion", temperature=100.0)
+        expected = call(x[:64])
+        sent = []
+        def interrupt():
+            time.sleep(0.3)
+            sent.append(time.perf_counter())
+            _thread.interrupt_main()
+        threading.Thread(target=interrupt).start()
+        try:
+            call(x)
+            print("too late", end=" ")
+            time.sleep(1)
+        except KeyboardInterrupt:
+            print(time.perf_counter() - sent[0], end=" ")
+        pool = _schedule._pool
+        print(len(pool.idle) == pool.made == int(sys.argv[1]) - 1, (call(x[:64]) == expected).all())
+        """,
+        threads,
+    )
+    seconds, *rest = out.split()
+    assert rest == ["True", "True"]
+    assert float(seconds) < 1

@@ -606,3 +606,18 @@ def test_gradual_bad_arguments():
     ):
         with pytest.raises(error, match=match):
             call()
+
+
+@pytest.mark.parametrize("f", [stk.softmax, stk.log_softmax, stk.logsumexp])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_directions_beyond_the_range_of_the_type(f, dtype):
+    """Overflow: numbers that float32 has no room for, without a warning and without a NaN."""
+    rng = np.random.default_rng(31)
+    x, v, far = rng.normal(size=(3, 20)).astype(dtype), rng.normal(size=(3, 20)), 2.0**600
+    near = f.jvp(x, v, dtemperature=0.3)[1]
+    same = np.sign(near) * dtype(np.inf)
+    np.testing.assert_array_equal(f.jvp(x, v * far, dtemperature=0.3 * far)[1], same)
+    g = v[:, 0] if f is stk.logsumexp else v
+    near, found = f.vjp(x)[1](g), f.vjp(x)[1](g * far)
+    np.testing.assert_array_equal(found.x, np.sign(near.x) * dtype(np.inf))
+    assert found.temperature == np.sign(near.temperature) * dtype(np.inf)

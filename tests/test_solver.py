@@ -10,6 +10,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from fused import units_without_fma
 from numba import njit
 from scipy import special
 
@@ -24,9 +25,10 @@ from softtopk_nb._threshold.curves import (
     reach,
     split,
 )
-from softtopk_nb._threshold.passes import correct, fill, search_pass, tally
+from softtopk_nb._threshold.passes import BLOCK, correct, fill, search_pass, tally
 from softtopk_nb._threshold.scan import scan
 from softtopk_nb._threshold.solver import BLUR, CUBE_64, FIFTH_32, UNKNOWN, judge
+from softtopk_nb._views import APART
 
 HARD = {**CURVES, "entmax-1.5": Entmax(1.5), "entmax-3": Entmax(3.0)}
 KINDS = 9
@@ -460,13 +462,14 @@ def test_first_passes_over_float64_rows_are_in_float32(curve, rng):
 
 @pytest.mark.parametrize("curve", CURVES)
 def test_first_passes_over_float32_rows_take_a_curve_in_brief(curve, rng):
-    """`normal` is off by less than the bracket is widened for, the others by nothing."""
-    room = np.empty(0, np.float32)
+    """`normal` is off by less than the bracket is widened for, the others by rounding."""
+    room = np.empty(APART + BLOCK, np.float32)
     for away in (-4.0, -0.7, 0.0, 0.7, 4.0, 9.0):
         x = (3 * rng.normal(size=3000)).astype(np.float32)
         light, exact = (passed(x, away, CURVES[curve], near, room) for near in (False, True))
         assert abridged(CURVES[curve]) == (curve in ("sigmoid", "normal"))
-        assert (light[1:4] != exact[1:4]) == (curve == "normal")
+        alike = np.allclose(light[1:4], exact[1:4], rtol=4e-6, atol=0)
+        assert alike == (curve != "normal")
         off = (light[0] - light[1] + light[2]) - (exact[0] - exact[1] + exact[2])
         assert abs(off) <= BLUR / 2 * exact[3]  # in temperatures, by the slope
 
@@ -605,7 +608,8 @@ def test_the_last_step_by_a_series(curve, dtype, rng):
                 bound = abs(step) * density * np.exp(y) * (y**2 / 6 + step**2 / 6)
             assert bound.max() <= eps / (4000 if short else 40)
         exact = np.where(at < 0, tail, 1 - tail)
-        rounding = (4 if curve == "sigmoid" else 8) * eps * exact
+        units = 4 if curve == "sigmoid" else 8 + units_without_fma(t)
+        rounding = units * eps * exact
         assert (abs(out - exact) <= bound + rounding).all()
 
 

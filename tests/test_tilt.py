@@ -18,9 +18,9 @@ both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f
 def tilts(x, k, tau):
     """(solutions, which rows were left open) of `rows.solve`."""
     tilt = np.full((len(x), threshold.SOLUTION), threshold.OPEN)
-    solution, left_open = np.empty((len(x), rows.SOLUTION)), np.zeros(1, np.bool_)
+    solution, left_open = np.empty((len(x), rows.SOLUTION)), np.zeros(2, np.bool_)
     problem = x, np.full(len(x), k), np.full(len(x), tau)
-    rows.solve(0, len(x), *problem, tilt, np.empty((len(x), 0), x.dtype), solution, left_open)
+    rows.solve(0, len(x), *problem, tilt, 0, np.empty((len(x), 0), x.dtype), solution, left_open)
     still = tilt[:, threshold.CODE] == threshold.OPEN
     assert left_open[0] == still.any()
     return solution, still

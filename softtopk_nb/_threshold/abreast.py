@@ -15,13 +15,14 @@ from .._rows import FINITE
 from .._scalars import wide_vectors
 from .._views import borrowed, columns_from, held, layout_known, window
 from .curves import autonomous, reach
-from .passes import close, correct, narrowness, patient, search_pass
+from .passes import close, correct, narrowness, pass_room, search_pass
 from .rows import CODE, FAINT, OPEN, ROUGH, SEEN, TAKEN, WEIGHT
 from .solver import (
     BLUR,
     REST,
     C,
     D,
+    enough_for,
     inverse_temperature,
     judge,
     nearest,
@@ -55,7 +56,8 @@ LAST = 20  # d of the last pass
 MOVE = 21  # how far the threshold has moved since
 BELOW, ABOVE = 22, 23  # and that as `reach` gives it
 STATUS, PASSES = 24, 25
-FIELDS = 28
+ENOUGH = 28  # the length of a step that ends the search
+FIELDS = 29
 LANES = 32  # rows of a group, at most
 WIDE = 8  # columns are worked on so many at a time, whether they are in use or not
 
@@ -104,7 +106,7 @@ def inside(at, step, lo, hi, outward):
 
 
 @scalar
-def advance(table, first, columns, curve, one, enough, limit):
+def advance(table, first, columns, curve, one, limit):
     """Take the sums of each row's pass: move its threshold, or say that it is found or lost.
 
     In so many columns from the `first` on. `limit`: after steps longer than this the pass was a
@@ -118,7 +120,7 @@ def advance(table, first, columns, curve, one, enough, limit):
         v, v3, v4 = table[V, r], table[V3, r], table[V4, r]
         sums = table[M, r], table[A, r], table[B, r], table[W, r], v, v3, v4
         residual, step, moved, stays, arrives = judge(
-            curve, k, sums, table[CLEAR, r], d, one, True, enough
+            curve, k, sums, table[CLEAR, r], d, one, True, table[ENOUGH, r]
         )
         inv, width = type(one)(table[INV, r]), table[WIDTH, r]
         at = (c - table[PIVOT, r]) * inv + d
@@ -196,6 +198,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     T, n, cut = x.dtype.type, x.shape[1], sizes.shape[0] > 0
     writes = out.shape[1] > 0
     keeps = writes or method.enough == 0.0  # where less is enough, light passes are
+    of_all = enough_for(method, n)
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     own_table, own_rows = np.empty((FIELDS, LANES)), np.empty((3, LANES), np.int64)
     own_few = np.empty((1, sample_size(n)), x.dtype)
@@ -204,8 +207,8 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     # Of rows whose p is not asked for a pass may keep it too: what becomes of them is the same.
     own_p = np.empty((1 if n >= SAMPLED else LANES, 0 if writes else n), x.dtype)
     own_slopes = np.empty((1 if n >= SAMPLED else LANES, 0 if autonomous(curve) else n), x.dtype)
-    own_short = np.empty(n if patient(curve, x) else 0, np.float32)
-    unasked, slopes, short = borrowed(own_p), borrowed(own_slopes), borrowed(own_short)
+    own_room = pass_room(curve, x, n)
+    unasked, slopes, room = borrowed(own_p), borrowed(own_slopes), borrowed(own_room)
     for r in range(LANES):  # subnormal numbers in columns that are not used would take their time
         for field in range(FIELDS):
             table[field, r] = 1.0
@@ -242,6 +245,8 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
             begin(table, columns, curve, T(1), starts, narrow)
             for r in range(count):
                 rows[1, r] = r
+                enough = of_all if rows[2, r] == n else enough_for(method, rows[2, r])
+                table[ENOUGH, r] = ROUGH if rough else enough
             left = count
             while left > 0:
                 for j in range(left):
@@ -251,15 +256,14 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     c, d, inv = T(table[C, r]), T(table[D, r]), T(table[INV, r])
                     near = keeps and not rough and table[MOVE, r] <= close(curve, x)
                     p = window(out[i] if writes else unasked[r], 0, size)
-                    sums = search_pass(part, c, inv, d, curve, near, p, slopes[r], short)
+                    sums = search_pass(part, c, inv, d, curve, near, p, slopes[r], room)
                     m, a, b, w, v, v3, v4, table[CLEAR, r] = sums
                     table[M, r], table[A, r], table[B, r], table[W, r] = m, a, b, w
                     table[V, r], table[V3, r], table[V4, r] = v, v3, v4
-                enough = ROUGH if rough else method.enough
                 limit = close(curve, x) if keeps and not rough else np.inf
                 start = rows[1, 0] // WIDE * WIDE
                 several = (rows[1, left - 1] - start + WIDE) // WIDE * WIDE
-                advance(table, start, several, curve, T(1), enough, limit)
+                advance(table, start, several, curve, T(1), limit)
                 still = 0
                 for j in range(left):
                     r = rows[1, j]
@@ -284,4 +288,4 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                 c, d, inv = T(c), T(table[LAST, r]), T(table[INV, r])
                 part = window(x[i], 0, size)
                 correct(part, c, inv, d, below, above, curve, slopes[r], out[i])
-    held((own_table, own_rows, own_few, own_p, own_slopes, own_short))
+    held((own_table, own_rows, own_few, own_p, own_slopes, own_room))

@@ -11,17 +11,16 @@ from typing import Any
 import numpy as np
 
 from .. import _schedule
-from .._compile import kernel, row
-from .._rows import MIXED, classify, compress, survey
+from .._compile import kernel
+from .._rows import MIXED, classify, compress, expand, survey
 from .._views import borrowed
 from . import abreast, rows
-from .curves import UserCurve, kernel_for, reach
-from .passes import polish
-from .rows import CODE, OPEN, SEEN
-from .solver import REST, C, D, inverse_temperature
+from .curves import UserCurve, kernel_for
+from .rows import CODE, OPEN
 
 __all__ = ["CHUNK", "solve"]
 
+DEAR = 32  # passes that a sort, a bisection or a search with a user's own functions takes, about
 CHUNK = 1 << 18  # entries of rows with infinities that are compressed at a time
 
 
@@ -38,46 +37,30 @@ def _gather(lo, hi, x, k, solution, entries, sizes, left):
                 compress(x[i], x[i], entries[i])
 
 
-@row
-def _fill(x, c, inv, d, step, curve, out):
-    """Write p; infinite entries are 1 or 0."""
-    T = x.dtype.type
-    below, above = reach(curve, step)
-    below, above = T(below), T(above)
-    for i in range(x.shape[0]):
-        p = polish(curve, (x[i] - c) * inv - d, below, above)
-        out[i] = p if abs(x[i]) < np.inf else T(1) if x[i] > T(0) else T(0)
-
-
 @kernel
-def _scatter(lo, hi, x, tau, sizes, curve, out, solution):
-    """Write p of the gathered rows that have been solved."""
-    T = x.dtype.type
-    x, out = borrowed(x), borrowed(out)
+def _scatter(lo, hi, x, sizes, values, out, solution):
+    """Write p of the gathered rows that have been solved; infinite entries are 1 or 0."""
+    x, values, out = borrowed(x), borrowed(values), borrowed(out)
     for i in range(lo, hi):
         if sizes[i] >= 0 and solution[i, CODE] != OPEN:
             solution[i, CODE] = MIXED
             if out.shape[1] > 0:
-                c, d = solution[i, C], solution[i, SEEN]
-                step = solution[i, D] + solution[i, REST] - d
-                inv = inverse_temperature(tau[i], x)
-                _fill(x[i], T(c), inv, T(d), step, curve, out[i])
+                expand(x[i], values[i, : sizes[i]], 1.0, out[i])
 
 
 def _solve_mixed(
     x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution: Any
 ) -> None:
     """Rows with infinities: their finite entries as rows of their own, with the same bits."""
-    entries = np.empty_like(x)
+    entries, values = np.empty_like(x), np.empty_like(out)
     sizes, left = np.empty(len(x), np.int64), np.empty(len(x))
-    nothing = np.empty((len(x), 0), x.dtype)
     over, work = _schedule.over, x.size
     over(len(x), work, _gather, x, k, solution, entries, sizes, left)
     if (sizes >= 0).any():
         again, left_open = (tau, curve, method), np.zeros(1, np.bool_)
-        problem = entries, sizes, left, *again, nothing, solution, left_open
+        problem = entries, sizes, left, *again, values, solution, left_open
         over(len(x), work, abreast.solve, *problem)
-        over(len(x), work, _scatter, x, tau, sizes, curve, out, solution)
+        over(len(x), work, _scatter, x, sizes, values, out, solution)
 
 
 def _some_open(solution: Any) -> bool:
@@ -103,5 +86,5 @@ def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution:
         solution[:, CODE] = OPEN
     still = np.count_nonzero(solution[:, CODE] == OPEN)
     if still:
-        kernel, work = kernel_for(curve, rows.solve), still * x.shape[1]
+        kernel, work = kernel_for(curve, rows.solve), DEAR * still * x.shape[1]
         _schedule.over(len(x), work, kernel, x, k, tau, curve, method, out, solution)

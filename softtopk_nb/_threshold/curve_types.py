@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 __all__ = [
+    "FARTHEST",
     "Clip",
     "Entmax",
     "Exp",
@@ -15,6 +16,9 @@ __all__ = [
     "SigmoidInBrief",
     "UserCurve",
 ]
+
+
+FARTHEST = 1e150  # what a user's functions are asked about at most: its square is a number
 
 
 class Exp(NamedTuple):
@@ -46,14 +50,22 @@ class NormalInBrief(NamedTuple):
 
 
 class Entmax(NamedTuple):
-    """f(t) = ((alpha - 1) t)^(1/(alpha - 1)) clipped to [0, 1]."""
+    """f(t) = ((alpha - 1) t)^(1/(alpha - 1)) clipped to [0, 1].
+
+    Where it is `pieces.lifted`, t is less by 1/(alpha - 1), where f reaches 1: as alpha goes to 1
+    that goes to infinity, and would take all digits of t.
+    """
 
     alpha: float
 
 
 class UserCurve(NamedTuple):
-    """A CDF, its density and its antiderivative (or None), each compiled by Numba."""
+    """A CDF, its density and its antiderivative (or None), each compiled by Numba.
+
+    `mean` is that of the law, where the antiderivative is given; NaN if it has none.
+    """
 
     cdf: Any
     pdf: Any
     integral: Any
+    mean: float = 0.0

@@ -8,10 +8,13 @@ it is compiled for and its loops vectorise.
                         b = f(t) here, so that neither tail is computed by cancellation.
                         In the type of t where a loop over it vectorises. A user's curve in
                         float64, since sums that run one after the other need it.
-``excess(curve, t)``    F(t) - max(t, 0), F the antiderivative of f that vanishes at -inf.
+``excess(curve, t)``    F(t) - max(t, 0), F the antiderivative of f that vanishes at -inf. At inf,
+                        minus the mean of the law with CDF f.
 ``quantile(curve, u)``  the t with f(t) = u, for the bracket.
 ``law(curve)``          mean, variance and excess kurtosis of the law with CDF f, for a first
                         guess.
+``origin(curve)``       where the t of all these begins: f is what its formula says of t + origin,
+                        and the threshold is lower by as many temperatures.
 ``slope(curve, a, b, w)``  the sum of w over a row, from the sums of all three.
 ``smooth(curve)``       whether f' is continuous, so that a step of length s leaves an error of
                         order s^2.
@@ -37,7 +40,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .._compile import in_memory, overload_scalar, scalar
+from .._compile import in_memory, overload_scalar
 from . import last_step, laws, pieces
 from .curve_types import (
     Clip,
@@ -73,6 +76,7 @@ __all__ = [
     "exponential",
     "kernel_for",
     "law",
+    "origin",
     "quantile",
     "reach",
     "shifted",
@@ -80,6 +84,7 @@ __all__ = [
     "slope",
     "smooth",
     "split",
+    "steep",
     "within",
 ]
 
@@ -91,30 +96,6 @@ CURVES: dict[str, Any] = {
     "clip": Clip(),
     "normal": Normal(),
 }
-
-
-@scalar
-def _cdf(curve, t):
-    u, a, b, _ = split(curve, t)
-    return u - a + b
-
-
-@scalar
-def _quantile_search(curve, u):
-    """A curve whose inverse has no formula: double until it is bracketed, then halve."""
-    reach = 1.0
-    while reach < 1e300 and (_cdf(curve, -reach) > u or _cdf(curve, reach) < u):
-        reach *= 2.0
-    lo, hi = -reach, reach
-    for _ in range(200):
-        mid = 0.5 * (lo + hi)
-        if mid <= lo or mid >= hi:
-            break
-        if _cdf(curve, mid) < u:
-            lo = mid
-        else:
-            hi = mid
-    return 0.5 * (lo + hi)
 
 
 class _Traits(NamedTuple):
@@ -129,6 +110,7 @@ class _Traits(NamedTuple):
     clearance: Any = last_step.never_clear
     bend: Any = last_step.bend_unknown
     derivatives: Any = last_step.derivatives_unknown
+    origin: Any = laws.no_origin
     autonomous: bool = True
     shortened: bool = True
     smooth: bool = False
@@ -196,13 +178,15 @@ _TRAITS: dict[type, _Traits] = {
         laws.excess_entmax,
         laws.quantile_entmax,
         laws.law_entmax,
+        shifted=last_step.shifted_entmax,
+        origin=laws.origin_entmax,
         autonomous=False,
         exponential=False,
     ),
     UserCurve: _Traits(
         pieces.split_user,
         laws.excess_user,
-        _quantile_search,
+        laws.quantile_user,
         laws.law_user,
         autonomous=False,
         shortened=False,
@@ -247,6 +231,16 @@ def quantile(curve, u):
 def law(curve):
     """(mean, variance, excess kurtosis) of the law whose CDF is f."""
     return _traits(curve).law(curve)
+
+
+def origin(curve: Any) -> Any:
+    """Where the t of `split` begins, in temperatures above that of the formula of f."""
+    return _traits(curve).origin(curve)
+
+
+def steep(curve: Any) -> bool:
+    """Whether f' is infinite somewhere: there p has only digits that float64 has."""
+    return isinstance(curve, Entmax) and curve.alpha > 2.0
 
 
 def within(curve, p):
@@ -387,6 +381,11 @@ def _quantile(curve, u):
 @overload_scalar(law)
 def _law(curve):
     return _traits(curve).law
+
+
+@overload_scalar(origin)
+def _origin(curve):
+    return _traits(curve).origin
 
 
 @overload_scalar(within)

@@ -12,6 +12,7 @@ import numpy as np
 
 from .._compile import scalar
 from .._scalars import exp_neg, fma, limits, quotient
+from .pieces import split_entmax
 
 __all__ = [
     "as_it_is",
@@ -32,6 +33,7 @@ __all__ = [
     "of_exponentials",
     "shifted_by_slope",
     "shifted_clip",
+    "shifted_entmax",
     "shifted_exp",
     "shifted_laplace",
     "shifted_normal",
@@ -108,6 +110,15 @@ def shifted_normal(curve, p, w, t, below, above):
     total = fma(fma(total, y, _moment(h, 3, 6)), y, _moment(h, 2, 2))
     total = fma(fma(total, y, _moment(h, 1, 1)), y, _moment(h, 0, 1))
     return p - w * (below * total)  # a product of its own with w might be subnormal, and slow
+
+
+@scalar
+def shifted_entmax(curve, p, w, t, below, above):
+    # The slope of a steep curve changes by orders of magnitude on the way.
+    if curve.alpha > 2.0:
+        full, _, p, _ = split_entmax(curve, t - below)
+        return p if full == type(t)(0) else full
+    return p - w * below
 
 
 @scalar

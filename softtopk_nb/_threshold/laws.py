@@ -1,4 +1,4 @@
-"""What is known of each curve as the CDF of a law: integral, quantile, mean and variance.
+"""What is known of each curve as the CDF of a law: integral, quantile, moments, origin.
 
 The functions that `curves` chooses from, by the type of the curve.
 """
@@ -9,6 +9,8 @@ import math
 
 from .._compile import scalar
 from .._special import normal_tail
+from .curve_types import FARTHEST
+from .pieces import lifted, split_user
 
 __all__ = [
     "excess_clip",
@@ -25,13 +27,26 @@ __all__ = [
     "law_normal",
     "law_sigmoid",
     "law_user",
+    "no_origin",
+    "origin_entmax",
     "quantile_clip",
     "quantile_entmax",
     "quantile_exp",
     "quantile_laplace",
     "quantile_normal",
     "quantile_sigmoid",
+    "quantile_user",
 ]
+
+
+@scalar
+def no_origin(curve):
+    return 0.0
+
+
+@scalar
+def origin_entmax(curve):
+    return 1.0 / (curve.alpha - 1.0) if lifted(curve) else 0.0
 
 
 @scalar
@@ -65,13 +80,20 @@ def excess_normal(curve, t):
 
 @scalar
 def excess_entmax(curve, t):
-    alpha = curve.alpha
-    s = min(max((alpha - 1.0) * t, 0.0), 1.0)
-    return math.pow(s, alpha / (alpha - 1.0)) / alpha - s / (alpha - 1.0)
+    alpha, rate = curve.alpha, curve.alpha - 1.0
+    if lifted(curve):
+        if t >= 0.0:
+            return 1.0 / alpha
+        y = rate * t
+        return math.exp(math.log1p(y) * (alpha / rate)) / alpha if y > -1.0 else 0.0
+    s = min(max(rate * t, 0.0), 1.0)
+    return math.pow(s, alpha / rate) / alpha - s / rate
 
 
 @scalar
 def excess_user(curve, t):
+    if abs(t) > FARTHEST:
+        return 0.0 if t < 0.0 else -curve.mean
     return curve.integral(t) - max(t, 0.0)
 
 
@@ -97,7 +119,8 @@ def quantile_clip(curve, u):
 
 @scalar
 def quantile_entmax(curve, u):
-    return math.pow(u, curve.alpha - 1.0) / (curve.alpha - 1.0)
+    rate = curve.alpha - 1.0
+    return math.expm1(rate * math.log(u)) / rate + (0.0 if lifted(curve) else 1.0 / rate)
 
 
 @scalar
@@ -112,6 +135,30 @@ def quantile_normal(curve, u):
             break
         t = min(0.0, t + math.log(share / tail) * tail / density)
     return t if u < 0.5 else -t
+
+
+@scalar
+def _cdf(curve, t):
+    u, a, b, _ = split_user(curve, t)
+    return u - a + b
+
+
+@scalar
+def quantile_user(curve, u):
+    # The inverse has no formula: double until it is bracketed, then halve.
+    reach = 1.0
+    while reach < 1e300 and (_cdf(curve, -reach) > u or _cdf(curve, reach) < u):
+        reach *= 2.0
+    lo, hi = -reach, reach
+    for _ in range(200):
+        mid = 0.5 * (lo + hi)
+        if mid <= lo or mid >= hi:
+            break
+        if _cdf(curve, mid) < u:
+            lo = mid
+        else:
+            hi = mid
+    return 0.5 * (lo + hi)
 
 
 @scalar
@@ -141,15 +188,13 @@ def law_normal(curve):
 
 @scalar
 def law_entmax(curve):
-    # Of q U^(1/q), U uniform.
-    q = 1.0 / (curve.alpha - 1.0)
-    share = q / (q + 1.0)
-    variance = share * share / (q * (q + 2.0))  # of U^(1/q): its j-th moment is q/(q + j)
-    third, fourth = q / (q + 3.0), q / (q + 4.0)
-    central = (
-        fourth - 4.0 * share * third + share * share * (6.0 * q / (q + 2.0) - 3.0 * share * share)
-    )
-    return q * share, q * q * variance, central / (variance * variance) - 3.0
+    # Of q U^(1/q), less q if it is lifted, q = 1/rate and U uniform.
+    rate = curve.alpha - 1.0
+    mean = 1.0 / curve.alpha
+    variance = mean * mean / (1.0 + 2.0 * rate)
+    skewed = (1.0 - rate) * (1.0 - rate) * (1.0 + 2.0 * rate) - rate * (1.0 + 3.0 * rate)
+    excess = 6.0 * skewed / ((1.0 + 3.0 * rate) * (1.0 + 4.0 * rate))
+    return -mean if lifted(curve) else mean / rate, variance, excess
 
 
 @scalar

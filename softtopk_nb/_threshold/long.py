@@ -16,8 +16,8 @@ from .._rows import MIXED, classify, survey
 from .._scalars import from_ordinal
 from .._schedule import over
 from . import batch
-from .curves import abridged, autonomous, bends, cornered, kernel_for, reach
-from .passes import close, correct, fill, narrowness, patient, search_pass, tally
+from .curves import autonomous, bends, cornered, kernel_for, reach
+from .passes import close, correct, fill, narrowness, pass_room, search_pass, skims, tally
 from .rows import CODE, FAINT, ROUGH, SEEN, SOLUTION, TAKEN, WEIGHT
 from .solver import (
     MAX,
@@ -29,6 +29,7 @@ from .solver import (
     D,
     advance,
     begin,
+    enough_for,
     inverse_temperature,
 )
 from .start import resembles, sample, sample_size
@@ -48,13 +49,13 @@ def tally_parts(lo, hi, x, tau, state, curve, out, slopes, near, sums):
     """The sums of each part; with room in `out`, p and its slopes too, for `correct_parts`."""
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(state[C]), T(state[D])
-    short = np.empty(PART if patient(curve, x) else 0, np.float32)
+    room = pass_room(curve, x, PART)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
         if out.shape[0] > 0:
-            found = tally(x[part], c, inv, d, curve, out[part], slopes[part])
+            found = tally(x[part], c, inv, d, curve, out[part], slopes[part], room)
         else:
-            found = search_pass(x[part], c, inv, d, curve, near, None, None, short)
+            found = search_pass(x[part], c, inv, d, curve, near, None, None, room)
         for i in range(SUMS):
             sums[j, i] = found[i]
 
@@ -115,8 +116,7 @@ def step(state, x, tau, sums, curve, k, enough, near):
         v4 += sums[j, 6]
         clear = min(clear, sums[j, 7])
     inv = inverse_temperature(tau, x)
-    skims = patient(curve, x) or abridged(curve)
-    light = not near and skims and enough == 0.0
+    light = not near and skims(curve, x) and enough == 0.0
     before, at = state[C], state[D]
     total = m, a, b, w, v, v3, v4, clear
     found = advance(state, total, k, curve, inv, True, enough, light)
@@ -138,10 +138,8 @@ def _solve_finite(
     """A finite row, 0 < k < n, and entries from all over it."""
     start = np.empty((1, SOLUTION))
     share = np.array([k * len(few) / len(x)])
-    nothing = np.empty((1, 0), x.dtype)
-    batch.solve(
-        few[None], share, np.array([tau]), curve, method._replace(enough=ROUGH), nothing, start
-    )
+    nothing, rough = np.empty((1, 0), x.dtype), method._replace(enough=ROUGH, fades=0.0)
+    batch.solve(few[None], share, np.array([tau]), curve, rough, nothing, start)
     state = np.empty(STATE)
     state[MIN], state[MAX] = ends
     kernel_for(curve, open_search)(state, x, tau, curve, k, start[0, C], start[0, D])
@@ -154,12 +152,12 @@ def _solve_finite(
     # Where a step is of high order, the first pass, from where the sample led, is often the last.
     hopeful = 0 < narrowness(curve, x) < np.inf and resembles(share[0], start[0, WEIGHT])
     found, near = False, cornered(curve) or faint or hopeful
-    row = x, tau, state, curve
+    row, enough = (x, tau, state, curve), enough_for(method, len(x))
     while not found:
         seen, kept = float(state[D]), out if keeps and near else nothing[0]
         written = kept, slopes
         over(len(sums), x.size // 4, kernel_for(curve, tally_parts), *row, *written, near, sums)
-        search = state, x, tau, sums, curve, k, method.enough, near
+        search = state, x, tau, sums, curve, k, enough, near
         found, near = kernel_for(curve, step)(*search)
         near = near or faint
     solution[TAKEN], solution[WEIGHT] = state[PASSES], sums[:, 3].sum()

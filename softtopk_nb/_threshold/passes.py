@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from .._compile import overload_scalar, scalar, summing
+from .._compile import overload_scalar, row, scalar, summing
 from .._scalars import from_ordinal, to_ordinal, wide_vectors
-from .._views import block, read_apart, window, write_apart
+from .._sums import FEW, accurate_sum
+from .._views import APART, block, read_apart, window, write_apart
 from .curves import (
+    abridged,
     autonomous,
     bend,
     bends,
@@ -31,9 +33,11 @@ __all__ = [
     "correct",
     "fill",
     "narrowness",
+    "pass_room",
     "patient",
     "polish",
     "search_pass",
+    "skims",
     "tally",
 ]
 
@@ -41,6 +45,7 @@ __all__ = [
 # costs more than twice as much as one that does not.
 NARROW, NARROWER = 9.0, 2.5
 BLOCK = 1024  # entries summed in the row's own type before float64 takes over
+SHARE = 8.0  # of the sum of p, to which the sums a and b are accurate as they are
 
 
 @summing
@@ -56,7 +61,7 @@ def _sums(part, c, inv, d, curve, p, rates):
         mi, ai, bi, wi = split(curve, t)
         if p is not None:
             write_apart(p, i, bi if mi == T(0) else mi - ai)
-            if not autonomous(curve):
+            if rates is not None and not autonomous(curve):
                 write_apart(rates, i, wi)
         if bends(curve):
             each = bend(curve, t, ai, bi, wi)
@@ -85,24 +90,70 @@ def _compiled_part_of(x, start):
     return lambda x, start: None
 
 
-@summing
-def tally(x, c, inv, d, curve, out=None, slopes=None):
+def _kept_of(out, room, part, start):
+    """Where a pass over a block leaves p: in `out`, or in `room`, or nowhere (None)."""
+    if out is not None:
+        return _part_of(out, start)
+    return None if room is None else window(room, APART, len(part))
+
+
+@overload_scalar(_kept_of, inline=True)
+def _compiled_kept_of(out, room, part, start):
+    if isinstance(out, types.Array):
+        return lambda out, room, part, start: block(out, start, BLOCK)
+    if isinstance(room, types.Array) and part.dtype == types.float32:
+        return lambda out, room, part, start: window(room, APART, part.shape[0])
+    return lambda out, room, part, start: None
+
+
+def _settled(m, a, b, p):
+    """(a, b) with m - a + b = sum p, the larger of the two from the others.
+
+    Where p is not kept, or both are so small beside that sum that errors of theirs do not matter,
+    nor those of p close to 1 that the sum has and they have not: as they are.
+    """
+    return a, b
+
+
+@overload_scalar(_settled, inline=True)
+def _compiled_settled(m, a, b, p):
+    if not (isinstance(p, types.Array) and p.dtype == types.float32):
+        return lambda m, a, b, p: (np.float64(a), np.float64(b))
+
+    def impl(m, a, b, p):
+        m, a, b = np.float64(m), np.float64(a), np.float64(b)
+        if p.shape[0] > FEW and SHARE * (a + b) > m - a + b:
+            difference = accurate_sum(p) - m
+            if b >= a:
+                b = difference + a
+            else:
+                a = b - difference
+        return a, b
+
+    return impl
+
+
+@row
+def tally(x, c, inv, d, curve, out=None, slopes=None, room=None):
     """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d, and four more.
 
     They are those of the second, third and fourth derivative of f at t, NaN where it is not taken,
     and a clearance: how far the threshold may move before an entry passes a corner of f; 0 without
     corners. With `out` it writes f(t) as well, and f'(t) to `slopes` unless the curve is
-    autonomous: for `correct`.
+    autonomous: for `correct`. On the sums of a float32 row a search may end with `out`, or with
+    `room`, of `pass_room`. Blocks are added in their order: else the compiler would make one loop
+    of them in float64, and one sum.
     """
     m, a, b, w, near = 0.0, 0.0, 0.0, 0.0, np.inf
     v, second, third = 0.0, 0.0, 0.0
     for start in range(0, x.shape[0], BLOCK):
         part = block(x, start, BLOCK)
-        p, rates = _part_of(out, start), _part_of(slopes, start)
+        p, rates = _kept_of(out, room, part, start), _part_of(slopes, start)
         sums = _sums(part, c, inv, d, curve, p, rates)
+        more_a, more_b = _settled(sums[0], sums[1], sums[2], p)
         m += sums[0]
-        a += sums[1]
-        b += sums[2]
+        a += more_a
+        b += more_b
         w += sums[3]
         v += sums[4]
         second += sums[5]
@@ -141,24 +192,51 @@ def _compiled_patient(curve, x):
     return lambda curve, x: False
 
 
+def skims(curve, x):
+    """Whether passes far from the end are light ones, on which no search may end.
+
+    Where nearly every pass may be the last one a second kind of pass is not worth compiling.
+    """
+    return patient(curve, x) or (abridged(curve) and not cornered(curve))
+
+
+@overload_scalar(skims)
+def _compiled_skims(curve, x):
+    if skims(curve, x):
+        return lambda curve, x: True
+    return lambda curve, x: False
+
+
+def pass_room(curve, x, n):
+    """Room for passes over n entries: for them in float32, or for p of a float32 block."""
+    return np.empty(n if patient(curve, x) else BLOCK + APART if x.itemsize == 4 else 0, np.float32)
+
+
+@overload_scalar(pass_room, inline=True)
+def _compiled_pass_room(curve, x, n):
+    if patient(curve, x):
+        return lambda curve, x, n: np.empty(n, np.float32)
+    size = BLOCK + APART if x.dtype == types.float32 else 0
+    return lambda curve, x, n: np.empty(size, np.float32)
+
+
 def search_pass(x, c, inv, d, curve, near, out, slopes, room):
     """One pass of a search, as `tally`: a light one unless it is `near` the end (`close`).
 
     A light pass keeps nothing. In float32 it takes the curve in `brief`; in float64 it is in
-    float32 if the search is `patient`: `room` is for as many of those as there are entries then.
-    What comes after it is to be the last pass, of which float64 asks that it begins nearer.
+    float32 if the search is `patient`. What comes after it is to be the last pass, of which float64
+    asks that it begins nearer. `room`: of `pass_room`.
     """
     if near:
-        return tally(x, c, inv, d, curve, out, slopes)
+        return tally(x, c, inv, d, curve, out, slopes, room)
     return tally(x, c, inv, d, brief(curve))
 
 
 @overload_scalar(search_pass, inline=True)
 def _compiled_search_pass(x, c, inv, d, curve, near, out, slopes, room):
-    if cornered(curve):
-        # Nearly every pass may be the last one: a second kind of pass is not worth compiling.
+    if not skims(curve, x):
         return lambda x, c, inv, d, curve, near, out, slopes, room: tally(
-            x, c, inv, d, curve, out, slopes
+            x, c, inv, d, curve, out, slopes, room
         )
     if not patient(curve, x):
         return search_pass

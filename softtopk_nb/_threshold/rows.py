@@ -20,7 +20,7 @@ from .._rows import (
 from .._scalars import from_ordinal
 from .._views import borrowed
 from .curves import cornered
-from .passes import close, fill, patient, search_pass
+from .passes import close, fill, pass_room, search_pass
 from .scan import scan
 from .solver import (
     MAX,
@@ -32,6 +32,7 @@ from .solver import (
     D,
     advance,
     begin,
+    enough_for,
     inverse_temperature,
 )
 from .start import SAMPLED, guess, sample, sample_size
@@ -67,11 +68,13 @@ class Newton(NamedTuple):
     """Sort-free passes, steered by a model of the row.
 
     `enough`: the length of a step, in temperatures, that ends the search; 0: as exact as can be.
+    `fades`: where it is not 0, that length is at most so much times n^(-1/6).
     """
 
     enough: float = 0.0
     modelled: bool = True
     sampled: bool = True
+    fades: float = 0.0
 
 
 class Scan(NamedTuple):
@@ -80,6 +83,7 @@ class Scan(NamedTuple):
     enough: float = 0.0
     modelled: bool = True
     sampled: bool = False
+    fades: float = 0.0
 
 
 class Bisect(NamedTuple):
@@ -88,6 +92,7 @@ class Bisect(NamedTuple):
     enough: float = 0.0
     modelled: bool = False
     sampled: bool = False
+    fades: float = 0.0
 
 
 METHODS: dict[str, Any] = {"newton": Newton(), "scan": Scan(), "bisect": Bisect()}
@@ -122,7 +127,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
     """
     T = x.dtype.type
     state = np.empty(STATE)
-    short = np.empty(x.shape[1] if patient(curve, x) else 0, np.float32)
+    room = pass_room(curve, x, x.shape[1])
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         entries, p, answer = x[i], out[i], solution[i]
@@ -156,8 +161,8 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         while True:
             whole, c, seen = part.shape[0] == n, state[C], state[D]
             exact = whole and keeps
-            sums = search_pass(part, T(c), inv, T(seen), curve, exact and near, None, None, short)
-            enough = method.enough if whole else ROUGH
+            sums = search_pass(part, T(c), inv, T(seen), curve, exact and near, None, None, room)
+            enough = enough_for(method, n) if whole else ROUGH
             found = advance(state, sums, share, curve, inv, method.modelled, enough, not near)
             if found and whole and near:
                 break

@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 from .._compile import overload_scalar, row, scalar
-from .._scalars import from_ordinal, limits, to_ordinal
+from .._scalars import exp_neg, from_ordinal, limits, to_ordinal
 from .._special import natural_log
 from .curves import (
     bends,
@@ -39,6 +39,7 @@ __all__ = [
     "D",
     "advance",
     "begin",
+    "enough_for",
     "inverse_temperature",
     "inverse_temperature_of",
     "judge",
@@ -76,6 +77,16 @@ def inverse_temperature_of(tau, one):
     _, least, most = limits(one)
     inv = 1.0 / tau
     return T(least if inv < least else most if inv > most else inv)
+
+
+@scalar
+def enough_for(method, n):
+    """The length of a step that ends a search over n entries, in temperatures."""
+    enough = method.enough
+    if method.fades > 0.0:
+        most = method.fades * exp_neg(natural_log(np.float64(n if n > 1 else 1)) * (-1.0 / 6.0))
+        enough = most if most < enough else enough
+    return enough
 
 
 @row
@@ -247,6 +258,12 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
 
 
 @scalar
+def middle_of(lo, hi):
+    """The middle of two ordinals, whose sum can overflow."""
+    return type(lo)((lo >> 1) + (hi >> 1) + (lo & hi & 1))
+
+
+@scalar
 def halve(state, inv, informed):
     """Move to the inside of the bracket without the model; say whether there is an inside.
 
@@ -254,7 +271,8 @@ def halve(state, inv, informed):
     the midpoint of the values, and the midpoint of the ordinals, which leaves two neighbouring
     floats after at most 64 of its turns whatever the spread. Neighbours can still lie many
     temperatures apart: then they are tried themselves, and distances from the ends shrink to
-    their roots.
+    their roots. Or no bracket could be narrower but next to an entry, where a curve can be
+    infinitely steep: then the distance in temperatures is halved by its ordinals too.
     """
     T = type(inv)
     turn = state[FALLBACKS] % 3.0
@@ -265,8 +283,9 @@ def halve(state, inv, informed):
     between = lo + 1 < hi  # the difference of two ordinals can overflow
     c, d = lo_c, lo_d + 0.5 * width
     if between and (turn == 2.0 or not abs(width) < np.inf):
-        middle = type(lo)((lo >> 1) + (hi >> 1) + (lo & hi & 1))  # so can their sum
-        c, d = np.float64(from_ordinal(middle)), 0.0
+        c, d = np.float64(from_ordinal(middle_of(lo, hi))), 0.0
+    elif lo_c == hi_c and turn > 0.0 and width < 4.0 * limits(inv)[0]:
+        d = np.float64(from_ordinal(middle_of(to_ordinal(T(lo_d)), to_ordinal(T(hi_d)))))
     elif between or not width > 1e3:
         if informed and turn == 0.0:
             share = state[LO_R] / (state[LO_R] - state[HI_R])
@@ -275,6 +294,9 @@ def halve(state, inv, informed):
     else:
         if place(state, hi_c, 0.0, inv) or place(state, lo_c, 0.0, inv):
             return True
+        _, _, most = limits(inv)
+        width = most if most < width else width
+        d = lo_d + 0.5 * width
         if turn == 0.0:
             d = lo_d + math.sqrt(width)
         elif turn == 2.0:

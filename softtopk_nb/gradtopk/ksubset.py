@@ -15,7 +15,7 @@ from .._threshold.rows import METHODS
 from .._threshold.solver import REST, C, D
 from .coins import count_coins, draw, log_chance
 from .contour import CORE, SUMS
-from .operator import gradtopk
+from .operator import Solved, gradtopk
 from .rows import CODE, LOG_P
 
 __all__ = ["KSubset"]
@@ -93,7 +93,7 @@ class KSubset:
                 found = always[i] if what.startswith("at most") else possible[i]
                 raise ValueError(f"x has {found} such entries for k = {sizes[i]}; expected {what}")
         self._p = np.empty_like(values)
-        self._state = gradtopk._linearize(self._rows, "contour", self._p)
+        self._state = gradtopk._linearize(self._rows, "contour", self._p).solution
 
     def __repr__(self) -> str:
         return (
@@ -127,7 +127,7 @@ class KSubset:
                 temperature=np.repeat(self._rows.temperature[i], n),
             )
             state = np.tile(self._state[i], (n, 1))
-            gradtopk._push(same, "contour", state, unit, zeros, zeros, pairs[i])
+            gradtopk._push(same, "contour", Solved(state), unit, zeros, zeros, pairs[i])
             pairs[i] *= self._rows.temperature[i]
             pairs[i] += np.outer(self._p[i], self._p[i])
             np.maximum(pairs[i], 0.0, out=pairs[i])  # 0 but for rounding

@@ -41,33 +41,43 @@ def cut_for(variance, inv):
 
 
 @summing
+def toss_block(x, c, inv, d, ys):
+    """`toss` of a block: the sums of the sides, and of r, r (1 - r), its bend and y."""
+    wide_vectors()
+    T = x.dtype.type
+    tails, several, weight, bend = T(0), T(0), T(0), T(0)
+    for i in range(x.shape[0]):
+        t = (read_apart(x, i) - c) * inv - d
+        r = rarer(t)
+        s = r * (T(1) - r)
+        side = T(-1) if t >= T(0) else T(1)  # one condition, or else no vectors
+        y = side * (r + r)
+        tails += side
+        several += r
+        weight += s
+        bend += s * (side - y)
+        write_apart(ys, i, y)
+    # It makes the mean, which is not spread thin: float64.
+    first = 0.0
+    for i in range(x.shape[0]):
+        first += np.float64(ys[i])
+    return tails, several, weight, bend, first
+
+
+@row
 def toss(x, c, inv, d, kept):
     """Write y = 2 r of each coin to `kept`, negative where heads is the likelier side.
 
     Returns the sums (m, a, b, w, v) over t = (x - c)/tau - d that the search for a tilt asks for.
+    Blocks are added in their order: else the compiler would make one sum of them in float64.
     """
-    wide_vectors()
-    T = x.dtype.type
     ups, total, first, w, v = 0.0, 0.0, 0.0, 0.0, 0.0
     for start in range(0, x.shape[0], STEP):
         part, ys = block(x, start, STEP), block(kept, start, STEP)
-        tails, several, weight, bend = T(0), T(0), T(0), T(0)
-        for i in range(part.shape[0]):
-            t = (read_apart(part, i) - c) * inv - d
-            r = rarer(t)
-            s = r * (T(1) - r)
-            side = T(-1) if t >= T(0) else T(1)  # one condition, or else no vectors
-            y = side * (r + r)
-            tails += side
-            several += r
-            weight += s
-            bend += s * (side - y)
-            write_apart(ys, i, y)
-        # It makes the mean, which is not spread thin: float64.
-        for i in range(part.shape[0]):
-            first += np.float64(ys[i])
+        tails, several, weight, bend, firsts = toss_block(part, c, inv, d, ys)
         ups += 0.5 * (part.shape[0] - tails)
         total += several
+        first += firsts
         w += weight
         v += bend
     return ups, 0.5 * total - 0.25 * first, 0.5 * total + 0.25 * first, w, v

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,15 +10,30 @@ from .. import _arrays, _operator, _schedule, _threshold
 from .._parts import LONG
 from .._threshold.batch import CHUNK
 from .._threshold.curves import CURVES
-from .._threshold.rows import CODE, OPEN, SOLUTION, Newton
+from .._threshold.rows import CODE, OPEN, SOLUTION
 from . import counts as _counts
 from . import counts_tangent as _counts_tangent
 from . import long as _long
 from . import rows as _rows
 
-__all__ = ["gradtopk"]
+__all__ = ["Solved", "gradtopk"]
 
 METHODS = ("auto", "contour", "dp", "recursion")
+
+
+class _Few(NamedTuple):
+    """Rows of which infinities leave so few entries that these are solved as short rows."""
+
+    at: _operator.Array  # which rows
+    rows: _operator.Rows  # their finite entries, and -inf to fill them up
+    solution: _operator.Array
+
+
+class Solved(NamedTuple):
+    """What derivatives need."""
+
+    solution: _operator.Array
+    few: _Few | None = None
 
 
 class GradTopK(_operator.Differentiable):
@@ -90,9 +105,7 @@ class GradTopK(_operator.Differentiable):
     nearly equal numbers; the operator itself is well-conditioned.
 
     *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; +inf gives 1 and uses up
-    one of k, and more +inf than k share k equally. At k = 0 and k = n all derivatives are 0. With
-    auto, a long row that `where` or -inf leave few entries of agrees to rounding, not to the bit,
-    with these entries as a row of their own, if that is short.
+    one of k, and more +inf than k share k equally. At k = 0 and k = n all derivatives are 0.
 
     Source: Su, "Softmax Sequel: Finding Smooth Approximations for Top-K" (2024). The evaluation in
     O(n) is this library's own.
@@ -145,7 +158,7 @@ class GradTopK(_operator.Differentiable):
             )
         call = self._check(x, k, temperature, axis, largest, where, None, options)
         rows = call.rows
-        solution = self._solve(rows, _no_columns(rows), _columns(rows))
+        solution = self._solve(rows, _no_columns(rows), _columns(rows)).solution
         phi = np.empty(len(rows.x))
         if _is_long(rows):
             for i, (row, size, tau) in enumerate(zip(*rows, strict=True)):
@@ -164,37 +177,61 @@ class GradTopK(_operator.Differentiable):
     def _tilt(rows: _operator.Rows) -> _operator.Array:
         """Sigmoid thresholds of k - 1/2, about."""
         x, k, tau = rows
-        newton = Newton(_rows.step_of_tilt(x.shape[1]))
         solution: _operator.Array = _threshold.solve(
-            x, k - 0.5, tau, CURVES["sigmoid"], newton, _no_columns(rows)
+            x, k - 0.5, tau, CURVES["sigmoid"], _rows.TILT, _no_columns(rows)
         )
         return solution
 
     def _solve(
-        self, rows: _operator.Rows, out: _operator.Array, solution: _operator.Array
-    ) -> _operator.Array:
+        self,
+        rows: _operator.Rows,
+        out: _operator.Array,
+        solution: _operator.Array,
+        brief: int = 0,
+    ) -> Solved:
+        """Rows of which infinities leave at most `brief` entries are solved as short ones."""
         if not _is_long(rows):
-            self._solve_rows(rows, out, solution)
-            return solution
+            return Solved(solution, self._solve_rows(rows, out, solution, brief))
         wide, tilt = solution if solution.shape[1] else _columns(rows), self._tilt(rows)
-        for i, (x, k, tau) in enumerate(zip(*rows, strict=True)):
-            if not _long.solve(x, int(k), tau, tilt[i], out[i], wide[i]):
-                one = _operator.Rows(*(each[i : i + 1] for each in rows))
-                self._solve_rows(one, out[i : i + 1], wide[i : i + 1])
-        return solution
+        left = [
+            i
+            for i, (x, k, tau) in enumerate(zip(*rows, strict=True))
+            if not _long.solve(x, int(k), tau, tilt[i], out[i], wide[i])
+        ]
+        return Solved(solution, self._solve_some(rows, np.array(left, int), out, wide, brief))
+
+    def _solve_some(
+        self,
+        rows: _operator.Rows,
+        these: _operator.Array,
+        out: _operator.Array,
+        solution: _operator.Array,
+        brief: int,
+    ) -> _Few | None:
+        """`_solve_rows` of some rows."""
+        if not len(these):
+            return None
+        some, p, answers = _take(rows, these), out[these], solution[these]
+        few = self._solve_rows(some, p, answers, brief)
+        out[these], solution[these] = p, answers
+        return few and few._replace(at=these[few.at])
 
     def _solve_rows(
-        self, rows: _operator.Rows, out: _operator.Array, solution: _operator.Array
-    ) -> None:
+        self, rows: _operator.Rows, out: _operator.Array, solution: _operator.Array, brief: int
+    ) -> _Few | None:
         """Rows each by one thread; those whose tilt needs a search in a second turn."""
         x = rows.x
-        tilt, left_open = np.full((len(x), SOLUTION), OPEN), np.zeros(1, np.bool_)
-        _schedule.over(len(x), 2 * x.size, _rows.solve, *rows, tilt, out, solution, left_open)
+        tilt, left_open = np.full((len(x), SOLUTION), OPEN), np.zeros(2, np.bool_)
+        problem = *rows, tilt, brief, out, solution, left_open
+        _schedule.over(len(x), 2 * x.size, _rows.solve, *problem)
         if left_open[0]:
             several = max(1, CHUNK // max(1, x.shape[1]))
             still = np.flatnonzero(tilt[:, CODE] == OPEN)
             for start in range(0, len(still), several):
                 self._solve_open(rows, still[start : start + several], out, solution)
+        if not left_open[1]:
+            return None
+        return self._solve_few(rows, np.flatnonzero(tilt[:, CODE] == _rows.BRIEF), out, solution)
 
     def _solve_open(
         self,
@@ -204,11 +241,32 @@ class GradTopK(_operator.Differentiable):
         solution: _operator.Array,
     ) -> None:
         """Rows whose tilt needs a search."""
-        some = _operator.Rows(*(each[these] for each in rows))
-        p, answers, left_open = out[these], solution[these], np.zeros(1, np.bool_)
-        tilt, work = self._tilt(some), 2 * some.x.size
-        _schedule.over(len(these), work, _rows.solve, *some, tilt, p, answers, left_open)
+        some = _take(rows, these)
+        p, answers, left_open = out[these], solution[these], np.zeros(2, np.bool_)
+        problem = *some, self._tilt(some), 0, p, answers, left_open
+        _schedule.over(len(these), 2 * some.x.size, _rows.solve, *problem)
         out[these], solution[these] = p, answers
+
+    def _solve_few(
+        self,
+        rows: _operator.Rows,
+        these: _operator.Array,
+        out: _operator.Array,
+        solution: _operator.Array,
+    ) -> _Few:
+        """Rows of which infinities leave few entries, with the bits of short rows."""
+        x, k, tau = _take(rows, these)
+        left = k - np.count_nonzero(x == np.inf, axis=1)
+        packed = _pack(x, x)
+        short = _operator.Rows(packed, left, tau)
+        p = np.empty_like(packed) if out.shape[1] else _no_columns(short)
+        answers = np.empty((len(x), _counts.SOLUTION if solution.shape[1] else 0))
+        self._solve_short(short, p, answers)
+        if out.shape[1]:
+            values = np.empty_like(x)
+            _schedule.over(len(x), x.size, _rows.spread_few, x, p, 1.0, values)
+            out[these] = values
+        return _Few(these, short, answers)
 
     def _solve_short(
         self, rows: _operator.Rows, out: _operator.Array, solution: _operator.Array
@@ -218,21 +276,23 @@ class GradTopK(_operator.Differentiable):
         return solution
 
     def _value(self, rows: _operator.Rows, plan: str, out: _operator.Array) -> None:
-        x, work = rows.x, 2 * rows.x.size
+        x, most = rows.x, int(rows.k.max(initial=0))
         if _is_short(rows, plan):
             self._solve_short(rows, out, np.empty((len(x), 0)))
         elif plan == "recursion":
+            work = 8 * x.size * (1 + most)
             _schedule.over(len(x), work, _rows.solve_recursion, *rows, out)
         elif plan == "dp":
+            work = x.size * (32 + most)
             _schedule.over(len(x), work, _rows.solve_dp, *rows, self._tilt(rows), out)
         else:
-            self._solve(rows, out, np.empty((len(x), 0)))
+            self._solve(rows, out, np.empty((len(x), 0)), _brief(rows, plan))
 
-    def _linearize(self, rows: _operator.Rows, plan: str, out: _operator.Array) -> _operator.Array:
+    def _linearize(self, rows: _operator.Rows, plan: str, out: _operator.Array) -> Solved:
         if _is_short(rows, plan):
-            return self._solve_short(rows, out, np.empty((len(out), _counts.SOLUTION)))
+            return Solved(self._solve_short(rows, out, np.empty((len(out), _counts.SOLUTION))))
         if plan in ("auto", "contour"):
-            return self._solve(rows, out, _columns(rows))
+            return self._solve(rows, out, _columns(rows), _brief(rows, plan))
         self._value(rows, plan, out)
         return self._solve(rows, _no_columns(rows), _columns(rows))
 
@@ -240,7 +300,7 @@ class GradTopK(_operator.Differentiable):
         self,
         rows: _operator.Rows,
         plan: str,
-        state: _operator.Array,
+        state: Solved,
         dx: _operator.Array,
         dk: _operator.Array,
         dtau: _operator.Array,
@@ -252,7 +312,7 @@ class GradTopK(_operator.Differentiable):
         self,
         rows: _operator.Rows,
         plan: str,
-        state: _operator.Array,
+        state: Solved,
         g: _operator.Array,
         gx: _operator.Array,
         gk: _operator.Array,
@@ -265,16 +325,33 @@ def _is_long(rows: _operator.Rows) -> bool:
     return bool(rows.x.shape[1] >= LONG)
 
 
-def _is_short(rows: _operator.Rows, plan: str) -> bool:
-    """Whether the law of the count is multiplied out."""
+def _brief(rows: _operator.Rows, plan: str) -> int:
+    """The most entries of a row that is short: of those the law of the count is multiplied out."""
     most = _counts.SHORT_32 if rows.x.dtype == np.float32 else _counts.SHORT
-    return plan == "auto" and bool(rows.x.shape[1] <= most)
+    return most if plan == "auto" else 0
+
+
+def _is_short(rows: _operator.Rows, plan: str) -> bool:
+    """Whether all rows are short."""
+    return plan == "auto" and bool(rows.x.shape[1] <= _brief(rows, plan))
+
+
+def _take(rows: _operator.Rows, these: _operator.Array) -> _operator.Rows:
+    return _operator.Rows(*(each[these] for each in rows))
+
+
+def _pack(x: _operator.Array, values: _operator.Array) -> _operator.Array:
+    """The values at the finite entries of each row, as rows as long as the longest."""
+    most = int(np.isfinite(x).sum(axis=1).max())
+    packed = np.empty((len(x), most), x.dtype)
+    _schedule.over(len(x), x.size, _rows.few_of, x, values, packed)
+    return packed
 
 
 def _move(
     rows: _operator.Rows,
     plan: str,
-    state: _operator.Array,
+    state: Solved,
     v: _operator.Array,
     dtau: _operator.Array,
     out: _operator.Array,
@@ -284,10 +361,30 @@ def _move(
     x, tau = rows.x, rows.temperature
     if _is_long(rows):
         for i in range(len(x)):
-            _long.push(x[i], tau[i], state[i], v[i], dtau[i], out[i], gtau[i])
+            _long.push(x[i], tau[i], state.solution[i], v[i], dtau[i], out[i], gtau[i])
     else:
         push = _counts_tangent.push if _is_short(rows, plan) else _rows.push
-        _schedule.over(len(x), 2 * x.size, push, x, tau, state, v, dtau, out, gtau)
+        _schedule.over(len(x), 2 * x.size, push, x, tau, state.solution, v, dtau, out, gtau)
+    if state.few is not None:
+        _move_few(x, state.few, v, dtau, out, gtau)
+
+
+def _move_few(
+    x: _operator.Array,
+    few: _Few,
+    v: _operator.Array,
+    dtau: _operator.Array,
+    out: _operator.Array,
+    gtau: _operator.Array,
+) -> None:
+    """`_move` of the rows of few entries."""
+    these, short = few.at, few.rows
+    x, moved, in_tau = x[these], np.empty_like(short.x), np.empty_like(gtau[these])
+    problem = short.x, short.temperature, few.solution, _pack(x, v[these]), dtau[these]
+    _schedule.over(len(x), 2 * short.x.size, _counts_tangent.push, *problem, moved, in_tau)
+    values = np.empty_like(x)
+    _schedule.over(len(x), x.size, _rows.spread_few, x, moved, 0.0, values)
+    out[these], gtau[these] = values, in_tau
 
 
 def _columns(rows: _operator.Rows) -> _operator.Array:

@@ -15,8 +15,10 @@ from .._rows import (
     ALL,
     FINITE,
     MIXED,
+    NONE,
     UNDEFINED,
     classify,
+    compress,
     expand,
     fill_constant,
     present_part,
@@ -24,8 +26,8 @@ from .._rows import (
 )
 from .._threshold.curves import CURVES
 from .._threshold.rows import CODE as TILTED
-from .._threshold.rows import OPEN
-from .._threshold.solver import UNKNOWN, C, D, inverse_temperature, judge, nearest
+from .._threshold.rows import OPEN, Newton
+from .._threshold.solver import UNKNOWN, C, D, enough_for, inverse_temperature, judge, nearest
 from .._threshold.start import by_moments, finite, part_of, sample_size
 from .._views import borrowed
 from .contour import CORE, SUMS, gather_room, quadrature
@@ -36,13 +38,16 @@ from .nodes import DEGREE, FIELDS, IM, NODES, RE, ROOM, circle
 from .tangent import FLOWS, LANES, PIECES, flow, pair, spread, steer, tangent_room, weigh
 
 __all__ = [
+    "BRIEF",
     "CODE",
     "CUT",
     "LOG_P",
     "SIZE",
     "SOLUTION",
+    "TILT",
     "USED",
     "WEIGHTS",
+    "few_of",
     "keep",
     "potential",
     "push",
@@ -52,6 +57,7 @@ __all__ = [
     "solve",
     "solve_dp",
     "solve_recursion",
+    "spread_few",
     "step_of_tilt",
 ]
 
@@ -61,20 +67,20 @@ LOG_P, CODE, CUT, SIZE, USED = 2, 3, 4, 5, 6
 WEIGHTS = 7
 SOLUTION = WEIGHTS + 2 * NODES
 
+BRIEF = -2.0  # the code of a tilt whose row has so few finite entries that `counts` takes them
+
 SIGMOID = CURVES["sigmoid"]
+# What a last step leaves is of third order (Proposition prop-solver), and must be small against the
+# spread of the count, at most sqrt(n)/2, and against the count's variance.
+TILT = Newton(0.4, fades=0.9)
 TRIES = 6  # passes over a row, and over its sample, in search of a tilt
 NEAR_ENOUGH = 0.34  # variances that the square of what the mean count is off by may be
 
 
 @scalar
 def step_of_tilt(n):
-    """The length of a step, in temperatures, that ends the search for the tilt of a row of n.
-
-    What is left is of third order (Proposition prop-solver), and must be small against the spread
-    of the count, at most sqrt(n)/2, and against the count's variance.
-    """
-    step = 0.9 * math.pow(n if n > 1 else 1, -1.0 / 6.0)
-    return step if step < 0.4 else 0.4
+    """The length of a step, in temperatures, that ends the search for the tilt of a row of n."""
+    return enough_for(TILT, n)
 
 
 @scalar
@@ -129,27 +135,33 @@ def toss_at_tilt(x, part, k, inv, c, d, known, kept):
 
 
 @kernel
-def solve(lo, hi, x, k, tau, tilt, out, solution, left_open):
+def solve(lo, hi, x, k, tau, tilt, brief, out, solution, left_open):
     """Rows lo .. hi: p to `out`, what the others need to `solution`; not if that has no columns.
 
-    Rows whose tilt is OPEN get one here, or stay open, and `left_open` is set.
+    Rows whose tilt is OPEN get one here, or stay open, and the first of `left_open` is set. Rows of
+    which infinities leave at most `brief` entries get the tilt BRIEF and zeros, and the second is.
     """
     T = x.dtype.type
     wide = solution.shape[1] > 0
     work, room = gather_room(x), marginals_room(x)
     sums, core = np.empty(SUMS), np.empty(CORE)
     nodes, table = np.empty((FIELDS, ROOM)), np.empty((TABLE, NODES))
-    coefficient, few = np.empty((3, DEGREE), x.dtype), np.empty(sample_size(x.shape[1]), x.dtype)
+    coefficient = np.empty((3, DEGREE), x.dtype)
+    sampled = np.empty(sample_size(x.shape[1]), x.dtype)
     x, tilt, out, solution = borrowed(x), borrowed(tilt), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         entries, p, inv = x[i], out[i], inverse_temperature(tau[i], x)
         code, n, above, left = FINITE, x.shape[1], 0, k[i]
         if not (0 < left < n and finite(entries)):
             code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
+        few = code == MIXED and n <= brief
+        code = NONE if few else code
         if wide:
             solution[i, CODE] = code
         if code > MIXED:
-            tilt[i, TILTED] = code
+            tilt[i, TILTED] = BRIEF if few else code
+            if few:
+                left_open[1] = True
             if p.shape[0] > 0:
                 fill_constant(entries, k[i], code, above, p)
             continue
@@ -158,7 +170,7 @@ def solve(lo, hi, x, k, tau, tilt, out, solution, left_open):
         c, d, known = tilt[i, C], tilt[i, D], tilt[i, TILTED] != OPEN
         part = present
         if not known:
-            part = part_of(present, few)
+            part = part_of(present, sampled)
             c, d = suggested(part, n, left, inv)
         served, c, d, seen = toss_at_tilt(present, part, left, inv, c, d, known, values)
         if not served:
@@ -175,6 +187,24 @@ def solve(lo, hi, x, k, tau, tilt, out, solution, left_open):
             marginals(present, c, inv, d, cut, table, used, coefficient, room, values, values)
             if code == MIXED:
                 expand(entries, values, 1.0, p)
+
+
+@kernel
+def few_of(lo, hi, x, values, packed):
+    """The values at the finite entries of each row, one after the other; they fill `packed`."""
+    for i in range(lo, hi):
+        for j in range(compress(x[i], values[i], packed[i]), packed.shape[1]):
+            packed[i, j] = -np.inf
+
+
+@kernel
+def spread_few(lo, hi, x, packed, at_plus_inf, out):
+    """Undo `few_of`."""
+    for i in range(lo, hi):
+        finite_entries = 0
+        for value in x[i]:
+            finite_entries += np.isfinite(value)
+        expand(x[i], packed[i, :finite_entries], at_plus_inf, out[i])
 
 
 @kernel

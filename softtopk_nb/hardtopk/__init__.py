@@ -66,6 +66,7 @@ class HardTopK(_operator.Operator):
     """
 
     __name__ = "hardtopk"
+    is_soft = False
 
     def _value(self, rows: _operator.Rows, plan: Any, out: _operator.Array) -> None:
         if rows.x.shape[1] >= SHARED_OUT:

@@ -113,8 +113,8 @@ class IterTopK(_Iteration):
 
     *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; +inf gives 1 and uses up
     one of k, and more +inf than k share k equally. Where several entries are the smallest, min x
-    has a kink, and they share its derivative equally. Temperatures below 2.3e-308 act as that, and
-    derivatives beyond 1e250 are held there.
+    has a kink, and they share its derivative equally. Derivatives beyond
+    1e250 are held there, and on a device temperatures below 2.3e-308 act as that.
 
     Source: Su, "Softmax Sequel: Finding Smooth Approximations for Top-K" (2024).
 
@@ -196,8 +196,8 @@ class WSoftmaxTopK(_Iteration):
     for the row at work. One row is not shared out among threads of the CPU.
 
     *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; +inf gives 1 and uses up
-    one of k, and more +inf than k share k equally. Temperatures below 2.3e-308 act as that, and
-    derivatives beyond 1e250 are held there.
+    one of k, and more +inf than k share k equally. Derivatives beyond
+    1e250 are held there, and on a device temperatures below 2.3e-308 act as that.
 
     Source: Su, "Softmax Sequel: Finding Smooth Approximations for Top-K" (2024), after an answer on
     Stack Exchange.

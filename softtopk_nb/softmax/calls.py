@@ -10,11 +10,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arguments, _arrays, _schedule
+from .. import _arguments, _arrays, _range, _schedule
 from .._operator import Array
 from . import rows
 
-__all__ = ["Call", "check", "check_nonempty", "give_back", "give_back_batch", "shifted", "tangent"]
+__all__ = [
+    "Call",
+    "at_moderate_temperature",
+    "check",
+    "check_nonempty",
+    "give_back",
+    "give_back_batch",
+    "shifted",
+    "tangent",
+]
 
 
 class Call(NamedTuple):
@@ -29,6 +38,7 @@ class Call(NamedTuple):
     dtype: np.dtype[Any]  # of the result
     where: Array | None  # broadcast to `shape`
     temperature: Array  # as given
+    shift: Array | None = None  # `x` and `tau` are 2^shift times what was given (`_range`)
 
 
 def check(x: Any, temperature: Any, axis: Any, where: Any = None) -> Call:
@@ -49,6 +59,14 @@ def check(x: Any, temperature: Any, axis: Any, where: Any = None) -> Call:
         x_rows = np.where(_arrays.to_rows(mask, axis, bool), x_rows, compute(-np.inf))
     tau = _arguments.per_row(given, batch)
     return Call(x_rows, tau, x, shape, axis, batch, dtype, mask, given)
+
+
+def at_moderate_temperature(call: Call) -> Call:
+    """The call, brought where its temperatures are not near the ends of their range."""
+    if _range.is_moderate(call.temperature, call.x.dtype.type):
+        return call
+    x, tau, shift = _range.rescaled(call.x, call.tau)
+    return call._replace(x=x, tau=tau, shift=shift)
 
 
 def check_nonempty(shape: tuple[int, ...], axis: int) -> None:

@@ -41,7 +41,7 @@ class TopOne:
         """The value."""
         if _arrays.on_device(x):
             return device_side().value(self.__name__, x, temperature, axis, where)
-        call = calls.check(x, temperature, axis, where)
+        call = calls.at_moderate_temperature(calls.check(x, temperature, axis, where))
         return self._give_back(call, self._value(call)[0])
 
     def jvp(
@@ -85,12 +85,13 @@ class TopOne:
                 self.__name__, x, dx, dtemperature, temperature, axis, where
             )
             return pair
-        call = calls.check(x, temperature, axis, where)
-        direction = calls.tangent(call, dx, "dx")
+        call = calls.at_moderate_temperature(calls.check(x, temperature, axis, where))
+        rows = calls.tangent(call, dx, "dx")
         dtau = _arguments.direction(dtemperature, call.batch, "dtemperature")
+        direction = _arguments.Direction(call.x, rows, dtau)
         value, record = self._value(call)
-        pushed = self._push(call, record, direction, dtau)
-        return self._give_back(call, value), self._give_back(call, pushed)
+        pushed = self._push(call, record, direction.rows, *direction.numbers)
+        return self._give_back(call, value), self._give_back(call, direction.back(pushed))
 
     def vjp(
         self, x: Any, /, *, temperature: Any = 1.0, axis: int = -1, where: Any = None
@@ -126,11 +127,12 @@ class TopOne:
                 self.__name__, x, temperature, axis, where
             )
             return both
-        call = calls.check(x, temperature, axis, where)
+        call = calls.at_moderate_temperature(calls.check(x, temperature, axis, where))
         value, record = self._value(call)
 
         def pullback(g: Any, /) -> Gradients:
-            gx, gtau = self._pull(call, record, self._cotangent(call, g))
+            cotangent = _arguments.Direction(call.x, self._cotangent(call, g))
+            gx, gtau = map(cotangent.back, self._pull(call, record, cotangent.rows))
             in_tau = _arrays.sum_to(gtau.reshape(call.batch), call.temperature, call.dtype)
             return Gradients(calls.give_back(call, gx), None, in_tau)
 

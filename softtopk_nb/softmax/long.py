@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from .._compile import kernel
-from .._parts import PART, part_count, range_of
+from .._parts import LONG, PART, part_count, range_of
 from .._scalars import from_ordinal, to_ordinal
 from .._schedule import over
 from . import rows
 from .entry import OF_LOGS, OF_LOGS_BACK, OF_SHARES, inverse
-from .rows import EXCESS, TOP, chances, finish, gather, spread
+from .rows import EXCESS, PRESENT, TOP, chances, finish, gather, spread
 
 __all__ = ["pull", "pull_sum", "push", "push_sum", "value"]
 
@@ -52,20 +52,41 @@ def spread_parts(lo, hi, x, v, m, tau, dtau, mean, rule, out, sums):
         sums[j] = spread(x[part], v[part], m, inverse(tau, m), dtau, mean, rule, out[part])
 
 
-def _top(x: Array) -> Any:
+def _top(x: Array) -> tuple[float, bool]:
+    """`rows.top` of a long row."""
     lo, hi = range_of(x)
-    ordered = to_ordinal(x.dtype.type(-np.inf)) <= lo and hi <= to_ordinal(x.dtype.type(np.inf))
-    return float(from_ordinal(hi)) if ordered else math.nan
+    lowest, highest = to_ordinal(x.dtype.type(-np.inf)), to_ordinal(x.dtype.type(np.inf))
+    ordered = lowest <= lo and hi <= highest
+    top = float(from_ordinal(hi)) if ordered else math.nan
+    return top, bool(lo == lowest and lowest < hi < highest)
 
 
 def value(x: Array, tau: float, logs: bool, out: Array, record: Array) -> None:
     """One row, as `rows.value`."""
-    m, sums = _top(x), np.empty((part_count(x), 2))
+    if len(x) < LONG:  # what is left of a long row without its entries at -inf
+        rows.value(0, 1, x[None], np.array([tau]), logs, out[None], record[None])
+        return
+    m, absent = _top(x)
+    if absent:
+        present = np.isfinite(x)
+        values = np.empty(np.count_nonzero(present) if len(out) else 0, x.dtype)
+        value(x[present], tau, logs, values, record)
+        if len(out):
+            out[...] = -np.inf if logs else 0.0
+            out[present] = values
+        return
+    sums = np.empty((part_count(x), 2))
     target = out if len(out) else np.empty_like(x)
     over(len(sums), x.size // 4, gather_parts, x, m, tau, logs, target, sums)
     record[TOP], record[EXCESS] = m, rows.total_of(m, *sums.sum(axis=0))
+    record[PRESENT] = len(x)
     if len(out):
         over(len(sums), x.size // 8, finish_parts, record[EXCESS], logs, out)
+
+
+def _taking_part(x: Array, record: Array) -> Array | None:
+    """Which entries are above -inf, if not all take part."""
+    return np.isfinite(x) if record[PRESENT] < len(x) else None
 
 
 def _chances(x: Array, v: Array, tau: float, record: Array, out: Array) -> Any:
@@ -79,28 +100,36 @@ def push(
     x: Array, tau: float, record: Array, logs: bool, dx: Array, dtau: float, out: Array
 ) -> None:
     """One row, as `rows.push`."""
-    if not rows.constant(record[TOP], False, out):
+    present = _taking_part(x, record)
+    if present is not None:
+        values = np.empty(np.count_nonzero(present), x.dtype)
+        push(x[present], tau, record, logs, dx[present], dtau, values)
+        out[...] = 0
+        out[present] = values
+    elif len(x) < LONG:
+        one = x[None], np.array([tau]), record[None], logs, dx[None], np.array([dtau])
+        rows.push(0, 1, *one, out[None])
+    elif not rows.constant(record[TOP], False, out):
         mean_v, mean_z, _ = _chances(x, dx, tau, record, out)
         mean, rule = mean_v - dtau * mean_z, OF_LOGS if logs else OF_SHARES
-        sums = np.empty(part_count(x))
-        over(
-            len(sums),
-            x.size // 4,
-            spread_parts,
-            x,
-            dx,
-            record[TOP],
-            tau,
-            dtau,
-            mean,
-            rule,
-            out,
-            sums,
-        )
+        sums, numbers = np.empty(part_count(x)), (record[TOP], tau, dtau, mean, rule)
+        over(len(sums), x.size // 4, spread_parts, x, dx, *numbers, out, sums)
 
 
 def pull(x: Array, tau: float, record: Array, logs: bool, g: Array, gx: Array) -> float:
     """One row, as `rows.pull`; returns the gradient in the temperature."""
+    present = _taking_part(x, record)
+    if present is not None:
+        values = np.empty(np.count_nonzero(present), x.dtype)
+        in_tau = pull(x[present], tau, record, logs, g[present], values)
+        gx[...] = 0
+        gx[present] = values
+        return in_tau
+    if len(x) < LONG:
+        gtau = np.empty(1)
+        one = x[None], np.array([tau]), record[None], logs, g[None]
+        rows.pull(0, 1, *one, gx[None], gtau)
+        return float(gtau[0])
     if rows.constant(record[TOP], False, gx):
         return float(gx[0])
     mean, _, whole = _chances(x, g, tau, record, gx)
@@ -112,6 +141,14 @@ def pull(x: Array, tau: float, record: Array, logs: bool, g: Array, gx: Array) -
 
 def push_sum(x: Array, tau: float, record: Array, dx: Array, dtau: float) -> float:
     """One row, as `rows.push_sum`."""
+    present = _taking_part(x, record)
+    if present is not None:
+        return push_sum(x[present], tau, record, dx[present], dtau)
+    if len(x) < LONG:
+        out = np.empty(1)
+        one = x[None], np.array([tau]), record[None], dx[None], np.array([dtau])
+        rows.push_sum(0, 1, *one, out)
+        return float(out[0])
     weights = np.empty_like(x)
     if rows.constant(record[TOP], True, weights):
         return float(weights[0])
@@ -121,6 +158,18 @@ def push_sum(x: Array, tau: float, record: Array, dx: Array, dtau: float) -> flo
 
 def pull_sum(x: Array, tau: float, record: Array, g: float, gx: Array) -> float:
     """One row, as `rows.pull_sum`; returns the gradient in the temperature."""
+    present = _taking_part(x, record)
+    if present is not None:
+        values = np.empty(np.count_nonzero(present), x.dtype)
+        in_tau = pull_sum(x[present], tau, record, g, values)
+        gx[...] = 0
+        gx[present] = values
+        return in_tau
+    if len(x) < LONG:
+        gtau = np.empty(1)
+        one = x[None], np.array([tau]), record[None], np.array([g])
+        rows.pull_sum(0, 1, *one, gx[None], gtau)
+        return float(gtau[0])
     if rows.constant(record[TOP], True, gx):
         return float(gx[0])
     _, mean_z, _ = _chances(x, x, tau, record, gx)

@@ -11,17 +11,21 @@ import math
 import numpy as np
 
 from .._compile import kernel, row, summing
-from .._rows import survey
+from .._rows import FINITE, MIXED, expand, present_part, survey
 from .._scalars import exp_neg, from_ordinal, to_ordinal, wide_vectors
-from .._views import block, borrowed
+from .._sums import FEW
+from .._views import block, borrowed, window
 from .entry import OF_LOGS, OF_LOGS_BACK, OF_SHARES, inverse, share, slope, z_of
 
 __all__ = [
     "EXCESS",
+    "PRESENT",
     "RECORD",
+    "SOLVED",
     "TOP",
     "chances",
     "constant",
+    "expand_logs",
     "finish",
     "gather",
     "pull",
@@ -38,17 +42,25 @@ __all__ = [
 
 RECORD = 2  # of a row: its largest entry, and sum exp z - 1 with z = (x - largest)/tau
 TOP, EXCESS = range(RECORD)
+# Of a row solved here also how many entries take part: those at -inf are taken out before anything
+# is summed, so that the others have the bits that they would have without them.
+PRESENT = RECORD
+SOLVED = RECORD + 1
 
-BLOCK = 1024  # entries summed in the row's own type before float64 takes over
+BLOCK = 1024  # entries that are written, and summed while they are at hand
 
 
 @row
 def top(x):
-    """The largest entry of a row, NaN if any is."""
+    """The largest entry of a row, NaN if any is; and whether entries at -inf are to be taken out.
+
+    Not where that leaves none, nor beside +inf, where every other entry is absent.
+    """
     T = x.dtype.type
     lo, hi = survey(x)
-    ordered = to_ordinal(T(-np.inf)) <= lo and hi <= to_ordinal(T(np.inf))
-    return from_ordinal(hi) if ordered else T(np.nan)
+    lowest, highest = to_ordinal(T(-np.inf)), to_ordinal(T(np.inf))
+    ordered = lowest <= lo and hi <= highest
+    return from_ordinal(hi) if ordered else T(np.nan), lo == lowest and lowest < hi < highest
 
 
 # A loop that both writes and sums is vectorised only where the compiler's test at run time says
@@ -57,24 +69,42 @@ def top(x):
 
 
 @summing
-def gather(x, m, inv, logs, out):
-    """Write e^z of each entry, or z; returns the sum of e^z below 1, and how many are 1."""
+def write_block(part, m, inv, logs, out):
+    """Write e^z of each entry, or z."""
     wide_vectors()
-    T = x.dtype.type
+    for i in range(part.shape[0]):
+        z = z_of(part[i], m, inv)
+        out[i] = z if logs else exp_neg(z)
+
+
+@summing
+def sum_block(part, logs):
+    """The sum of e^z below 1, and how many are 1, of what `write_block` has written."""
+    wide_vectors()
+    T = part.dtype.type
     zero, one = T(0), T(1)
+    s = ones = zero
+    for i in range(part.shape[0]):
+        e = exp_neg(part[i]) if logs else part[i]
+        s += e if e < one else zero
+        ones += one if e == one else zero
+    return s, ones
+
+
+@row
+def gather(x, m, inv, logs, out):
+    """Write e^z of each entry, or z; returns the sum of e^z below 1, and how many are 1.
+
+    Blocks are added in their order: else the compiler would make one sum of them in float64.
+    """
     rest, largest = 0.0, 0.0
     for start in range(0, x.shape[0], BLOCK):
-        part, target = block(x, start, BLOCK), block(out, start, BLOCK)
-        for i in range(part.shape[0]):
-            z = z_of(part[i], m, inv)
-            target[i] = z if logs else exp_neg(z)
-        s = ones = zero
-        for i in range(part.shape[0]):
-            e = exp_neg(target[i]) if logs else target[i]
-            s += e if e < one else zero
-            ones += one if e == one else zero
-        rest += s
-        largest += ones
+        target = block(out, start, BLOCK)
+        write_block(block(x, start, BLOCK), m, inv, logs, target)
+        for first in range(0, target.shape[0], FEW):
+            s, ones = sum_block(block(target, first, FEW), logs)
+            rest += s
+            largest += ones
     return rest, largest
 
 
@@ -104,6 +134,15 @@ def finish(excess, logs, out):
         out[i] = out[i] - log_s if logs else out[i] * scale
 
 
+@row
+def expand_logs(x, values, logs, out):
+    """Undo the removal of entries at -inf: their p is 0, its logarithm -inf."""
+    expand(x, values, 0.0, out)
+    if logs:
+        for i in range(x.shape[0]):
+            out[i] = out[i] if np.isfinite(x[i]) else x[i]
+
+
 @kernel
 def value(lo, hi, x, tau, logs, out, record):
     """Softmax of each row, or its logarithm (unless the rows of `out` are empty); the records."""
@@ -111,11 +150,16 @@ def value(lo, hi, x, tau, logs, out, record):
     wanted = out.shape[1] > 0
     nowhere = np.empty(0 if wanted else x.shape[1], x.dtype)
     for i in range(lo, hi):
-        m, target = top(x[i]), out[i] if wanted else nowhere
-        rest, largest = gather(x[i], m, inverse(tau[i], m), logs, target)
+        m, absent = top(x[i])
+        present, _ = present_part(x[i], x[i], MIXED if absent else FINITE)
+        target = window(out[i] if wanted else nowhere, 0, present.shape[0])
+        rest, largest = gather(present, m, inverse(tau[i], m), logs, target)
         record[i, TOP], record[i, EXCESS] = m, total_of(m, rest, largest)
+        record[i, PRESENT] = present.shape[0]
         if wanted:
             finish(record[i, EXCESS], logs, target)
+            if absent:
+                expand_logs(x[i], target, logs, out[i])
 
 
 @summing
@@ -175,6 +219,19 @@ def constant(m, sums, out):
     return True
 
 
+@row
+def taking_part(x, v, present):
+    """The entries above -inf of a row whose record says how many there are, and their v."""
+    return present_part(x, v, MIXED if present < x.shape[0] else FINITE)
+
+
+@row
+def moved(x, values, out):
+    """Write what belongs to the entries that take part; the others do not move."""
+    if values.shape[0] < x.shape[0]:
+        expand(x, values, 0.0, out)
+
+
 @kernel
 def push(lo, hi, x, tau, record, logs, dx, dtau, out):
     """The derivative of softmax, or of its logarithm, along (dx, dtau)."""
@@ -184,9 +241,12 @@ def push(lo, hi, x, tau, record, logs, dx, dtau, out):
         m = T(record[i, TOP])
         if not constant(m, False, out[i]):
             inv, scale = inverse(tau[i], m), T(scale_of(record[i, EXCESS]))
-            mean_v, mean_z, _ = chances(x[i], dx[i], m, inv, scale, out[i])
+            xs, vs = taking_part(x[i], dx[i], record[i, PRESENT])
+            target = window(out[i], 0, xs.shape[0])
+            mean_v, mean_z, _ = chances(xs, vs, m, inv, scale, target)
             mean, rule = T(mean_v - dtau[i] * mean_z), OF_LOGS if logs else OF_SHARES
-            spread(x[i], dx[i], m, inv, T(dtau[i]), mean, rule, out[i])
+            spread(xs, vs, m, inv, T(dtau[i]), mean, rule, target)
+            moved(x[i], target, out[i])
 
 
 @kernel
@@ -200,9 +260,12 @@ def pull(lo, hi, x, tau, record, logs, g, gx, gtau):
             gtau[i] = gx[i, 0]
         else:
             inv, scale = inverse(tau[i], m), T(scale_of(record[i, EXCESS]))
-            mean, _, whole = chances(x[i], g[i], m, inv, scale, gx[i])
+            xs, gs = taking_part(x[i], g[i], record[i, PRESENT])
+            target = window(gx[i], 0, xs.shape[0])
+            mean, _, whole = chances(xs, gs, m, inv, scale, target)
             back, rule = T(whole if logs else mean), OF_LOGS_BACK if logs else OF_SHARES
-            gtau[i] = -spread(x[i], g[i], m, inv, T(0), back, rule, gx[i])
+            gtau[i] = -spread(xs, gs, m, inv, T(0), back, rule, target)
+            moved(x[i], target, gx[i])
 
 
 @kernel
@@ -217,9 +280,10 @@ def push_sum(lo, hi, x, tau, record, dx, dtau, out):
             out[i] = weights[0]
         else:
             inv, scale = inverse(tau[i], m), T(scale_of(excess))
-            moved, mean_z, _ = chances(x[i], dx[i], m, inv, scale, weights)
+            xs, vs = taking_part(x[i], dx[i], record[i, PRESENT])
+            along, mean_z, _ = chances(xs, vs, m, inv, scale, window(weights, 0, xs.shape[0]))
             # thm-lse-gradient: softmax, and in the temperature its entropy log sum e^z - <p, z>.
-            out[i] = moved + (math.log1p(excess) - mean_z) * dtau[i]
+            out[i] = along + (math.log1p(excess) - mean_z) * dtau[i]
 
 
 @kernel
@@ -233,10 +297,13 @@ def pull_sum(lo, hi, x, tau, record, g, gx, gtau):
             gtau[i] = gx[i, 0]
         else:
             inv, scale = inverse(tau[i], m), T(scale_of(excess))
-            _, mean_z, _ = chances(x[i], x[i], m, inv, scale, gx[i])
+            xs, _ = taking_part(x[i], x[i], record[i, PRESENT])
+            target = window(gx[i], 0, xs.shape[0])
+            _, mean_z, _ = chances(xs, xs, m, inv, scale, target)
             gtau[i] = g[i] * (math.log1p(excess) - mean_z)
-            for j in range(gx.shape[1]):
-                gx[i, j] *= T(g[i])
+            for j in range(target.shape[0]):
+                target[j] *= T(g[i])
+            moved(x[i], target, gx[i])
 
 
 @kernel
@@ -245,7 +312,7 @@ def shift(lo, hi, x, tau, tops, out):
     T = x.dtype.type
     x, out = borrowed(x), borrowed(out)
     for i in range(lo, hi):
-        m = tops[i] = top(x[i])
+        m = tops[i] = top(x[i])[0]
         inv = inverse(tau[i], m)
         for j in range(x.shape[1]):
             z = z_of(x[i, j], m, inv)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arguments, _arrays, _schedule
+from .. import _arguments, _arrays, _range, _schedule
 from .._operator import Array
 from .._parts import LONG
 from . import calls
@@ -14,14 +14,14 @@ from . import long as _long
 from . import rows as _rows
 from .calls import Call
 from .family import TopOne, device_side
-from .rows import EXCESS, RECORD, TOP
+from .rows import EXCESS, SOLVED, TOP
 
 __all__ = ["energy_score", "log_softmax", "logsumexp", "softmax"]
 
 
 def _solve(call: Call, logs: bool, out: Array) -> Array:
     """Write softmax or its logarithm, unless the rows of `out` are empty; returns the records."""
-    x, tau, record = call.x, call.tau, np.empty((len(call.x), RECORD))
+    x, tau, record = call.x, call.tau, np.empty((len(call.x), SOLVED))
     if x.shape[1] >= LONG:
         for i in range(len(x)):
             _long.value(x[i], tau[i], logs, out[i], record[i])
@@ -47,7 +47,7 @@ class _Entrywise(TopOne):
         else:
             directions = dx, dtau, out
             _schedule.over(len(x), x.size, _rows.push, x, tau, record, self._logs, *directions)
-        return out
+        return _range.scaled(out, call.shift)
 
     def _pull(self, call: Call, record: Array, g: Array) -> tuple[Array, Array]:
         x, tau = call.x, call.tau
@@ -58,7 +58,7 @@ class _Entrywise(TopOne):
         else:
             gradients = g, gx, gtau
             _schedule.over(len(x), x.size, _rows.pull, x, tau, record, self._logs, *gradients)
-        return gx, gtau
+        return _range.scaled(gx, call.shift), _range.scaled(gtau, call.shift)
 
 
 class Softmax(_Entrywise):
@@ -106,8 +106,8 @@ class Softmax(_Entrywise):
     number. *Cost*: O(n), one exponential for each entry.
 
     *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; entries at +inf share 1
-    equally; a row in which every entry is absent is NaN. Temperatures below 1/max of the type
-    act as that.
+    equally; a row in which every entry is absent is NaN. On a device temperatures
+    below 1/max of the type, or above max, act as these.
 
     Source: "Softmax demystified"; the formula is Boltzmann's.
 
@@ -254,6 +254,8 @@ class LogSumExp(TopOne):
         with np.errstate(all="ignore"):
             # -inf in a row without entries, as log 0 is.
             value: Array = record[:, TOP] + call.tau * np.log1p(record[:, EXCESS])
+        if call.shift is not None:
+            value = _range.scaled(value, -call.shift)
         return value, record
 
     def _push(self, call: Call, record: Array, dx: Array, dtau: Array) -> Array:

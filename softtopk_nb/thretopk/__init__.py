@@ -7,14 +7,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _arrays, _operator, _schedule, _threshold
-from .._threshold.curves import CURVES, Entmax, kernel_for
+from .._threshold.curves import CURVES, Entmax, UserCurve, kernel_for, origin, steep
 from .._threshold.rows import METHODS
 from .._threshold.scan import SCANNED
+from .._threshold.solver import REST, C, D
 from . import long as _long
 from . import rows as _rows
-from .curve import Curve, check_integral
+from .at_edge import beside, narrow, widened
+from .curve import Curve, check_integral, check_mass, missing_mass
 
 __all__ = ["Curve", "thretopk"]
+
+MOST_ALPHA = 100.0  # with more entmax is all but a step, and float64 has too few numbers for it
 
 
 class _Plan(NamedTuple):
@@ -39,7 +43,8 @@ class ThreTopK(_operator.Differentiable):
     curve : {"laplace", "sigmoid", "exp", "clip", "normal", "entmax"} or Curve, optional
         The curve f: see the page "Which operator?".
     alpha : float, optional
-        Exponent of ``curve="entmax"``, above 1; 2 is clip, 1.5 is the usual choice.
+        Exponent of ``curve="entmax"``, 1 < alpha <= 100; towards 1 it becomes exp, 2 is clip, 1.5
+        is the usual choice.
     method : {"auto", "newton", "scan", "bisect"}, optional
         How lambda is found. newton: passes over the row, no sort (auto takes it). scan: sort and
         scan analytically, for exp, laplace and clip. bisect: halve until the mass is right.
@@ -80,14 +85,14 @@ class ThreTopK(_operator.Differentiable):
     exp, clip and entmax have kinks.
 
     *Accuracy*, R = (max x - min x)/temperature: 1e-13 + 4 eps R in float64, 1e-6 + 4 eps R in
-    float32 (entmax: magnified by 1/(alpha - 1) in float32 where alpha is close to 1). *Cost*:
-    O(n), a few passes over the row; a row is never sorted unless asked for. The
-    derivatives cost two passes.
+    float32, for entmax with every alpha; with alpha > 2, where the slope is infinite at the edge
+    of the support, float32 rows are solved in float64 (on the CPU). *Cost*: O(n), a few passes
+    over the row; a row is never sorted unless asked for. The derivatives cost two passes.
 
     *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; +inf gives 1 and uses up
     one of k, and more +inf than k share k equally. At k = 0 and k = n, and where every entry is
-    saturated to rounding, all derivatives are 0. Temperatures below 1/max of the type (6e-309,
-    3e-39 in float32) act as that.
+    saturated to rounding, all derivatives are 0. Temperatures may be as small or large as numbers
+    are; on a device those beyond 1/max or max of the type (3e-39 and 3e38 in float32) act as these.
 
     Source: Su, "Softmax Sequel: Finding Smooth Approximations for Top-K" (2024).
 
@@ -121,7 +126,8 @@ class ThreTopK(_operator.Differentiable):
         """Smoothed sum of the k largest entries; its gradient in x is p.
 
         temperature * min over l of [k l + sum F(x/temperature - l)], F the antiderivative of the
-        curve that vanishes at -inf.
+        curve that vanishes at -inf. For entmax it goes to -inf as -k temperature/(alpha - 1) where
+        alpha goes to 1, and has digits in proportion.
 
         Parameters
         ----------
@@ -149,6 +155,7 @@ class ThreTopK(_operator.Differentiable):
         else:
             kernel, work = kernel_for(curve, _rows.potential), 16 * rows.x.size
             _schedule.over(len(phi), work, kernel, *rows, curve, solution, phi)
+        phi -= rows.k * rows.temperature * origin(curve)
         return self._give_back_batch(call, call.sign * phi)
 
     def threshold(
@@ -174,7 +181,8 @@ class ThreTopK(_operator.Differentiable):
         -------
         lam : array of the batch shape, or a scalar
             In the units of x; +inf where nothing is selected (k = 0), -inf where everything is
-            (k = n). With ``largest=False``, p = f((lam - x)/temperature).
+            (k = n). With ``largest=False``, p = f((lam - x)/temperature). That of entmax goes to
+            -inf as -temperature/(alpha - 1) where alpha goes to 1.
         """
         if _arrays.on_device(x):
             return self._device().batch(
@@ -184,7 +192,8 @@ class ThreTopK(_operator.Differentiable):
         rows = call.rows
         solution = self._solve(rows, call.plan, np.empty((len(rows.x), 0), rows.x.dtype))
         with np.errstate(over="ignore"):
-            lam = solution[:, 0] + rows.temperature * (solution[:, 1] + solution[:, 2])
+            d = solution[:, D] + solution[:, REST] - origin(call.plan.curve)
+            lam = solution[:, C] + rows.temperature * d
         return self._give_back_batch(call, call.sign * lam)
 
     def _options(self, *, curve: Any = "laplace", alpha: Any = None, method: str = "auto") -> _Plan:
@@ -210,9 +219,30 @@ class ThreTopK(_operator.Differentiable):
             )
         return _Plan(chosen, METHODS["newton" if method == "auto" else method], name)
 
+    def _computed_in(self, plan: _Plan, given: type) -> type:
+        # float32 has not the digits for tails that are differences from 1.
+        return np.float64 if isinstance(plan.curve, UserCurve) else given
+
     @staticmethod
     def _solve(rows: _operator.Rows, plan: _Plan, out: _operator.Array) -> Any:
-        return _threshold.solve(*rows, plan.curve, plan.method, out)
+        if rows.x.dtype != np.float64 and steep(plan.curve):
+            p = np.empty(out.shape)
+            solution = _threshold.solve(*widened(rows), plan.curve, plan.method, p)
+            out[...] = p
+            return solution
+        if not isinstance(plan.curve, UserCurve):
+            return _threshold.solve(*rows, plan.curve, plan.method, out)
+        p = out if out.shape == rows.x.shape else np.empty_like(rows.x)
+        solution = _threshold.solve(*rows, plan.curve, plan.method, p)
+        missed = missing_mass(rows.k, p, solution)
+        if len(missed):
+            # What is known of the curve has misled the steps.
+            some = _operator.Rows(*(each[missed] for each in rows))
+            found = np.empty_like(some.x)
+            solution[missed] = _threshold.solve(*some, plan.curve, METHODS["bisect"], found)
+            p[missed] = found
+            check_mass(plan.name, rows.k, p, solution)
+        return solution
 
     def _value(self, rows: _operator.Rows, plan: _Plan, out: _operator.Array) -> None:
         self._solve(rows, plan, out)
@@ -230,27 +260,53 @@ class ThreTopK(_operator.Differentiable):
         dtau: _operator.Array,
         dp: _operator.Array,
     ) -> None:
+        if steep(plan.curve):
+            rows, moved = widened(rows), np.empty(dp.shape)
+            v, _ = beside(rows, plan.curve, state, dx)
+            self._push_rows(rows, plan, state, v, dk, dtau, moved)
+            narrow(moved, dp)
+        else:
+            self._push_rows(rows, plan, state, dx, dk, dtau, dp)
+
+    @staticmethod
+    def _push_rows(
+        rows: _operator.Rows,
+        plan: _Plan,
+        state: Any,
+        dx: _operator.Array,
+        dk: _operator.Array,
+        dtau: _operator.Array,
+        dp: _operator.Array,
+    ) -> None:
         x, tau = rows.x, rows.temperature
         if _threshold.is_long(x, plan.method):
             for i in range(len(x)):
                 _long.push(x[i], tau[i], plan.curve, state[i], dx[i], dk[i], dtau[i], dp[i])
         else:
-            _schedule.over(
-                len(x),
-                x.size,
-                kernel_for(plan.curve, _rows.push),
-                x,
-                tau,
-                plan.curve,
-                state,
-                dx,
-                dk,
-                dtau,
-                dp,
-            )
+            kernel = kernel_for(plan.curve, _rows.push)
+            _schedule.over(len(x), x.size, kernel, x, tau, plan.curve, state, dx, dk, dtau, dp)
 
     def _pull(
         self,
+        rows: _operator.Rows,
+        plan: _Plan,
+        state: Any,
+        g: _operator.Array,
+        gx: _operator.Array,
+        gk: _operator.Array,
+        gtau: _operator.Array,
+    ) -> None:
+        if steep(plan.curve):
+            rows, moved = widened(rows), np.empty(gx.shape)
+            v, u = beside(rows, plan.curve, state, g)
+            self._pull_rows(rows, plan, state, v, moved, gk, gtau)
+            narrow(moved, gx)
+            gk += u
+        else:
+            self._pull_rows(rows, plan, state, g, gx, gk, gtau)
+
+    @staticmethod
+    def _pull_rows(
         rows: _operator.Rows,
         plan: _Plan,
         state: Any,
@@ -264,30 +320,20 @@ class ThreTopK(_operator.Differentiable):
             for i in range(len(x)):
                 gk[i], gtau[i] = _long.pull(x[i], tau[i], plan.curve, state[i], g[i], gx[i])
         else:
-            _schedule.over(
-                len(x),
-                x.size,
-                kernel_for(plan.curve, _rows.pull),
-                x,
-                tau,
-                plan.curve,
-                state,
-                g,
-                gx,
-                gk,
-                gtau,
-            )
+            kernel = kernel_for(plan.curve, _rows.pull)
+            _schedule.over(len(x), x.size, kernel, x, tau, plan.curve, state, g, gx, gk, gtau)
 
 
 def _check_alpha(alpha: Any) -> float:
+    expected = f"a number above 1, at most {MOST_ALPHA:g}"
     if alpha is None:
-        raise ValueError("curve 'entmax' needs alpha=..., a number above 1")
+        raise ValueError(f"curve 'entmax' needs alpha=..., {expected}")
     if isinstance(alpha, (bool, np.bool_)) or not isinstance(
         alpha, (int, float, np.integer, np.floating)
     ):
-        raise TypeError(f"alpha is {alpha!r}; expected a real number above 1")
-    if not 1.0 < float(alpha) < np.inf:
-        raise ValueError(f"alpha is {alpha!r}; expected a finite number above 1")
+        raise TypeError(f"alpha is {alpha!r}; expected {expected}")
+    if not (1 < alpha <= MOST_ALPHA and float(alpha) > 1.0):
+        raise ValueError(f"alpha is {alpha!r}; expected {expected}")
     return float(alpha)
 
 

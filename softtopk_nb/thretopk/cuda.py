@@ -11,7 +11,7 @@ from .._device import Argument, Buffer, Rows
 from .._launch import choose, choose_for_two
 from .._threshold.cuda import in_order, make_solve
 from .._threshold.cuda_long import solve as solve_long
-from .._threshold.curves import UserCurve
+from .._threshold.curves import UserCurve, origin
 from .._threshold.rows import SOLUTION
 from . import cuda_long
 from .cuda_rows import THREADS, make_potential, make_pull, make_push, make_threshold
@@ -139,6 +139,7 @@ def threshold(rows: Rows, plan: Any, out: Buffer) -> None:
         rows.stream,
         rows.rows,
         *rows.temperature,
+        origin(plan.curve),
         solution.pointer,
         out.pointer,
     )

@@ -12,7 +12,7 @@ from .._launch import Kernel, pointer_to
 from .._rows import ALL, MIXED, UNDEFINED
 from .._team import ROOM, Team, argument, made_once, tools
 from .._threshold.cuda import entries_for, on_device, registers_for
-from .._threshold.curves import UserCurve, excess
+from .._threshold.curves import UserCurve, excess, origin
 from .._threshold.rows import CODE, SOLUTION
 from .._threshold.solver import REST, C, D, inverse_temperature_of
 from .rows import centre, lever, smoothed, tangent, weight
@@ -28,8 +28,6 @@ __all__ = [
     "make_push",
     "make_threshold",
 ]
-
-FAR = 1e6  # temperatures above the threshold, where it is -inf
 
 
 class Derivatives(NamedTuple):
@@ -203,7 +201,7 @@ def heights(T: Any, team: Team, curve: Any) -> Heights:
         code = solution[base + CODE]
         c, d = solution[base + C], solution[base + D] + solution[base + REST]
         # lambda -> -inf: F(t) = t + const for every entry.
-        far = tau * excess(curve, FAR) if code == ALL else 0.0
+        far = tau * excess(curve, np.inf) if code == ALL else 0.0
         total, upper, above = 0.0, 0.0, 0.0
         for piece in range(t.pieces(n)):
             t.load(x, start, n, wide, piece, -infinity, regs)
@@ -231,9 +229,9 @@ def heights(T: Any, team: Team, curve: Any) -> Heights:
         if above > 0.0:
             return np.inf
         if code == ALL:
-            return total
+            return total - k * tau * origin(curve)
         threshold = solution[base + C] + tau * (solution[base + D] + solution[base + REST])
-        return total + (k - upper) * threshold
+        return total + (k - upper) * threshold - k * tau * origin(curve)
 
     return Heights(sums, potential)
 
@@ -272,11 +270,13 @@ THREADS = 128  # of a block, where each has a row of its own
 def make_threshold() -> Kernel:
     """The threshold of every row, from its solution."""
 
-    def threshold(rows, taus, tau_all, tau_per_row, solution, out):
+    def threshold(rows, taus, tau_all, tau_per_row, origin, solution, out):
         row = int64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
             base, tau = row * SOLUTION, argument(taus, tau_all, tau_per_row, row)
-            out[row] = solution[base + C] + tau * (solution[base + D] + solution[base + REST])
+            d = solution[base + D] + solution[base + REST] - origin
+            out[row] = solution[base + C] + tau * d
 
     numbers = pointer_to(np.float64)
-    return Kernel(threshold, (int64, numbers, float64, int32, numbers, numbers), THREADS)
+    arguments = (int64, numbers, float64, int32, float64, numbers, numbers)
+    return Kernel(threshold, arguments, THREADS)

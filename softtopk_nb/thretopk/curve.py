@@ -1,21 +1,30 @@
-"""A user's own curve."""
+"""A user's own curve, and what is checked of it."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import njit
+import numpy.typing as npt
 from numba.core.dispatcher import Dispatcher
 
+from .._compile import own
+from .._rows import UNDEFINED
 from .._threshold.curves import UserCurve
+from .._threshold.rows import CODE
 
-__all__ = ["Curve", "check_integral"]
+__all__ = ["Curve", "check_integral", "check_mass", "missing_mass"]
 
-# Where a curve is looked at before it is accepted.
-_PROBES = (-30.0, -3.0, -1.0, -0.5, 0.0, 0.25, 1.0, 2.0, 10.0, 30.0)
+Array = npt.NDArray[Any]
+
+# Where a curve is looked at before it is accepted: closely where most of them rise, and far out.
+_REACHED = np.concatenate([np.arange(1, 641) / 16, 10.0 ** np.arange(-8, 30.5, 0.5)])
+_GRID = np.unique(np.concatenate([-_REACHED, [0.0], _REACHED]))
+_ROUNDING = 64 * np.finfo(np.float64).eps  # of a value near 1, generously
+_LIMIT = 1e-3  # how near to 0 and 1 the farthest points must be
+_SETTLED, _SLOPE = 2e-3, 1e-2  # how well slopes agree where there is one, and with what is given
+_MASS = 1e-7  # of max(1, k): a solved row is not farther from its k
 
 
 class Curve:
@@ -37,14 +46,26 @@ class Curve:
     TypeError
         Something is not callable, or does not return a real number.
     ValueError
-        `cdf` leaves [0, 1] or decreases, or `pdf` is negative, at one of a few points looked at.
+        On a grid of some 1400 points up to 1e30, most between -40 and 40: `cdf` leaves [0, 1],
+        decreases, or is not within 1e-3 of 0 and 1 at the ends; `pdf` is negative or not the slope
+        of `cdf`; or `integral` not the antiderivative that vanishes at -inf. It says where.
 
     Notes
     -----
-    Plain Python functions are compiled by Numba at the first use, which takes a few seconds for
-    each operator method and type; nothing of it is kept on disk. Functions that are compiled
-    already are used as they are. A tail is computed as 1 - cdf(t): unlike the built-in curves,
-    p close to 1 has an absolute accuracy of rounding, not a relative one.
+    The functions are compiled by Numba when the curve is made, and for each operator method at its
+    first use, which takes a few seconds; nothing of it is kept on disk. Functions that are compiled
+    already are used as they are. float32 rows are worked on in float64. A tail is computed as
+    1 - cdf(t): unlike the built-in curves, p close to 1 has an absolute accuracy of rounding, not a
+    relative one.
+
+    Kinks pass, and so does whatever is steep but continuous; slopes are compared where differences
+    over a ten-thousandth of t agree that there is one. Heavy tails pass down to about t^(-1/10). A
+    jump, or a fault between the points, can pass too: a row for which no threshold gives mass k (to
+    1e-7 max(1, k)) then raises ValueError, on the CPU. Where a jump lies on a threshold, entries
+    there cannot share what is left.
+
+    A law without a mean has no antiderivative that vanishes at -inf if its lower tail is too heavy,
+    as Cauchy's is: `potential` says so. If only the upper one is, the potential is -inf at k = n.
 
     Examples
     --------
@@ -67,17 +88,17 @@ class Curve:
         name: str | None = None,
         integral: Callable[[float], float] | None = None,
     ) -> None:
-        _probe(cdf, "cdf", 1.0)
-        _probe(pdf, "pdf", np.inf)
-        values = [float(cdf(t)) for t in _PROBES]
-        if any(b < a for a, b in itertools.pairwise(values)):
-            raise ValueError(f"cdf decreases between some of {_PROBES}; expected a CDF")
-        if integral is not None and not callable(integral):
-            raise TypeError(f"integral is {integral!r}; expected a function of one number")
+        f, slope = _compiled(cdf, "cdf"), _compiled(pdf, "pdf")
+        _check_cdf(f)
+        _check_pdf(slope)
+        _check_slope(f, "cdf", slope, "pdf", np.ones(len(_GRID)))
+        area, mean = None, 0.0
+        if integral is not None:
+            area = _compiled(integral, "integral")
+            _check_slope(area, "integral", f, "cdf", np.maximum(1.0, abs(_GRID)))
+            mean = _mean(f, slope, area)
         self.name = str(name or getattr(cdf, "__name__", "curve"))
-        self.compiled = UserCurve(
-            _compiled(cdf), _compiled(pdf), None if integral is None else _compiled(integral)
-        )
+        self.compiled = UserCurve(f, slope, area, mean)
 
     def __repr__(self) -> str:
         return f"Curve({self.name!r})"
@@ -85,22 +106,132 @@ class Curve:
 
 def check_integral(curve: Any, name: str) -> None:
     """Raise unless the curve can have a potential."""
-    if isinstance(curve, UserCurve) and curve.integral is None:
+    if not isinstance(curve, UserCurve):
+        return
+    if curve.integral is None:
         raise ValueError(f"curve {name!r} has no antiderivative; give Curve an integral=...")
+    if np.isnan(curve.mean):
+        raise ValueError(
+            f"curve {name!r} has no potential: the integral of its cdf from -inf diverges, "
+            "as the law has no mean"
+        )
 
 
-def _compiled(function: Any) -> Any:
-    if isinstance(function, Dispatcher):
-        return function
-    return njit(fastmath=False, error_model="numpy")(function)
+def missing_mass(k: Array, p: Array, solution: Array) -> Array:
+    """The rows for which the search for the threshold has ended elsewhere."""
+    reached = abs(p.sum(axis=1) - k) <= _MASS * np.maximum(1.0, k)
+    return np.flatnonzero(~reached & (solution[:, CODE] != UNDEFINED))
 
 
-def _probe(function: Any, name: str, most: float) -> None:
+def check_mass(name: str, k: Array, p: Array, solution: Array) -> None:
+    """Raise if there is such a row."""
+    missed = missing_mass(k, p, solution)
+    if len(missed):
+        row = int(missed[0])
+        raise ValueError(
+            f"curve {name!r} has no threshold at which row {row} has mass k = {k[row]:.10g}: the "
+            f"search ended at {p[row].sum():.10g}; expected a cdf without jumps"
+        )
+
+
+def _compiled(function: Any, name: str) -> Any:
     if not callable(function):
         raise TypeError(f"{name} is {function!r}; expected a function of one number")
-    for t in _PROBES:
-        value = function(t)
+    if isinstance(function, Dispatcher):
+        return function
+    return own(function)
+
+
+def _at(function: Any, name: str, points: Array) -> Array:
+    """The values of a function; an error unless they are real numbers."""
+    values = [function(t) for t in points.tolist()]
+    for t, value in zip(points, values, strict=True):
         if not isinstance(value, (int, float, np.integer, np.floating)):
             raise TypeError(f"{name}({t}) is {value!r}; expected a real number")
-        if not 0.0 <= value <= most:
-            raise ValueError(f"{name}({t}) is {value}; expected at least 0 and at most {most}")
+    return np.array(values, np.float64)
+
+
+def _check_cdf(cdf: Any) -> None:
+    values = _at(cdf, "cdf", _GRID)
+    for t, p in zip(_GRID, values, strict=True):
+        if not -_ROUNDING <= p <= 1.0 + _ROUNDING:
+            raise ValueError(f"cdf({t}) is {p}; expected at least 0 and at most 1")
+    falls = np.flatnonzero(np.diff(values) < -_ROUNDING)
+    if len(falls):
+        i = int(falls[0])
+        raise ValueError(
+            f"cdf decreases: cdf({_GRID[i]}) is {values[i]}, and cdf({_GRID[i + 1]}) is "
+            f"{values[i + 1]}; expected a CDF"
+        )
+    for i, limit in ((0, 0), (-1, 1)):
+        if abs(values[i] - limit) > _LIMIT:
+            raise ValueError(f"cdf({_GRID[i]}) is {values[i]}; expected about {limit}, its limit")
+
+
+def _check_pdf(pdf: Any) -> None:
+    for t, w in zip(_GRID, _at(pdf, "pdf", _GRID), strict=True):
+        if not w >= 0.0:
+            raise ValueError(f"pdf({t}) is {w}; expected at least 0")
+
+
+def _check_slope(function: Any, name: str, derivative: Any, its_name: str, scale: Array) -> None:
+    """Compare a function's slope with its derivative, where there is one beyond rounding."""
+    some = _GRID != 0.0
+    t = _GRID[some]
+    here, h = _at(function, name, t), abs(t) * 2.0**-13
+    steps = [h, 0.5 * h, -0.5 * h, -h]
+    slopes = [(_at(function, name, t + s) - here) / s for s in steps]
+    lowest, highest = np.min(slopes, axis=0), np.max(slopes, axis=0)
+    expected, noise = 0.5 * (lowest + highest), _ROUNDING * scale[some] / h
+    given = _at(derivative, its_name, t)
+    settled = highest - lowest <= _SETTLED * abs(expected) + noise
+    right = abs(given - expected) <= _SLOPE * abs(expected) + noise
+    wrong = np.flatnonzero(settled & ~right)
+    if len(wrong):
+        i = int(wrong[0])
+        raise ValueError(
+            f"{its_name}({t[i]}) is {given[i]}; expected about {expected[i]:.6g}, the slope of "
+            f"{name} there"
+        )
+
+
+def _mean(cdf: Any, pdf: Any, integral: Any) -> float:
+    """The mean of the law: minus the limit of F(t) - t. NaN if F cannot vanish at -inf."""
+    lower = -_far_enough(lambda a: cdf(-a))
+    upper = _far_enough(lambda a: 1.0 - cdf(a))
+    below, _ = _tail(lambda s: pdf(-s), -lower)
+    if not below < np.inf:
+        return np.nan
+    found = float(integral(lower))
+    if not abs(found - below) <= 1e-6 * max(1.0, -lower):
+        raise ValueError(
+            f"integral({lower}) is {found}; expected about {below:.6g}: the antiderivative of cdf "
+            "that vanishes at -inf"
+        )
+    above, error = _tail(pdf, upper)
+    mean = upper - float(integral(upper)) + above
+    return mean if abs(mean) > error + _ROUNDING * upper else 0.0
+
+
+def _far_enough(tail: Callable[[float], float]) -> float:
+    """A distance beyond which little of the law is left."""
+    return float(next((a for a in 2.0 ** np.arange(5, 100) if tail(a) <= 0.01), 2.0**100))
+
+
+def _tail(pdf: Any, a: float) -> tuple[float, float]:
+    """The integral of (s - a) pdf(s) from a to inf, and its error; inf if it diverges."""
+    from scipy import integrate  # takes a while to import, and few need it
+
+    value, error, *rest = integrate.quad(
+        lambda v: a * a * v * pdf(a * (1.0 + v)),
+        0.0,
+        np.inf,
+        limit=500,
+        epsabs=1e-14,
+        epsrel=1e-12,
+        full_output=1,
+    )
+    divergent = len(rest) > 1 and "divergent" in rest[1]
+    if divergent or not 0.0 <= value < np.inf or error > 1e-6 * max(1.0, value):
+        return np.inf, 0.0
+    return float(value), float(error)

@@ -12,7 +12,6 @@ from .._compile import kernel, row, scalar, summing
 from .._rows import ALL, MIXED, UNDEFINED, expand, present_part
 from .._scalars import wide_vectors
 from .._threshold.curves import excess, split
-from .._threshold.passes import BLOCK
 from .._threshold.rows import CODE
 from .._threshold.solver import REST, C, D, inverse_temperature
 from .._views import block, borrowed, read_apart, write_apart
@@ -30,6 +29,8 @@ __all__ = [
     "tangent",
     "weight",
 ]
+
+BLOCK = 1024  # entries whose derivatives are summed in their own type
 
 
 @scalar
@@ -190,10 +191,11 @@ def potential(lo, hi, x, k, tau, curve, solution, out):
             out[i] = np.inf
         elif code == ALL:
             # lambda -> -inf: F(t) = t + const for every entry.
+            far = tau[i] * excess(curve, np.inf)
             out[i] = 0.0
             for value in x[i]:
                 if np.isfinite(value):
-                    out[i] += value + tau[i] * excess(curve, 1e6)
+                    out[i] += value + far
         else:
             c, d = solution[i, C], solution[i, D] + solution[i, REST]
             smoothed, upper = smoothed_sum(x[i], tau[i], curve, c, d)

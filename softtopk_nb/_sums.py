@@ -1,0 +1,36 @@
+"""Sums of float32 numbers whose error does not depend on how wide the processor's vectors are.
+
+A loop that adds up a block in float32 keeps as many partial sums as the machine has lanes for.
+Where all entries are equal every addition to one of them is rounded the same way, and with few
+lanes there are many additions: the sum of 1024 is then off by some 10^-6 of itself. Of 128, four
+lanes, which every processor has, take 32 each: off by m/3 roundings for m additions to a sum of
+equal numbers, that is less than 7 10^-7.
+"""
+
+from __future__ import annotations
+
+from ._compile import row, summing
+from ._scalars import wide_vectors
+from ._views import block
+
+__all__ = ["FEW", "accurate_sum"]
+
+FEW = 128  # entries whose plain sum will do
+
+
+@summing
+def _plain_sum(v):
+    wide_vectors()
+    s = v.dtype.type(0)
+    for i in range(v.shape[0]):
+        s += v[i]
+    return s
+
+
+@row
+def accurate_sum(v):
+    """The sum of a flat array: of FEW entries in their own type, of those sums in float64."""
+    total = 0.0
+    for start in range(0, v.shape[0], FEW):
+        total += _plain_sum(block(v, start, FEW))
+    return total

@@ -1,0 +1,47 @@
+"""The operators of the registry, and options worth trying apart, for parametrized tests.
+
+A new operator is tested by being registered; VARIANTS only adds option sets.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softtopk_nb._operator import Differentiable, registry
+
+VARIANTS = {
+    "thretopk": [
+        {"curve": "laplace"},
+        {"curve": "sigmoid"},
+        {"curve": "exp", "method": "scan"},
+        {"curve": "clip"},
+        {"curve": "normal"},
+        {"curve": "entmax", "alpha": 1.5},
+        {"curve": "laplace", "method": "bisect"},
+    ],
+    "gradtopk": [{"method": "auto"}, {"method": "contour"}, {"method": "dp"}],
+}
+
+
+def _cases(smooth_only: bool = False):
+    for name, op in sorted(registry.items()):
+        if smooth_only and not isinstance(op, Differentiable):
+            continue
+        for options in VARIANTS.get(name, [{}]):
+            label = "-".join([name, *map(str, options.values())])
+            yield pytest.param(op, options, id=label)
+
+
+every = pytest.mark.parametrize(("op", "options"), list(_cases()))
+smooth = pytest.mark.parametrize(("op", "options"), list(_cases(smooth_only=True)))
+each_op = pytest.mark.parametrize("op", [pytest.param(o, id=n) for n, o in registry.items()])
+dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def same(a, b):
+    """Equal to the bit, NaNs included."""
+    a, b = np.asarray(a), np.asarray(b)
+    assert a.dtype == b.dtype
+    assert a.shape == b.shape
+    np.testing.assert_array_equal(a, b)
