@@ -20,7 +20,7 @@ from .._scalars import limits
 from .._sort import descending
 from .._team import ROOM, Entries, Team, argument, entries_held, made_once, tools
 from .cuda_scan import make_scan
-from .curves import UserCurve, split
+from .curves import Entmax, UserCurve, split
 from .passes import polish
 from .rows import CODE, SOLUTION, TAKEN, WEIGHT, Scan
 from .solver import (
@@ -93,9 +93,10 @@ def _put(regs, j, value):
 def entries_for(curve: Any, held: int) -> Entries:
     """How loops over the entries held that call a curve get at them.
 
-    The compiler may not unroll a loop over a user's functions, which can be of any length.
+    The compiler may not unroll a loop over entmax or over a user's functions, which are long.
     """
-    return entries_held(held) if isinstance(curve, UserCurve) else Entries(_at, _put)
+    long = isinstance(curve, (Entmax, UserCurve))
+    return entries_held(held) if long else Entries(_at, _put)
 
 
 def registers_for(curve: Any) -> int:
