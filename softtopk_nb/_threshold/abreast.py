@@ -188,6 +188,7 @@ def admit(x, k, tau, few, table, r):
     return seen if square < np.inf else 0  # the squares may be too large: left open too
 
 
+# Longer than a screen: a call would hide which of its tables a group of rows leaves to the next.
 @kernel
 def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     """Rows lo .. hi: p to `out` (unless its rows are empty), the thresholds to `solution`.

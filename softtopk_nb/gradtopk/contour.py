@@ -151,6 +151,7 @@ def open_sums(seen, sums):
     sums[ABOVE], sums[VARIANCE] = seen[0], seen[3]
 
 
+# Longer than a screen: its loops over the row share the sums they add to.
 @summing
 def gather(y, seen, inv, cut, work, sums, core):
     """Write the sums over a row and its core, r of each entry, negative where pi >= 1/2.

@@ -164,6 +164,7 @@ def divide_slopes(odds, moves, at, n, law, slope, middle, count, inv):
         store(odds, i + LANES, product(magnitude(e1), product(all1, unit)))
 
 
+# Longer than a screen: each stage reads what the one before it has left in the same tables.
 @kernel
 def push(lo, hi, x, tau, solution, v, dtau, out, gtau):
     """Rows lo .. hi: dp along (v, dtau); as `rows.push`."""
