@@ -30,7 +30,9 @@ from __future__ import annotations
 import numpy as np
 
 from ._compile import kernel, row, scalar
-from ._threshold.curves import CURVES, Entmax, origin
+from ._curves.base import origin
+from ._curves.entmax import Entmax
+from ._curves.registry import CURVES
 from ._threshold.rows import METHODS, OPEN, SOLUTION, Newton, solve
 from ._threshold.solver import REST, C, D
 from .gradtopk import rows as _subsets

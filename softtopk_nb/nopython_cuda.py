@@ -9,10 +9,10 @@ import numpy as np
 from numba import float64, int64
 
 from ._cuda import cuda, device
+from ._curves.base import origin
 from ._rows import ALL, MIXED, UNDEFINED
 from ._team import Team, made_once, tools
 from ._threshold.cuda import RECORD, passes
-from ._threshold.curves import origin
 from ._threshold.rows import METHODS
 from ._threshold.solver import REST, C, D, inverse_temperature_of
 from .gradtopk.cuda_contour import arrange, contours

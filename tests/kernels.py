@@ -16,12 +16,14 @@ import ptx
 
 from softtopk_nb import _launch, _layout, _sort
 from softtopk_nb._cuda import cuda
+from softtopk_nb._curves.entmax import Entmax
+from softtopk_nb._curves.registry import CURVES
+from softtopk_nb._curves.user import UserCurve
 from softtopk_nb._launch import Kernel
 from softtopk_nb._team import Team
 from softtopk_nb._threshold import cuda as threshold
 from softtopk_nb._threshold import cuda_long as long_threshold
 from softtopk_nb._threshold import cuda_long_start as long_start
-from softtopk_nb._threshold.curves import CURVES, Entmax, UserCurve
 from softtopk_nb._threshold.rows import METHODS
 from softtopk_nb.gradtopk import cuda as gradtopk
 from softtopk_nb.gradtopk import cuda_long as long_gradtopk

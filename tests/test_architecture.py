@@ -14,7 +14,7 @@ import softtopk_nb
 
 PACKAGE = pathlib.Path(softtopk_nb.__file__).parent
 ROOMS = sorted(p.parent.name for p in PACKAGE.glob("[!_]*/__init__.py"))
-SHARED = ("_threshold",)  # what more than one room stands on
+SHARED = ("_curves", "_threshold")  # what more than one room stands on
 FRONT = (
     "_operator",
     "_parts",

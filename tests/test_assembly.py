@@ -14,9 +14,10 @@ from llvmlite.binding import get_host_cpu_features
 from numba import njit
 
 from softtopk_nb._compile import in_memory
+from softtopk_nb._curves.entmax import Entmax
+from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threshold import abreast
 from softtopk_nb._threshold import rows as threshold
-from softtopk_nb._threshold.curves import CURVES, Entmax
 from softtopk_nb._threshold.passes import pass_room, tally
 from softtopk_nb._threshold.rows import METHODS
 from softtopk_nb.gradtopk import counts, counts_tangent

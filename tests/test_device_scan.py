@@ -12,7 +12,7 @@ from numba import cuda
 from test_vectors import CASES, SCANNED, Problem
 
 import softtopk_nb as stk
-from softtopk_nb._threshold.curves import CURVES
+from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threshold.rows import METHODS, SOLUTION, TAKEN
 
 pytestmark = pytest.mark.device

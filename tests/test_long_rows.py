@@ -10,8 +10,8 @@ import pytest
 
 import softtopk_nb as stk
 from softtopk_nb import _parts, _schedule
+from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threshold import long
-from softtopk_nb._threshold.curves import CURVES
 from softtopk_nb._threshold.rows import METHODS, OPEN, SOLUTION, solve
 from softtopk_nb.thretopk import rows
 

@@ -15,16 +15,16 @@ from numba import njit
 from scipy import special
 
 import softtopk_nb as stk
-from softtopk_nb._threshold import abreast, rows, start
-from softtopk_nb._threshold.curves import (
-    CURVES,
-    Entmax,
-    abridged,
-    autonomous,
-    law,
-    reach,
+from softtopk_nb._curves.base import (
+    has_cheap_approximation,
+    moments,
+    shift_factors,
+    shifts_by_value_alone,
     split,
 )
+from softtopk_nb._curves.entmax import Entmax
+from softtopk_nb._curves.registry import CURVES
+from softtopk_nb._threshold import abreast, rows, start
 from softtopk_nb._threshold.passes import BLOCK, correct, fill, search_pass, tally
 from softtopk_nb._threshold.scan import scan
 from softtopk_nb._threshold.solver import BLUR, CUBE_64, FIFTH_32, UNKNOWN, judge
@@ -252,7 +252,7 @@ def density(curve, t, out):
 
 @njit
 def moments_of_law(curve):
-    return law(curve)
+    return moments(curve)
 
 
 @pytest.mark.parametrize("curve", [*HARD, "entmax-1.3"])
@@ -326,7 +326,7 @@ def test_the_remainder_never_leaves_the_range(curve, dtype):
 def recorded(x, d, step, curve, out, slopes):
     T = x.dtype.type
     sums = tally(x, T(0), T(1), d, curve, out, slopes)
-    below, above = reach(curve, step)
+    below, above = shift_factors(curve, step)
     correct(x, T(0), T(1), d, T(below), T(above), curve, slopes, out)
     return sums, tally(x, T(0), T(1), d, curve)
 
@@ -340,7 +340,7 @@ def test_p_kept_from_a_pass_has_the_bits_of_p_written_anew(curve, dtype, rng):
     eps = float(np.finfo(dtype).eps)
     for n in (1, 15, 64, 3000):
         x = (4 * rng.normal(size=n)).astype(dtype)
-        slopes = np.empty(0 if autonomous(HARD[curve]) else n, dtype)
+        slopes = np.empty(0 if shifts_by_value_alone(HARD[curve]) else n, dtype)
         for step in (0.0, 4 * eps, -0.5 * math.sqrt(eps), 0.5 * eps ** (1 / 3), 0.7, -0.7):
             kept, anew = np.empty_like(x), np.empty_like(x)
             sums, plain = recorded(x, dtype(0.3), step, HARD[curve], kept, slopes)
@@ -359,7 +359,7 @@ def test_a_pass_notes_how_far_the_corners_are(name, dtype, rng):
     """prop-last-step: the distance up to which a step is the last."""
     for n in (1, 15, 64, 3000):
         x, curve = (4 * rng.normal(size=n)).astype(dtype), HARD[name]
-        slopes = np.empty(0 if autonomous(curve) else n, dtype)
+        slopes = np.empty(0 if shifts_by_value_alone(curve) else n, dtype)
         sums, plain = recorded(x, dtype(0.3), 0.0, curve, np.empty_like(x), slopes)
         t = x - dtype(0.3)
         expected = min(
@@ -467,7 +467,7 @@ def test_first_passes_over_float32_rows_take_a_curve_in_brief(curve, rng):
     for away in (-4.0, -0.7, 0.0, 0.7, 4.0, 9.0):
         x = (3 * rng.normal(size=3000)).astype(np.float32)
         light, exact = (passed(x, away, CURVES[curve], near, room) for near in (False, True))
-        assert abridged(CURVES[curve]) == (curve in ("sigmoid", "normal"))
+        assert has_cheap_approximation(CURVES[curve]) == (curve in ("sigmoid", "normal"))
         alike = np.allclose(light[1:4], exact[1:4], rtol=4e-6, atol=0)
         assert alike == (curve != "normal")
         off = (light[0] - light[1] + light[2]) - (exact[0] - exact[1] + exact[2])
@@ -537,7 +537,7 @@ def test_sums_of_higher_derivatives(curve, dtype, rng):
     """The third and the fourth in float32 alone."""
     eps = float(np.finfo(dtype).eps)
     x = (2 * rng.normal(size=3000)).astype(dtype)
-    slopes = np.empty(0 if autonomous(CURVES[curve]) else len(x), dtype)
+    slopes = np.empty(0 if shifts_by_value_alone(CURVES[curve]) else len(x), dtype)
     found = recorded(x, dtype(0.4), 0.0, CURVES[curve], np.empty_like(x), slopes)[0]
     known = 7 if dtype == np.float32 else 5
     expected = taylor_sums(curve, x.astype(np.float64) - float(dtype(0.4)))

@@ -7,8 +7,8 @@ import pytest
 from scipy import special
 
 import softtopk_nb as stk
+from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threshold import rows as threshold
-from softtopk_nb._threshold.curves import CURVES
 from softtopk_nb._threshold.solver import UNKNOWN, judge
 from softtopk_nb.gradtopk import rows
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from .._compile import kernel, row, scalar
+from .._curves.base import shift_factors, shifts_by_value_alone
 from .._rows import FINITE
 from .._scalars import wide_vectors
 from .._views import borrowed, columns_from, held, layout_known, window
-from .curves import autonomous, reach
-from .passes import close, correct, narrowness, pass_room, search_pass
+from .passes import correct, final_pass_radius, one_pass_variance, pass_room, search_pass
 from .rows import CODE, FAINT, OPEN, ROUGH, SEEN, TAKEN, WEIGHT
 from .solver import (
     BLUR,
@@ -91,9 +91,9 @@ def begin(table, columns, curve, one, starts, narrow):
         table[C, r], table[D, r] = c if starts else table[C, r], d if starts else table[D, r]
         table[REST, r], table[WIDTH, r] = 0.0, width
         table[SPREAD, r] = spread_of_law(curve, variance)
-        hopeful = (narrow == np.inf) | ((variance < narrow) & (tail == 0.0))
+        may_be_final = (narrow == np.inf) | ((variance < narrow) & (tail == 0.0))
         table[STATUS, r], table[PASSES, r] = SEEKING, 0.0
-        table[MOVE, r] = 0.0 if hopeful else np.inf
+        table[MOVE, r] = 0.0 if may_be_final else np.inf
         table[LO, r], table[HI, r] = -np.inf, np.inf
 
 
@@ -156,7 +156,7 @@ def end(table, columns, curve):
     table = _known(table)
     for r in range(columns):
         step = table[D, r] + table[REST, r] - table[LAST, r]
-        table[BELOW, r], table[ABOVE, r] = reach(curve, step)
+        table[BELOW, r], table[ABOVE, r] = shift_factors(curve, step)
 
 
 @row
@@ -207,7 +207,9 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     rows = borrowed(own_rows)  # of the group, columns still searched, and lengths
     # Of rows whose p is not asked for a pass may keep it too: what becomes of them is the same.
     own_p = np.empty((1 if n >= SAMPLED else LANES, 0 if writes else n), x.dtype)
-    own_slopes = np.empty((1 if n >= SAMPLED else LANES, 0 if autonomous(curve) else n), x.dtype)
+    own_slopes = np.empty(
+        (1 if n >= SAMPLED else LANES, 0 if shifts_by_value_alone(curve) else n), x.dtype
+    )
     own_room = pass_room(curve, x, n)
     unasked, slopes, room = borrowed(own_p), borrowed(own_slopes), borrowed(own_room)
     for r in range(LANES):  # subnormal numbers in columns that are not used would take their time
@@ -239,7 +241,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
             starts = rough == 1 or not sampled
             # The first pass over a row is often the last one where the model can be exact, or where
             # the start is near.
-            narrow = np.inf if rough == 1 else narrowness(curve, x)
+            narrow = np.inf if rough == 1 else one_pass_variance(curve, x)
             if sampled and rough == 0 and 0.0 < narrow < np.inf:
                 share = k[only] * sample_size(whole) / whole
                 narrow = np.inf if resembles(share, table[W, 0]) else 0.0
@@ -255,13 +257,13 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
                     i, size = rows[0, r], rows[2, r]
                     part = window(few[0], 0, size) if rough else window(x[i], 0, size)
                     c, d, inv = T(table[C, r]), T(table[D, r]), T(table[INV, r])
-                    near = keeps and not rough and table[MOVE, r] <= close(curve, x)
+                    near = keeps and not rough and table[MOVE, r] <= final_pass_radius(curve, x)
                     p = window(out[i] if writes else unasked[r], 0, size)
                     sums = search_pass(part, c, inv, d, curve, near, p, slopes[r], room)
                     m, a, b, w, v, v3, v4, table[CLEAR, r] = sums
                     table[M, r], table[A, r], table[B, r], table[W, r] = m, a, b, w
                     table[V, r], table[V3, r], table[V4, r] = v, v3, v4
-                limit = close(curve, x) if keeps and not rough else np.inf
+                limit = final_pass_radius(curve, x) if keeps and not rough else np.inf
                 start = rows[1, 0] // WIDE * WIDE
                 several = (rows[1, left - 1] - start + WIDE) // WIDE * WIDE
                 advance(table, start, several, curve, T(1), limit)

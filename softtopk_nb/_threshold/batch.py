@@ -12,10 +12,11 @@ import numpy as np
 
 from .. import _schedule
 from .._compile import kernel
+from .._curves.base import kernel_for
+from .._curves.user import UserCurve
 from .._rows import MIXED, classify, compress, expand, survey
 from .._views import borrowed
 from . import abreast, rows
-from .curves import UserCurve, kernel_for
 from .rows import CODE, OPEN
 
 __all__ = ["CHUNK", "solve"]

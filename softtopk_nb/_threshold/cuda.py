@@ -13,6 +13,9 @@ import numpy as np
 from numba import float64, int32, int64
 
 from .._cuda import cuda, device
+from .._curves.base import split
+from .._curves.entmax import Entmax
+from .._curves.user import UserCurve
 from .._device import Buffer, Rows
 from .._launch import ENOUGH, MANY, Kernel, pointer_to
 from .._rows import ALL, MIXED, SHARED, UNDEFINED, verdict
@@ -20,7 +23,6 @@ from .._scalars import limits
 from .._sort import descending
 from .._team import ROOM, Entries, Team, argument, entries_held, made_once, tools
 from .cuda_scan import make_scan
-from .curves import Entmax, UserCurve, split
 from .passes import polish
 from .rows import CODE, SOLUTION, TAKEN, WEIGHT, Scan
 from .solver import (
@@ -121,7 +123,7 @@ class Passes(NamedTuple):
     guess: Any
     #: opening(record, c, d, inv): brackets the threshold; for one thread
     opening: Any
-    #: tally(x, start, n, wide, c, inv, d, regs, room) -> the sums of `curves.split`
+    #: tally(x, start, n, wide, c, inv, d, regs, room) -> the sums of `split`
     tally: Any
     #: steer(record, m, a, b, w, inv): moves record, or says that it is found; for one thread
     steer: Any
@@ -201,7 +203,7 @@ def passes(T: Any, team: Team, curve: Any, method: Any) -> Passes:
 
     @device
     def tally(x, start, n, wide, c, inv, d, regs, room):
-        """The sums (m, a, b, w) of `curves.split` over the row."""
+        """The sums (m, a, b, w) of `split` over the row."""
         m, a, b, w = zero, zero, zero, zero
         tm, ta, tb, tw = 0.0, 0.0, 0.0, 0.0
         for piece in range(t.pieces(n)):

@@ -14,7 +14,9 @@ from typing import Any
 from numba import float64, int64
 
 from .._cuda import device
-from .curves import Clip, Exp, Laplace
+from .._curves.clip import Clip
+from .._curves.exp import Exp
+from .._curves.laplace import Laplace
 from .scan import below, beyond, within
 
 __all__ = ["BISECTIONS", "halve", "make_closed_form", "make_scan", "middle_of"]

@@ -11,13 +11,28 @@ from typing import Any
 import numpy as np
 
 from .._compile import kernel
+from .._curves.base import (
+    exact_between_kinks,
+    has_second_derivative,
+    kernel_for,
+    shift_factors,
+    shifts_by_value_alone,
+)
 from .._parts import LONG, PART, ordinals_of, part_count
 from .._rows import MIXED, classify, survey
 from .._scalars import from_ordinal
 from .._schedule import over
 from . import batch
-from .curves import autonomous, bends, cornered, kernel_for, reach
-from .passes import close, correct, fill, narrowness, pass_room, search_pass, skims, tally
+from .passes import (
+    correct,
+    fill,
+    final_pass_radius,
+    has_light_passes,
+    one_pass_variance,
+    pass_room,
+    search_pass,
+    tally,
+)
 from .rows import CODE, FAINT, ROUGH, SEEN, SOLUTION, TAKEN, WEIGHT
 from .solver import (
     MAX,
@@ -65,7 +80,7 @@ def correct_parts(lo, hi, x, tau, state, curve, out, slopes, seen):
     """Move p, which belongs to d = `seen`, to the threshold."""
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(state[C]), T(seen)
-    below, above = reach(curve, state[D] + state[REST] - seen)
+    below, above = shift_factors(curve, state[D] + state[REST] - seen)
     below, above = T(below), T(above)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
@@ -116,12 +131,12 @@ def step(state, x, tau, sums, curve, k, enough, near):
         v4 += sums[j, 6]
         clear = min(clear, sums[j, 7])
     inv = inverse_temperature(tau, x)
-    light = not near and skims(curve, x) and enough == 0.0
+    light = not near and has_light_passes(curve, x) and enough == 0.0
     before, at = state[C], state[D]
     total = m, a, b, w, v, v3, v4, clear
     found = advance(state, total, k, curve, inv, True, enough, light)
     move = abs((state[C] - before) * inv + (state[D] - at))
-    return found and not light, found or w == 0.0 or move <= close(curve, x)
+    return found and not light, found or w == 0.0 or move <= final_pass_radius(curve, x)
 
 
 def _solve_finite(
@@ -144,14 +159,21 @@ def _solve_finite(
     state[MIN], state[MAX] = ends
     kernel_for(curve, open_search)(state, x, tau, curve, k, start[0, C], start[0, D])
     sums = np.empty((part_count(x), SUMS))
-    # A pass may keep p and the slopes that `correct` asks for: of an autonomous curve p says what
-    # they are. Of others they are written too, which for `entmax` takes longer than p anew.
-    keeps = len(out) > 0 and x.nbytes <= NEAR and (autonomous(curve) or bends(curve))
-    slopes = out if autonomous(curve) else np.empty(len(x) if keeps else 0, x.dtype)
+    # A pass may keep p and the slopes that `correct` asks for: for some curves p tells
+    # them (`shifts_by_value_alone`). For others they are written, which takes `entmax` longer than
+    # p anew.
+    keeps = (
+        len(out) > 0
+        and x.nbytes <= NEAR
+        and (shifts_by_value_alone(curve) or has_second_derivative(curve))
+    )
+    slopes = out if shifts_by_value_alone(curve) else np.empty(len(x) if keeps else 0, x.dtype)
     faint = k < FAINT
     # Where a step is of high order, the first pass, from where the sample led, is often the last.
-    hopeful = 0 < narrowness(curve, x) < np.inf and resembles(share[0], start[0, WEIGHT])
-    found, near = False, cornered(curve) or faint or hopeful
+    may_be_final = 0 < one_pass_variance(curve, x) < np.inf and resembles(
+        share[0], start[0, WEIGHT]
+    )
+    found, near = False, exact_between_kinks(curve) or faint or may_be_final
     row, enough = (x, tau, state, curve), enough_for(method, len(x))
     while not found:
         seen, kept = float(state[D]), out if keeps and near else nothing[0]

@@ -6,38 +6,38 @@ import numpy as np
 from numba import types
 
 from .._compile import overload_scalar, row, scalar, summing
+from .._curves.base import (
+    cdf_after_shift,
+    cheap_approximation,
+    clamp,
+    distance_to_kink,
+    exact_between_kinks,
+    float32_comes_near,
+    has_cheap_approximation,
+    has_second_derivative,
+    higher_derivatives,
+    second_derivative_sums,
+    shift_factors,
+    shifts_by_value_alone,
+    slope_sum,
+    split,
+    to_fifth_order,
+)
 from .._scalars import from_ordinal, to_ordinal, wide_vectors
 from .._sums import FEW, accurate_sum
 from .._views import APART, block, read_apart, window, write_apart
-from .curves import (
-    abridged,
-    autonomous,
-    bend,
-    bends,
-    brief,
-    clearance,
-    cornered,
-    derivatives,
-    reach,
-    shifted,
-    shortened,
-    slope,
-    split,
-    within,
-)
-from .last_step import to_fifth_order
 
 __all__ = [
     "BLOCK",
-    "close",
     "correct",
     "fill",
-    "narrowness",
+    "final_pass_radius",
+    "has_light_passes",
+    "one_pass_variance",
     "pass_room",
-    "patient",
     "polish",
     "search_pass",
-    "skims",
+    "searches_in_float32",
     "tally",
 ]
 
@@ -61,15 +61,15 @@ def _sums(part, c, inv, d, curve, p, rates):
         mi, ai, bi, wi = split(curve, t)
         if p is not None:
             write_apart(p, i, bi if mi == T(0) else mi - ai)
-            if rates is not None and not autonomous(curve):
+            if rates is not None and not shifts_by_value_alone(curve):
                 write_apart(rates, i, wi)
-        if bends(curve):
-            each = bend(curve, t, ai, bi, wi)
+        if has_second_derivative(curve):
+            each = second_derivative_sums(curve, t, ai, bi, wi)
             v += each[0]
             second += each[1]
             third += each[2]
-        if cornered(curve):
-            distance = to_ordinal(clearance(curve, t))
+        if exact_between_kinks(curve):
+            distance = to_ordinal(distance_to_kink(curve, t))
             near = distance if distance < near else near
         m += mi
         a += ai
@@ -135,12 +135,12 @@ def _compiled_settled(m, a, b, p):
 
 @row
 def tally(x, c, inv, d, curve, out=None, slopes=None, room=None):
-    """One pass: the sums (m, a, b, w) of `curves.split` over t = (x - c)/tau - d, and four more.
+    """One pass: the sums (m, a, b, w) of `split` over t = (x - c)/tau - d, and four more.
 
     They are those of the second, third and fourth derivative of f at t, NaN where it is not taken,
     and a clearance: how far the threshold may move before an entry passes a corner of f; 0 without
-    corners. With `out` it writes f(t) as well, and f'(t) to `slopes` unless the curve is
-    autonomous: for `correct`. On the sums of a float32 row a search may end with `out`, or with
+    corners. With `out` it writes f(t) as well, and f'(t) to `slopes` unless p alone is
+    enough: for `correct`. On the sums of a float32 row a search may end with `out`, or with
     `room`, of `pass_room`. Blocks are added in their order: else the compiler would make one loop
     of them in float64, and one sum.
     """
@@ -159,8 +159,8 @@ def tally(x, c, inv, d, curve, out=None, slopes=None, room=None):
         second += sums[5]
         third += sums[6]
         near = sums[7] if sums[7] < near else near
-    w = slope(curve, a, b, w)
-    v, v3, v4 = derivatives(curve, w, v, second, third)
+    w = slope_sum(curve, a, b, w)
+    v, v3, v4 = higher_derivatives(curve, w, v, second, third)
     if not to_fifth_order(x.dtype.type(1)):
         v3 = v4 = np.nan
     return m, a, b, w, v, v3, v4, near if near < np.inf else 0.0
@@ -177,68 +177,75 @@ def _shorten(x, c, inv, d, t):
         t[i] = (x[i] - c) * inv - d
 
 
-def patient(curve, x):
+def searches_in_float32(curve, x):
     """Whether a search over x spends its first passes in float32: enough to come near.
 
-    Not where a first step can be exact (`cornered`), nor with functions that are not our own.
+    Not where a first step can be exact (`exact_between_kinks`), nor with a user's functions.
     """
-    return shortened(curve) and not cornered(curve) and x.dtype in (np.float64, types.float64)
+    return (
+        float32_comes_near(curve)
+        and not exact_between_kinks(curve)
+        and x.dtype in (np.float64, types.float64)
+    )
 
 
-@overload_scalar(patient)
+@overload_scalar(searches_in_float32)
 def _compiled_patient(curve, x):
-    if patient(curve, x):
+    if searches_in_float32(curve, x):
         return lambda curve, x: True
     return lambda curve, x: False
 
 
-def skims(curve, x):
+def has_light_passes(curve, x):
     """Whether passes far from the end are light ones, on which no search may end.
 
     Where nearly every pass may be the last one a second kind of pass is not worth compiling.
     """
-    return patient(curve, x) or (abridged(curve) and not cornered(curve))
+    return searches_in_float32(curve, x) or (
+        has_cheap_approximation(curve) and not exact_between_kinks(curve)
+    )
 
 
-@overload_scalar(skims)
+@overload_scalar(has_light_passes)
 def _compiled_skims(curve, x):
-    if skims(curve, x):
+    if has_light_passes(curve, x):
         return lambda curve, x: True
     return lambda curve, x: False
 
 
 def pass_room(curve, x, n):
     """Room for passes over n entries: for them in float32, or for p of a float32 block."""
-    return np.empty(n if patient(curve, x) else BLOCK + APART if x.itemsize == 4 else 0, np.float32)
+    return np.empty(
+        n if searches_in_float32(curve, x) else BLOCK + APART if x.itemsize == 4 else 0, np.float32
+    )
 
 
 @overload_scalar(pass_room, inline=True)
 def _compiled_pass_room(curve, x, n):
-    if patient(curve, x):
+    if searches_in_float32(curve, x):
         return lambda curve, x, n: np.empty(n, np.float32)
     size = BLOCK + APART if x.dtype == types.float32 else 0
     return lambda curve, x, n: np.empty(size, np.float32)
 
 
 def search_pass(x, c, inv, d, curve, near, out, slopes, room):
-    """One pass of a search, as `tally`: a light one unless it is `near` the end (`close`).
+    """One pass of a search, as `tally`: a light one unless `near`, within `final_pass_radius`.
 
-    A light pass keeps nothing. In float32 it takes the curve in `brief`; in float64 it is in
-    float32 if the search is `patient`. What comes after it is to be the last pass, of which float64
-    asks that it begins nearer. `room`: of `pass_room`.
+    A light pass keeps nothing. Over float32 it takes the `cheap_approximation`, over float64 it is
+    in float32 if the search begins so. `room`: of `pass_room`.
     """
     if near:
         return tally(x, c, inv, d, curve, out, slopes, room)
-    return tally(x, c, inv, d, brief(curve))
+    return tally(x, c, inv, d, cheap_approximation(curve))
 
 
 @overload_scalar(search_pass, inline=True)
 def _compiled_search_pass(x, c, inv, d, curve, near, out, slopes, room):
-    if not skims(curve, x):
+    if not has_light_passes(curve, x):
         return lambda x, c, inv, d, curve, near, out, slopes, room: tally(
             x, c, inv, d, curve, out, slopes, room
         )
-    if not patient(curve, x):
+    if not searches_in_float32(curve, x):
         return search_pass
 
     def impl(x, c, inv, d, curve, near, out, slopes, room):
@@ -252,33 +259,35 @@ def _compiled_search_pass(x, c, inv, d, curve, near, out, slopes, room):
 
 
 @scalar
-def close(curve, x):
+def final_pass_radius(curve, x):
     """After a step so short a pass may be the last one of a search.
 
     A step without a corner in its way can be exact however long it is.
     """
-    return 1.0 if not patient(curve, x) else 2.0**-4 if bends(curve) else 2.0**-5
+    if not searches_in_float32(curve, x):
+        return 1.0
+    return 2.0**-4 if has_second_derivative(curve) else 2.0**-5
 
 
 @scalar
-def narrowness(curve, x):
+def one_pass_variance(curve, x):
     """The variance, in temperatures, up to which a first pass over a row is often the last one."""
-    if cornered(curve):
+    if exact_between_kinks(curve):
         return np.inf
-    if patient(curve, x) or not bends(curve):
+    if searches_in_float32(curve, x) or not has_second_derivative(curve):
         return 0.0
-    return NARROW if autonomous(curve) else NARROWER
+    return NARROW if shifts_by_value_alone(curve) else NARROWER
 
 
 @scalar
 def _corrected(curve, p, w, t, below, above):
     """f(t - step) from p = f(t) and w = f'(t): the last step of a search (`judge`)."""
-    return within(curve, type(p)(shifted(curve, p, w, t, below, above)))
+    return clamp(curve, type(p)(cdf_after_shift(curve, p, w, t, below, above)))
 
 
 @scalar
 def polish(curve, t, below, above):
-    """f(t - step), of a step as `curves.reach` gives it."""
+    """f(t - step), of a step as `shift_factors` gives it."""
     u, a, b, w = split(curve, t)
     return _corrected(curve, type(t)(b if u == 0.0 else u - a), w, t, below, above)
 
@@ -288,8 +297,8 @@ def correct(x, c, inv, d, below, above, curve, slopes, p):
     """Move p, with what `tally` has left, to where the last step of the search has led."""
     wide_vectors()
     for i in range(p.shape[0]):
-        w = p[i] if autonomous(curve) else slopes[i]
-        t = p[i] if autonomous(curve) else (x[i] - c) * inv - d
+        w = p[i] if shifts_by_value_alone(curve) else slopes[i]
+        t = p[i] if shifts_by_value_alone(curve) else (x[i] - c) * inv - d
         p[i] = _corrected(curve, p[i], w, t, below, above)
 
 
@@ -298,7 +307,7 @@ def fill(x, c, inv, d, step, curve, out):
     """Write p, entry by entry: where c + tau d is, and then moved by the step."""
     wide_vectors()
     T = x.dtype.type
-    below, above = reach(curve, step)
+    below, above = shift_factors(curve, step)
     below, above = T(below), T(above)
     for i in range(x.shape[0]):
         out[i] = polish(curve, (x[i] - c) * inv - d, below, above)

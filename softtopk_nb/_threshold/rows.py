@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._compile import kernel, overload_scalar, row
+from .._curves.base import exact_between_kinks
 from .._rows import (
     ALL,
     MIXED,
@@ -19,8 +20,7 @@ from .._rows import (
 )
 from .._scalars import from_ordinal
 from .._views import borrowed
-from .curves import cornered
-from .passes import close, fill, pass_room, search_pass
+from .passes import fill, final_pass_radius, pass_room, search_pass
 from .scan import scan
 from .solver import (
     MAX,
@@ -155,9 +155,9 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         begin(state, curve, share, part.shape[0], c, d, inv, method.modelled)
         # As `abreast` does, so that a row has the same bits if it is in float64 and not sampled.
         keeps = p.shape[0] > 0 or method.enough == 0.0
-        skims = method.sampled and keeps and left >= FAINT
-        hopeful = cornered(curve) or not skims
-        near = hopeful or part.shape[0] < n
+        with_light_passes = method.sampled and keeps and left >= FAINT
+        may_be_final = exact_between_kinks(curve) or not with_light_passes
+        near = may_be_final or part.shape[0] < n
         while True:
             whole, c, seen = part.shape[0] == n, state[C], state[D]
             exact = whole and keeps
@@ -167,13 +167,13 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
             if found and whole and near:
                 break
             move = abs((state[C] - c) * inv + (state[D] - seen))
-            near = move <= close(curve, x) or sums[3] == 0.0 or found
-            near = near or not exact or not skims
+            near = move <= final_pass_radius(curve, x) or sums[3] == 0.0 or found
+            near = near or not exact or not with_light_passes
             if found and not whole:
                 part, share = present, left
                 c, d = state[C], state[D] + state[REST]
                 begin(state, curve, share, n, c, d, inv, method.modelled)
-                near = hopeful
+                near = may_be_final
 
         answer[C], answer[D], answer[REST] = state[C], state[D], state[REST]
         answer[TAKEN], answer[WEIGHT], answer[SEEN] = state[PASSES], sums[3], seen

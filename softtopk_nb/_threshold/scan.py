@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from .._compile import overload_scalar, scalar
-from .curves import Clip, Exp, Laplace
+from .._curves.clip import Clip
+from .._curves.exp import Exp
+from .._curves.laplace import Laplace
 
 __all__ = ["SCANNED", "below", "beyond", "scan", "within"]
 

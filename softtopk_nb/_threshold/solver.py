@@ -5,7 +5,7 @@ entries, d a number of the same type in units of the temperature, `rest` what ro
 d. Entries near the threshold lie within a factor two of c, so x_i - c is exact there (Sterbenz)
 and neither a large offset nor a long row costs accuracy.
 
-A pass returns the four sums (m, a, b, w) of `curves.split`. The residual
+A pass returns the four sums (m, a, b, w) of `split`. The residual
 r = sum p - k = (m - k) - a + b subtracts whole numbers before it adds tails: it keeps its
 relative accuracy when nearly every entry is saturated. See docs, Proposition prop-solver.
 """
@@ -17,15 +17,15 @@ import math
 import numpy as np
 
 from .._compile import overload_scalar, row, scalar
+from .._curves.base import (
+    exact_between_kinks,
+    has_continuous_slope,
+    has_exponential_tails,
+    has_second_derivative,
+    quantile,
+)
 from .._scalars import exp_neg, from_ordinal, limits, to_ordinal
 from .._special import natural_log
-from .curves import (
-    bends,
-    cornered,
-    exponential,
-    quantile,
-    smooth,
-)
 
 __all__ = [
     "BLUR",
@@ -121,10 +121,10 @@ def crowded(curve, r, mass, a, b, w, v, clear):
     upwards at a constant rate. Where they lie far apart that would crawl.
     """
     # Where f' is continuous, the model of the tails is right to second order.
-    far = (abs(r) > (FAR if smooth(curve) else FAR_BY_CORNERS) * w) & (w > 0.25)
-    if cornered(curve):
+    far = (abs(r) > (FAR if has_continuous_slope(curve) else FAR_BY_CORNERS) * w) & (w > 0.25)
+    if exact_between_kinks(curve):
         return far & (abs(r) > CROWD * clear * w) & (clear > 0.0)
-    if bends(curve):
+    if has_second_derivative(curve):
         # Is the second derivative of this model, w^2/mass, nearer to the residual's than that of
         # the other? v varies from row to row, by 0.2 to 0.4 sqrt(w), where entries lie close.
         tails, off = a + b, abs(v * mass - w * w)
@@ -149,9 +149,9 @@ def model_step(curve, k, m, a, b, w, r, mass, dense):
     # No branches, so that rows side by side take the step in SIMD lanes; and few divisions.
     whole = mass + k
     far, rate = 6.0 * r * mass * whole, (3.0 * whole * whole - r * r) * w
-    if not exponential(curve):
+    if not has_exponential_tails(curve):
         newton = r / w if w > 0.0 else np.nan
-        if not cornered(curve):
+        if not exact_between_kinks(curve):
             return newton
         # r'' is the density of entries at 0, less that at 1: 6 w - 12 b, if it is linear between.
         bent = (3.0 - 6.0 * b / w) * newton
@@ -168,7 +168,7 @@ def model_step(curve, k, m, a, b, w, r, mass, dense):
     _, least, most = limits(y)
     known = (w > 0.0) & (y >= least) & (y <= most)
     # Between the corners of an exponential rho is 1.
-    tails, one = (1.0, 1.0) if cornered(curve) else (a + b, w)
+    tails, one = (1.0, 1.0) if exact_between_kinks(curve) else (a + b, w)
     near = natural_log(y) * tails if known else np.nan
     return (far if dense else near) / (rate if dense else one)
 
@@ -205,7 +205,7 @@ def refined(curve, step, r, a, b, w, bent, mass, dense):
 
 @overload_scalar(refined, inline=True)
 def _refined(curve, step, r, a, b, w, bent, mass, dense):
-    if bends(curve):
+    if has_second_derivative(curve):
         return refined
     return lambda curve, step, r, a, b, w, bent, mass, dense: (step, abs(step), False, False)
 
@@ -227,7 +227,7 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
     step = model_step(curve, k, m, a, b, w, r, mass, dense)
     # A step s leaves an error of order s^2 where f' is continuous; elsewhere entries that cross
     # a kink leave one of order s.
-    least = 0.5 * math.sqrt(eps) if smooth(curve) else 4.0 * eps
+    least = 0.5 * math.sqrt(eps) if has_continuous_slope(curve) else 4.0 * eps
     bent = v, v3, v4
     step, length, third, fifth = refined(curve, step, r, a, b, w, bent, mass, dense)
     if third:
@@ -239,18 +239,18 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
     distance = 0.25 * eps * (k if k < 1.0 else 1.0)
     if not modelled:
         distance += 2.0 * eps * (a + b)
-    knows = modelled & exponential(curve) & (abs(step) < np.inf)
+    knows = modelled & has_exponential_tails(curve) & (abs(step) < np.inf)
     stays = (r == 0.0) | (r != r) | ((abs(r) <= distance) & (not knows))
     rough = enough > least
     # Entries near a kink of a curve with compact support can outnumber their mass.
-    exact = exponential(curve) | rough | (abs(r) <= 16.0 * eps * b)
+    exact = has_exponential_tails(curve) | rough | (abs(r) <= 16.0 * eps * b)
     # If `moved` is d, no pass could tell the difference.
     moved = np.float64(type(one)(d + step))
     short = length <= (enough if rough else least)
     # The pass is as exact as its sums, which a residual beyond k would outweigh; and a long way
     # takes the last digits from small p.
     straight = (abs(step) < clear) & (abs(step) <= 1.0) & (abs(r) <= 0.5 * k)
-    if cornered(curve) and exponential(curve):
+    if exact_between_kinks(curve) and has_exponential_tails(curve):
         # With all entries below, nothing is subtracted, and on the way up none passes a corner.
         straight |= (m == 0.0) & (step > -clear) & (step > -1.0) & (step <= FREE)
     arrives = ((moved == d) | (short & exact) | straight) & (rough | (not dense))

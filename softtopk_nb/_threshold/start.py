@@ -7,10 +7,10 @@ import math
 import numpy as np
 
 from .._compile import row, scalar, summing
+from .._curves.base import moments
 from .._scalars import wide_vectors
 from .._special import natural_log
 from .._views import window
-from .curves import law
 
 __all__ = [
     "SAMPLED",
@@ -46,7 +46,7 @@ EVEN_ODDS = 2.3  # the logarithm of the odds beyond this
 def spread_of_law(curve, variance):
     """The standard deviation of the row, blurred by noise whose CDF is the curve."""
     T = type(variance)
-    _, own, _ = law(curve)
+    _, own, _ = moments(curve)
     return T(math.sqrt((variance if variance > T(0) else T(0)) + T(own)))
 
 
@@ -61,7 +61,7 @@ def quantile_of_law(curve, mean, variance, tail, n, k):
     """
     T = type(mean)
     zero, one = T(0), T(1)
-    centre, own, excess = law(curve)
+    centre, own, excess = moments(curve)
     odds = natural_log((T(n) - T(k)) / T(k))
     spread = spread_of_law(curve, variance)
     share = T(own) / (spread * spread)  # of the variance, and its square of the excess

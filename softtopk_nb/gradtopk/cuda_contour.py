@@ -13,11 +13,11 @@ import numpy as np
 from numba import float64, int32, int64
 
 from .._cuda import cuda, device
+from .._curves.registry import CURVES
 from .._rows import MIXED
 from .._scalars import limits
 from .._team import ROOM, Team, entries_held, made_once, tools
 from .._threshold.cuda import FINITE_COUNT, LEFT, RECORD, SLOPE, passes
-from .._threshold.curves import CURVES
 from .._threshold.rows import Newton
 from .._threshold.solver import C, D, inverse_temperature_of
 from . import marginals as formulas

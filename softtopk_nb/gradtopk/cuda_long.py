@@ -14,13 +14,13 @@ from numba import float64, int32, int64
 
 from .._cuda import cuda, device
 from .._cuda_parts import SUMS, make_place, parts_of
+from .._curves.registry import CURVES
 from .._device import Buffer, Rows
 from .._launch import MANY, Kernel, pointer_to
 from .._rows import MIXED
 from .._team import Team, argument, made_once, tools
 from .._threshold.cuda import ABOVE, KIND
 from .._threshold.cuda_long import search
-from .._threshold.curves import CURVES
 from .._threshold.rows import Newton
 from .._threshold.solver import C, D, inverse_temperature_of
 from .cuda_contour import (

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import _arguments, _arrays, _threshold
+from .._curves.registry import CURVES
 from .._rows import MIXED
-from .._threshold.curves import CURVES
 from .._threshold.rows import METHODS
 from .._threshold.solver import REST, C, D
 from .coins import count_coins, draw, log_chance

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _arrays, _operator, _schedule, _threshold
+from .._curves.registry import CURVES
 from .._parts import LONG
 from .._threshold.batch import CHUNK
-from .._threshold.curves import CURVES
 from .._threshold.rows import CODE, OPEN, SOLUTION
 from . import counts as _counts
 from . import counts_tangent as _counts_tangent

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from .._compile import kernel, row, scalar
+from .._curves.registry import CURVES
 from .._rows import (
     ALL,
     FINITE,
@@ -24,7 +25,6 @@ from .._rows import (
     present_part,
     survey,
 )
-from .._threshold.curves import CURVES
 from .._threshold.rows import CODE as TILTED
 from .._threshold.rows import OPEN, Newton
 from .._threshold.solver import UNKNOWN, C, D, enough_for, inverse_temperature, judge, nearest

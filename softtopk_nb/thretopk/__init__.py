@@ -7,7 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _arrays, _operator, _schedule, _threshold
-from .._threshold.curves import CURVES, Entmax, UserCurve, kernel_for, origin, steep
+from .._curves.base import is_steep, kernel_for, origin
+from .._curves.entmax import Entmax
+from .._curves.registry import CURVES
+from .._curves.user import UserCurve
 from .._threshold.rows import METHODS
 from .._threshold.scan import SCANNED
 from .._threshold.solver import REST, C, D
@@ -22,7 +25,7 @@ MOST_ALPHA = 100.0  # with more entmax is all but a step, and float64 has too fe
 
 
 class _Plan(NamedTuple):
-    curve: Any  # a value of one of the types in `_threshold.curves`
+    curve: Any  # a value of one of the types in `_curves`
     method: Any  # a value of one of the types in `_threshold.rows`
     name: str
 
@@ -225,7 +228,7 @@ class ThreTopK(_operator.Differentiable):
 
     @staticmethod
     def _solve(rows: _operator.Rows, plan: _Plan, out: _operator.Array) -> Any:
-        if rows.x.dtype != np.float64 and steep(plan.curve):
+        if rows.x.dtype != np.float64 and is_steep(plan.curve):
             p = np.empty(out.shape)
             solution = _threshold.solve(*widened(rows), plan.curve, plan.method, p)
             out[...] = p
@@ -260,7 +263,7 @@ class ThreTopK(_operator.Differentiable):
         dtau: _operator.Array,
         dp: _operator.Array,
     ) -> None:
-        if steep(plan.curve):
+        if is_steep(plan.curve):
             rows, moved = widened(rows), np.empty(dp.shape)
             v, _ = beside(rows, plan.curve, state, dx)
             self._push_rows(rows, plan, state, v, dk, dtau, moved)
@@ -296,7 +299,7 @@ class ThreTopK(_operator.Differentiable):
         gk: _operator.Array,
         gtau: _operator.Array,
     ) -> None:
-        if steep(plan.curve):
+        if is_steep(plan.curve):
             rows, moved = widened(rows), np.empty(gx.shape)
             v, u = beside(rows, plan.curve, state, g)
             self._pull_rows(rows, plan, state, v, moved, gk, gtau)

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from .._cuda_parts import is_long
+from .._curves.base import origin
+from .._curves.user import UserCurve
 from .._device import Argument, Buffer, Rows
 from .._launch import choose, choose_for_two
 from .._threshold.cuda import in_order, make_solve
 from .._threshold.cuda_long import solve as solve_long
-from .._threshold.curves import UserCurve, origin
 from .._threshold.rows import SOLUTION
 from . import cuda_long
 from .cuda_rows import THREADS, make_potential, make_pull, make_push, make_threshold

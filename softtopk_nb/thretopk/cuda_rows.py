@@ -8,11 +8,12 @@ import numpy as np
 from numba import float64, int32, int64
 
 from .._cuda import cuda, device
+from .._curves.base import excess, origin
+from .._curves.user import UserCurve
 from .._launch import Kernel, pointer_to
 from .._rows import ALL, MIXED, UNDEFINED
 from .._team import ROOM, Team, argument, made_once, tools
 from .._threshold.cuda import entries_for, on_device, registers_for
-from .._threshold.curves import UserCurve, excess, origin
 from .._threshold.rows import CODE, SOLUTION
 from .._threshold.solver import REST, C, D, inverse_temperature_of
 from .rows import centre, lever, smoothed, tangent, weight

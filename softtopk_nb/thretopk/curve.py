@@ -10,8 +10,8 @@ import numpy.typing as npt
 from numba.core.dispatcher import Dispatcher
 
 from .._compile import own
+from .._curves.user import UserCurve
 from .._rows import UNDEFINED
-from .._threshold.curves import UserCurve
 from .._threshold.rows import CODE
 
 __all__ = ["Curve", "check_integral", "check_mass", "missing_mass"]

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from .._compile import kernel
+from .._curves.base import kernel_for
 from .._parts import LONG, PART, part_count
 from .._rows import FINITE, MIXED, UNDEFINED
 from .._schedule import over
-from .._threshold.curves import kernel_for
 from .._threshold.rows import CODE
 from .._threshold.solver import REST, C, D, inverse_temperature
 from . import rows

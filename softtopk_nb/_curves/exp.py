@@ -1,0 +1,66 @@
+"""The curve f(t) = min(1, e^t)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from .._compile import scalar
+from .._scalars import exp_neg
+from .base import Traits, distance_to_0, register, shift_factors_of_exponentials
+
+__all__ = ["Exp"]
+
+
+class Exp(NamedTuple):
+    """f(t) = min(1, e^t)."""
+
+
+@scalar
+def _split(curve, t):
+    T = type(t)
+    zero = T(0)
+    upper = t >= zero
+    e = zero if upper else exp_neg(zero if upper else t)
+    return T(1) if upper else zero, zero, e, e
+
+
+@scalar
+def _excess(curve, t):
+    return 1.0 if t >= 0.0 else math.exp(t)
+
+
+@scalar
+def _quantile(curve, u):
+    return math.log(u)
+
+
+@scalar
+def _moments(curve):
+    return -1.0, 1.0, 6.0
+
+
+@scalar
+def _slope_sum(curve, a, b, w):
+    return b
+
+
+@scalar
+def _cdf_after_shift(curve, p, w, t, below, above):
+    T = type(p)
+    return p - (p if p < T(1) else T(0)) * below
+
+
+register(
+    Exp,
+    Traits(
+        split=_split,
+        excess=_excess,
+        quantile=_quantile,
+        moments=_moments,
+        slope_sum=_slope_sum,
+        distance_to_kink=distance_to_0,
+        shift_factors=shift_factors_of_exponentials,
+        cdf_after_shift=_cdf_after_shift,
+    ),
+)

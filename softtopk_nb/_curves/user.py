@@ -1,0 +1,84 @@
+"""A curve of the user's own: a CDF, its density and its antiderivative, compiled by Numba."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._compile import scalar
+from .base import Traits, register
+
+__all__ = ["FARTHEST", "UserCurve"]
+
+FARTHEST = 1e150  # what a user's functions are asked about at most: its square is a number
+
+
+class UserCurve(NamedTuple):
+    """A CDF, its density and its antiderivative (or None), each compiled by Numba.
+
+    `mean` is that of the law, where the antiderivative is given; NaN if it has none.
+    """
+
+    cdf: Any
+    pdf: Any
+    integral: Any
+    mean: float = 0.0
+
+
+@scalar
+def _split(curve, t):
+    t = math.copysign(FARTHEST, t) if abs(t) > FARTHEST else t
+    p, w = np.float64(curve.cdf(t)), np.float64(curve.pdf(t))
+    return (1.0, 1.0 - p, 0.0, w) if p >= 0.5 else (0.0, 0.0, p, w)
+
+
+@scalar
+def _excess(curve, t):
+    if abs(t) > FARTHEST:
+        return 0.0 if t < 0.0 else -curve.mean
+    return curve.integral(t) - max(t, 0.0)
+
+
+@scalar
+def _cdf(curve, t):
+    u, a, b, _ = _split(curve, t)
+    return u - a + b
+
+
+@scalar
+def _quantile(curve, u):
+    # The inverse has no formula: double until it is bracketed, then halve.
+    reach = 1.0
+    while reach < 1e300 and (_cdf(curve, -reach) > u or _cdf(curve, reach) < u):
+        reach *= 2.0
+    lo, hi = -reach, reach
+    for _ in range(200):
+        mid = 0.5 * (lo + hi)
+        if mid <= lo or mid >= hi:
+            break
+        if _cdf(curve, mid) < u:
+            lo = mid
+        else:
+            hi = mid
+    return 0.5 * (lo + hi)
+
+
+@scalar
+def _moments(curve):
+    return 0.0, 2.0, 3.0  # not known; as good as any
+
+
+register(
+    UserCurve,
+    Traits(
+        split=_split,
+        excess=_excess,
+        quantile=_quantile,
+        moments=_moments,
+        shifts_by_value_alone=False,
+        float32_comes_near=False,
+        cached=False,
+    ),
+)
