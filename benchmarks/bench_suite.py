@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from clock import Turns
 
-from softtopk_nb import _schedule
+from softtopk_nb._threads import pool
 
 torch = pytest.importorskip("torch", reason="the unit is torch.softmax: needs the extra torch")
 
@@ -35,7 +35,7 @@ def pytest_generate_tests(metafunc):
 def same_threads():
     """PyTorch gets as many threads as the package takes."""
     before = torch.get_num_threads()
-    torch.set_num_threads(_schedule.thread_count())
+    torch.set_num_threads(pool.thread_count())
     yield
     torch.set_num_threads(before)
 

@@ -34,7 +34,7 @@ def microseconds(call: Callable[[], object], rounds: int = 21, calls: int = 500)
 def main() -> None:
     if not config.ENABLE_CUDASIM:
         sys.exit("device_front.py: set NUMBA_ENABLE_CUDASIM=1")
-    from softtopk_nb import _launch
+    from softtopk_nb._cuda import launch
 
     launches = 0
 
@@ -42,7 +42,7 @@ def main() -> None:
         nonlocal launches
         launches += 1
 
-    _launch.Kernel.__call__ = launch_nothing  # type: ignore[method-assign]
+    launch.Kernel.__call__ = launch_nothing  # type: ignore[method-assign]
     x = cuda.to_device(np.zeros((64, 64), np.float32))
     out, k = cuda.to_device(np.zeros((64, 64), np.float32)), cuda.to_device(np.full(64, 4))
     pullback = stk.thretopk.vjp(x, 4)[1]

@@ -49,13 +49,13 @@ def fill() -> list[np.ndarray]:
 
 def speedup(call: Callable[[], Any]) -> float:
     """Time with one thread over time with all, in turns. What threads merely wait is no gain."""
-    from softtopk_nb import _schedule
+    from softtopk_nb._threads import pool
 
-    every = _schedule.thread_count
+    every = pool.thread_count
     taken: list[list[float]] = [[], []]
     for _ in range(TURNS):
         for times, count in zip(taken, (lambda: 1, every), strict=True):
-            _schedule.thread_count = count
+            pool.thread_count = count
             times.append(seconds(call))
     one, all_of_them = map(statistics.median, taken)
     return one / all_of_them

@@ -81,7 +81,7 @@ def overhead(clock: Any) -> dict[str, list[float]]:
     """Microseconds on the host: an empty kernel, and one row of 64."""
     from numba import int32
 
-    from softtopk_nb._launch import Kernel
+    from softtopk_nb._cuda.launch import Kernel
 
     def nothing(a: Any) -> None:
         return

@@ -75,7 +75,8 @@ def head(device: str = "cpu", gpu: str | None = None) -> Record:
     """What a file says about where it was measured, with no results yet."""
     import llvmlite.binding as llvm
 
-    from softtopk_nb import __version__, _schedule
+    from softtopk_nb import __version__
+    from softtopk_nb._threads import pool
     from softtopk_nb._versions import _simd, _version
 
     now = datetime.datetime.now()
@@ -95,7 +96,7 @@ def head(device: str = "cpu", gpu: str | None = None) -> Record:
             "python": platform.python_version(),
             **{name: _version(name) for name in PACKAGES},
         },
-        "threads": _schedule.thread_count(),
+        "threads": pool.thread_count(),
         "date": now.date().isoformat(),
         "time": now.strftime("%H:%M"),
         "results": [],

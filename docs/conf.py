@@ -13,7 +13,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE)]
 from docutils import nodes  # noqa: E402
 
 import softtopk_nb  # noqa: E402
-from softtopk_nb._operator import Operator  # noqa: E402
+from softtopk_nb._api.operator import Operator  # noqa: E402
 
 project = "softtopk_nb"
 author = "The softtopk_nb developers"

@@ -32,7 +32,7 @@ def _gpu() -> tuple[str, str]:
     """(the GPU, or why there is none; what compiles for it). Asking loads the CUDA driver."""
     compiler = "unknown"
     try:
-        from ._cuda import SIMULATED, cuda
+        from ._cuda.target import SIMULATED, cuda
 
         if SIMULATED:
             return "simulated on the CPU (NUMBA_ENABLE_CUDASIM)", "none"
@@ -66,7 +66,7 @@ def show_versions(file: IO[str] | None = None) -> None:
     import llvmlite.binding as llvm
 
     from . import __version__
-    from ._schedule import thread_count
+    from ._threads.pool import thread_count
 
     gpu, compiler = _gpu()
     lines = {

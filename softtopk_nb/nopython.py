@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._compile import kernel, row, scalar
+from ._compile.decorators import kernel, row, scalar
 from ._curves.base import origin
 from ._curves.entmax import Entmax
 from ._curves.registry import CURVES

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numba import float64, int64
 
-from ._cuda import cuda, device
+from ._cuda.target import cuda, device
+from ._cuda.thread_groups import Team, made_once, tools
 from ._curves.base import origin
-from ._rows import ALL, MIXED, UNDEFINED
-from ._team import Team, made_once, tools
+from ._nonfinite import ALL, MIXED, UNDEFINED
 from ._threshold.cuda import RECORD, passes
 from ._threshold.rows import METHODS
 from ._threshold.solver import REST, C, D, inverse_temperature_of

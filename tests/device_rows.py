@@ -3,12 +3,12 @@
 import numpy as np
 from numba import cuda
 
-from softtopk_nb._device import Argument, Rows
-from softtopk_nb._kinds import buffer_of, kind_of, nothing, view_of
+from softtopk_nb._cuda.arrays import Argument, Rows
+from softtopk_nb._cuda.interop import buffer_of, kind_of, nothing, view_of
 
 
 def rows_of(x, k=0.0, tau=1.0):
-    """(`_device.Rows` of x, the list of arrays that a room allocates)."""
+    """(`_cuda.arrays.Rows` of x, the list of arrays that a room allocates)."""
     there = cuda.to_device(x)
     allocated = []
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import softtopk_nb as stk
-from softtopk_nb._operator import registry
+from softtopk_nb._api.operator import registry
 
 CURVES = ("exp", "sigmoid", "laplace", "clip", "normal", "entmax")
 LENGTHS = (64, 1024, 5000, 1_000_000)

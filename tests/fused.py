@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from softtopk_nb._scalars import fma
+from softtopk_nb._math.elementary import fma
 
 
 @njit

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import ptx
 
-from softtopk_nb import _launch, _layout, _sort
-from softtopk_nb._cuda import cuda
+from softtopk_nb._cuda import copying, launch, sorting
+from softtopk_nb._cuda.launch import Kernel
+from softtopk_nb._cuda.target import cuda
+from softtopk_nb._cuda.thread_groups import Team
 from softtopk_nb._curves.entmax import Entmax
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._curves.user import UserCurve
-from softtopk_nb._launch import Kernel
-from softtopk_nb._team import Team
 from softtopk_nb._threshold import cuda as threshold
 from softtopk_nb._threshold import cuda_long as long_threshold
 from softtopk_nb._threshold import cuda_long_start as long_start
@@ -56,7 +56,7 @@ def teams_of(
     chosen: Callable[[int, Any], Team], shortest: int = 1, longest: int = 10**6
 ) -> Callable[[Any], Teams]:
     """All the teams that a function of n and T can choose for rows of such lengths."""
-    sizes = [n // half for n, _ in _launch._TEAMS for half in (1, 2)]
+    sizes = [n // half for n, _ in launch._TEAMS for half in (1, 2)]
     lengths = sorted({shortest, *(n for n in sizes if shortest <= n <= longest), longest})
     return lambda T: list(dict.fromkeys(chosen(n, T) for n in lengths))
 
@@ -70,7 +70,7 @@ class Entry(NamedTuple):
     writes: int = 1
     often: bool = False  # what most calls run: every team, on every kind of device
     in_float64: bool = False  # arithmetic for each entry is in float64, on purpose
-    teams: Callable[[Any], Teams] = teams_of(_launch.choose)
+    teams: Callable[[Any], Teams] = teams_of(launch.choose)
 
 
 def made(factory: Any, *arguments: Any, part: str = "", **asked: Any) -> Entry:
@@ -120,9 +120,9 @@ def solve(
 LAPLACE, NEWTON, SCAN = CURVES["laplace"], METHODS["newton"], METHODS["scan"]
 
 # Which teams a kernel gets, what it reads, and what it does in float64.
-LONG: Any = {"teams": lambda T: [_launch.streaming(T)]}
+LONG: Any = {"teams": lambda T: [launch.streaming(T)]}
 SUMS: Any = {"reads": 0, "writes": 0, **LONG}  # of the sums over parts
-TWO_ROWS: Any = {"reads": 2, "teams": teams_of(_launch.choose_for_two)}
+TWO_ROWS: Any = {"reads": 2, "teams": teams_of(launch.choose_for_two)}
 HEIGHTS: Any = {"writes": 0, "in_float64": True}
 WHOLE_WARPS: Any = {"teams": teams_of(cuda_nodes.choose_whole)}
 MOVING: Any = {
@@ -145,14 +145,14 @@ ITERATED_MOVING: Any = {
     "teams": teams_of(lambda n, T: iterative.choose(n, iterative.MOVERS)),
 }
 LONG_ITERATED: Any = {**ITERATED, **LONG}
-SORTED: Any = {"teams": teams_of(_launch.choose, longest=hardtopk.SORTED)}
-COUNTED: Any = {"teams": teams_of(_launch.choose, shortest=hardtopk.SORTED + 1)}
+SORTED: Any = {"teams": teams_of(launch.choose, longest=hardtopk.SORTED)}
+COUNTED: Any = {"teams": teams_of(launch.choose, shortest=hardtopk.SORTED + 1)}
 NOISY: Any = {"teams": teams_of(noise.team_for)}
 
 
 def one_warp(T: Any) -> Teams:
     """The teams that sort a row in registers."""
-    return [team for team in teams_of(_launch.choose)(T) if team and team.lanes <= 32]
+    return [team for team in teams_of(launch.choose)(T) if team and team.lanes <= 32]
 
 
 KERNELS = {
@@ -301,15 +301,15 @@ KERNELS = {
     "wsoftmaxtopk long, pull led": made(
         iterated_slopes.make_pull_led, WSoftmaxTopK._kind, **LONG_ITERATED
     ),
-    "sort, short": made(_sort.make_short, writes=0, teams=one_warp),
-    "sort, chunks": without_team(_sort.make_chunks, None, _sort.CHUNK, False),
-    "sort, merge": without_team(_sort.make_chunks, None, _sort.CHUNK, True),
-    "sort, step": without_team(_sort.make_step, None),
-    "copy": without_team(_layout.make_copy, None, None),
-    "copy, from float16": without_team(_layout.make_copy, np.float16, None),
-    "copy, to float16": without_team(_layout.make_copy, None, np.float16),
-    "copy, from int64": without_team(_layout.make_copy, np.int64, None),
-    "sum": without_team(_layout.make_sum, None),
+    "sort, short": made(sorting.make_short, writes=0, teams=one_warp),
+    "sort, chunks": without_team(sorting.make_chunks, None, sorting.CHUNK, False),
+    "sort, merge": without_team(sorting.make_chunks, None, sorting.CHUNK, True),
+    "sort, step": without_team(sorting.make_step, None),
+    "copy": without_team(copying.make_copy, None, None),
+    "copy, from float16": without_team(copying.make_copy, np.float16, None),
+    "copy, to float16": without_team(copying.make_copy, None, np.float16),
+    "copy, from int64": without_team(copying.make_copy, np.int64, None),
+    "sum": without_team(copying.make_sum, None),
 }
 
 

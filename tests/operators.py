@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softtopk_nb._operator import Differentiable, registry
+from softtopk_nb._api.operator import Differentiable, registry
 
 VARIANTS = {
     "thretopk": [

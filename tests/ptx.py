@@ -52,7 +52,7 @@ def _tool(name):
 
 
 def compile_for(kernel, capability):
-    """PTX of a kernel of the package, a `_launch.Kernel`."""
+    """PTX of a kernel of the package, a `_cuda.launch.Kernel`."""
     import numba.cuda.dispatcher
     from numba import cuda
 

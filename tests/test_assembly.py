@@ -13,7 +13,7 @@ import pytest
 from llvmlite.binding import get_host_cpu_features
 from numba import njit
 
-from softtopk_nb._compile import in_memory
+from softtopk_nb._compile.decorators import in_memory
 from softtopk_nb._curves.entmax import Entmax
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threshold import abreast

@@ -19,8 +19,8 @@ import pytest
 from numba import config
 
 import softtopk_nb
-from softtopk_nb import _compile
-from softtopk_nb._compile import _Cache, _CacheFile, kernel
+from softtopk_nb._compile import decorators
+from softtopk_nb._compile.decorators import _Cache, _CacheFile, kernel
 
 PACKAGE = pathlib.Path(softtopk_nb.__file__).parent
 LIMIT = 120  # seconds; each process takes a few
@@ -67,7 +67,7 @@ def test_a_change_in_any_file_makes_the_cache_stale(tmp_path):
 
     assert run() == "0.0 0"
     assert run() == "0.0 1"
-    rows = copy / "_rows.py"
+    rows = copy / "_nonfinite.py"
     rows.write_text(rows.read_text(encoding="utf-8") + "\n# changed\n", encoding="utf-8")
     assert run() == "0.0 0"
 
@@ -201,10 +201,10 @@ def test_a_file_that_is_not_what_its_name_says_is_a_miss(cache, suffix):
 
 @pytest.mark.parametrize("library", range(3), ids=["numba", "llvmlite", "numpy"])
 def test_what_another_version_wrote_is_a_miss(cache, library, monkeypatch):
-    others = list(_compile._LIBRARIES)
+    others = list(decorators._LIBRARIES)
     others[library] += ".post1"
     with monkeypatch.context() as upgraded:
-        upgraded.setattr(_compile, "_LIBRARIES", tuple(others))
+        upgraded.setattr(decorators, "_LIBRARIES", tuple(others))
         assert not loaded()
     assert not loaded()
     assert loaded()
@@ -270,7 +270,7 @@ def test_writers_that_are_killed(tmp_path):
     """Twenty times, at any moment of writing: a reader finds all of what was written."""
     code = f"""
         import os, random, signal, time
-        from softtopk_nb._compile import _CacheFile
+        from softtopk_nb._compile.decorators import _CacheFile
         random.seed(20)
         data = [random.randbytes(1 << 21) for _ in range(2)]
         def cache():

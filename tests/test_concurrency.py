@@ -21,13 +21,13 @@ PREAMBLE = """
 import hashlib, os, sys, threading, time
 import numpy as np
 import softtopk_nb as stk
-from softtopk_nb import _parts, _schedule
+from softtopk_nb._threads import long_rows, pool
 
 def digest(seed):
     # Large enough for several threads, and one long row shared out in parts.
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(300, 1000)).astype(np.float32)
-    row = rng.normal(size=_parts.LONG + 5).astype(np.float32)
+    row = rng.normal(size=long_rows.LONG + 5).astype(np.float32)
     h = hashlib.sha256()
     p, pullback = stk.thretopk.vjp(x, 7, temperature=0.3)
     h.update(p.tobytes())
@@ -130,7 +130,7 @@ def test_sixteen_threads_making_every_first_call(tmp_path):
     out = run(
         """
         import functools
-        from softtopk_nb._operator import registry
+        from softtopk_nb._api.operator import registry
         from softtopk_nb.softmax.family import TopOne
         x = np.array([0.3, -1.2, 2.0, 0.7, 0.1])
 
@@ -177,7 +177,7 @@ def test_sixteen_threads_making_every_first_call(tmp_path):
 def test_bits_do_not_depend_on_the_number_of_threads():
     one = run("print(digest(0))", NUMBA_NUM_THREADS="1")
     assert one == run("print(digest(0))")
-    assert one == run("_schedule.thread_count = lambda: 7\nprint(digest(0))")
+    assert one == run("pool.thread_count = lambda: 7\nprint(digest(0))")
 
 
 @needs_fork
@@ -290,7 +290,7 @@ def test_call_while_the_interpreter_shuts_down():
 def test_the_gil_is_released():
     out = run(
         """
-        x = np.random.default_rng(0).normal(size=(1, _parts.LONG - 1))
+        x = np.random.default_rng(0).normal(size=(1, long_rows.LONG - 1))
         stk.thretopk(x, 1000, curve="normal")
         ticks = 0
         done = threading.Event()

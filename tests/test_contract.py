@@ -16,8 +16,8 @@ import pytest
 from operators import VARIANTS, dtypes, each_op, every, same, smooth
 
 import softtopk_nb as stk
-from softtopk_nb import _schedule
-from softtopk_nb._operator import Differentiable, registry
+from softtopk_nb._api.operator import Differentiable, registry
+from softtopk_nb._threads import pool
 
 
 def test_registry_holds_the_public_operators():
@@ -391,7 +391,7 @@ def test_rows_are_independent_to_the_bit(op, options, dtype, n, rng, monkeypatch
         same(op(x[i], 2, **kw), together[i])
     same(op(x[::-1], 2, **kw), together[::-1])
     for threads in (1, 2, 5):
-        monkeypatch.setattr(_schedule, "thread_count", lambda threads=threads: threads)
+        monkeypatch.setattr(pool, "thread_count", lambda threads=threads: threads)
         same(op(x, 2, **kw), together)
         if isinstance(op, Differentiable):
             dp = op.jvp(x, 2, x, **kw)[1]

@@ -10,7 +10,7 @@ from numba import njit
 from scipy import special
 
 from softtopk_nb._curves.registry import CURVES
-from softtopk_nb._parts import LONG, ordinals_of
+from softtopk_nb._threads.long_rows import LONG, ordinals_of
 from softtopk_nb._threshold import abreast, long, rows, start
 from softtopk_nb._threshold.passes import tally
 from softtopk_nb._threshold.solver import UNKNOWN, judge

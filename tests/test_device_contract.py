@@ -11,7 +11,7 @@ import standin
 from numba import config, cuda
 
 import softtopk_nb as stk
-from softtopk_nb._operator import Differentiable, registry
+from softtopk_nb._api.operator import Differentiable, registry
 
 pytestmark = pytest.mark.device
 simulated = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="stands in for CuPy in simulation")

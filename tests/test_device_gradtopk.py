@@ -41,7 +41,7 @@ def use(monkeypatch):
     """Force a team on all rows."""
 
     def force(team):
-        from softtopk_nb._team import Team
+        from softtopk_nb._cuda.thread_groups import Team
         from softtopk_nb.gradtopk import cuda as room
 
         monkeypatch.setattr(room, "choose_whole", lambda n, T, most=512: Team(*team))
@@ -54,8 +54,8 @@ def in_parts(monkeypatch, use):
     """Cut every row into parts of 256 entries, or into at most `most`."""
 
     def cut(most=1024):
-        from softtopk_nb import _cuda_parts as parts
-        from softtopk_nb._team import Team
+        from softtopk_nb._cuda import long_rows as parts
+        from softtopk_nb._cuda.thread_groups import Team
         from softtopk_nb._threshold import cuda_long as search
         from softtopk_nb.gradtopk import cuda_long
 

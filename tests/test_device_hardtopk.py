@@ -15,8 +15,8 @@ pytestmark = pytest.mark.device
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f4", "f8"])
 room = importlib.import_module("softtopk_nb.hardtopk.cuda")
-parts = importlib.import_module("softtopk_nb._cuda_parts")
-sorting = importlib.import_module("softtopk_nb._sort")
+parts = importlib.import_module("softtopk_nb._cuda.long_rows")
+sorting = importlib.import_module("softtopk_nb._cuda.sorting")
 Team = sorting.Team
 
 # Teams in part of a warp, a warp and a block, that hold a row or read it again in each pass.

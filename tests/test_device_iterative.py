@@ -23,7 +23,7 @@ both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f
 @pytest.fixture
 def team(monkeypatch):
     """Let a team of another size take all rows."""
-    from softtopk_nb._team import Team
+    from softtopk_nb._cuda.thread_groups import Team
     from softtopk_nb.iterative import cuda as room
 
     def force(lanes):
@@ -35,8 +35,8 @@ def team(monkeypatch):
 @pytest.fixture
 def in_parts(monkeypatch):
     """Cut every row into parts of 128 entries, or into at most `most`; none has a single block."""
-    from softtopk_nb import _cuda_parts
-    from softtopk_nb._team import Team
+    from softtopk_nb._cuda import long_rows
+    from softtopk_nb._cuda.thread_groups import Team
     from softtopk_nb.iterative import cuda as room
 
     def one_block(*arguments):
@@ -44,8 +44,8 @@ def in_parts(monkeypatch):
 
     def use(most=1024):
         for name, value in {"LONG": 1, "PIECES": 1, "MOST": most}.items():
-            monkeypatch.setattr(_cuda_parts, name, value)
-        monkeypatch.setattr(_cuda_parts, "choose", lambda n, T: Team(64, 2, streams=True))
+            monkeypatch.setattr(long_rows, name, value)
+        monkeypatch.setattr(long_rows, "choose", lambda n, T: Team(64, 2, streams=True))
         for name in ("make_solve", "make_push", "make_pull"):
             monkeypatch.setattr(room, name, one_block)
 
@@ -320,8 +320,8 @@ def test_rows_in_parts_do_not_know_of_each_other(name, rng, in_parts, monkeypatc
 
 @both
 def test_steps_that_only_the_device_knows_are_taken_by_one_block(name, rng, monkeypatch):
-    from softtopk_nb import _cuda_parts
+    from softtopk_nb._cuda import long_rows
 
-    monkeypatch.setattr(_cuda_parts, "LONG", 1)
+    monkeypatch.setattr(long_rows, "LONG", 1)
     x = rng.normal(size=(3, 40))
     check(name, x, np.array([1, 2, 5]), 1.0, rng)

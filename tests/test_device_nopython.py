@@ -142,7 +142,7 @@ def test_ends_of_k(rng):
 
 
 def test_scratch_is_large_enough():
-    from softtopk_nb._team import ROOM
+    from softtopk_nb._cuda.thread_groups import ROOM
     from softtopk_nb._threshold.cuda import RECORD
     from softtopk_nb.gradtopk.cuda_contour import shared_by
 

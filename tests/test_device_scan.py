@@ -20,7 +20,7 @@ pytestmark = pytest.mark.device
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f4", "f8"])
 each_curve = pytest.mark.parametrize("curve", SCANNED)
 room = importlib.import_module("softtopk_nb.thretopk.cuda")
-sorting = importlib.import_module("softtopk_nb._sort")
+sorting = importlib.import_module("softtopk_nb._cuda.sorting")
 Team = sorting.Team
 
 
@@ -116,7 +116,7 @@ def in_parts(monkeypatch):
     """Cut every row into parts of 256 entries, or into at most `most`."""
 
     def use(most=1024):
-        parts = importlib.import_module("softtopk_nb._cuda_parts")
+        parts = importlib.import_module("softtopk_nb._cuda.long_rows")
         for name, value in {"LONG": 1, "PIECES": 1, "MOST": most}.items():
             monkeypatch.setattr(parts, name, value)
         for module in (room, parts):

@@ -55,7 +55,7 @@ def spread(x, tau):
 @pytest.fixture
 def team(request, monkeypatch):
     """Make every kernel use this team, whatever the rows."""
-    from softtopk_nb._team import Team
+    from softtopk_nb._cuda.thread_groups import Team
     from softtopk_nb.softmax import cuda as smooth
     from softtopk_nb.softmax import cuda_noise
 
@@ -141,14 +141,14 @@ def test_equals_the_cpu(f, dtype, team, rng):
 @pytest.fixture
 def in_parts(monkeypatch):
     """Cut every row into parts of 16 bytes for each of 64 threads, or into at most `most`."""
-    from softtopk_nb import _cuda_parts
-    from softtopk_nb._team import Team
+    from softtopk_nb._cuda import long_rows
+    from softtopk_nb._cuda.thread_groups import Team
 
     def use(dtype, most=1024):
         for name, value in {"LONG": 1, "PIECES": 1, "MOST": most}.items():
-            monkeypatch.setattr(_cuda_parts, name, value)
+            monkeypatch.setattr(long_rows, name, value)
         team = Team(64, 16 // np.dtype(dtype).itemsize, streams=True)
-        monkeypatch.setattr(_cuda_parts, "choose", lambda n, T: team)
+        monkeypatch.setattr(long_rows, "choose", lambda n, T: team)
 
     return use
 

@@ -101,11 +101,11 @@ def use_team(monkeypatch):
     """Give every row this team."""
 
     def use(lanes, held, streams):
-        team = importlib.import_module("softtopk_nb._team").Team(lanes, held, streams)
+        team = importlib.import_module("softtopk_nb._cuda.thread_groups").Team(lanes, held, streams)
         for module, name in (
             ("softtopk_nb.thretopk.cuda", "choose"),
             ("softtopk_nb.thretopk.cuda", "choose_for_two"),
-            ("softtopk_nb._cuda_parts", "choose"),
+            ("softtopk_nb._cuda.long_rows", "choose"),
         ):
             monkeypatch.setattr(importlib.import_module(module), name, lambda n, T: team)
 
@@ -118,7 +118,7 @@ def in_parts(monkeypatch, use_team):
 
     def use(most=1024, rounds=3):
         use_team(64, 4, True)
-        parts = importlib.import_module("softtopk_nb._cuda_parts")
+        parts = importlib.import_module("softtopk_nb._cuda.long_rows")
         monkeypatch.setattr(parts, "LONG", 1)
         monkeypatch.setattr(parts, "PIECES", 1)
         monkeypatch.setattr(parts, "MOST", most)

@@ -7,7 +7,7 @@ import pytest
 from numba import njit
 from numba.core.errors import TypingError
 
-from softtopk_nb._vectors import (
+from softtopk_nb._compile.simd import (
     LANES,
     between,
     constant,

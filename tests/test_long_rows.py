@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import softtopk_nb as stk
-from softtopk_nb import _parts, _schedule
 from softtopk_nb._curves.registry import CURVES
+from softtopk_nb._threads import long_rows, pool
 from softtopk_nb._threshold import long
 from softtopk_nb._threshold.rows import METHODS, OPEN, SOLUTION, solve
 from softtopk_nb.thretopk import rows
 
-N = _parts.LONG + 4321
+N = long_rows.LONG + 4321
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
 
@@ -27,7 +27,7 @@ def row(rng):
 @pytest.fixture(autouse=True)
 def hard_rows_in_parts(monkeypatch):
     """hardtopk shares out longer rows only; here every row of N entries is."""
-    monkeypatch.setattr(sys.modules["softtopk_nb.hardtopk"], "SHARED_OUT", _parts.LONG)
+    monkeypatch.setattr(sys.modules["softtopk_nb.hardtopk"], "SHARED_OUT", long_rows.LONG)
 
 
 def in_one_piece(kernel, x, *args):
@@ -63,7 +63,7 @@ def test_p_of_the_last_pass_is_moved_or_found_anew(row, curve, dtype, monkeypatc
 
     def over(count, work, kernel, *args):
         called.append(kernel)
-        _schedule.over(count, work, kernel, *args)
+        pool.over(count, work, kernel, *args)
 
     monkeypatch.setattr(long, "over", over)
     for k in (3.5, 1234.5, N / 2):
@@ -172,7 +172,7 @@ def test_hard_ties_go_to_the_lowest_index(row, dtype):
 def test_bits_do_not_depend_on_the_threads(row, monkeypatch):
     results = []
     for threads in (1, 2, 5):
-        monkeypatch.setattr(_schedule, "thread_count", lambda threads=threads: threads)
+        monkeypatch.setattr(pool, "thread_count", lambda threads=threads: threads)
         results.append(stk.thretopk(row, 100.5).tobytes() + stk.hardtopk(row, 100).tobytes())
         results[-1] += stk.gradtopk(row, 100).tobytes()
         results[-1] += stk.gradtopk.vjp(row, 100)[1](row).x.tobytes()

@@ -23,10 +23,10 @@ if ptx.usable() is None:
     from kernels import KERNELS, NEWEST
 
     from softtopk_nb import nopython
-    from softtopk_nb._cuda import cuda
+    from softtopk_nb._cuda.launch import MANY, Kernel, pointer_to
+    from softtopk_nb._cuda.target import cuda
+    from softtopk_nb._cuda.thread_groups import Team, tools
     from softtopk_nb._curves.base import split
-    from softtopk_nb._launch import MANY, Kernel, pointer_to
-    from softtopk_nb._team import Team, tools
     from softtopk_nb._threshold.passes import polish
 
     CASES = list(kernels.cases())

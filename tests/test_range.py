@@ -13,7 +13,7 @@ import pytest
 from operators import dtypes, every, same, smooth
 
 import softtopk_nb as stk
-from softtopk_nb._operator import Differentiable
+from softtopk_nb._api.operator import Differentiable
 
 CURVES = [
     ("exp", {}),

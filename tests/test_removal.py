@@ -14,7 +14,7 @@ import pytest
 from operators import dtypes, every, same
 
 import softtopk_nb as stk
-from softtopk_nb._operator import Differentiable
+from softtopk_nb._api.operator import Differentiable
 
 #: (entries, share of them that is kept): short rows, rows with a sample, and rows that are short
 #: only without what is out.

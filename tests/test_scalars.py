@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from softtopk_nb._scalars import circular, exp_neg, from_ordinal, half_exp_neg, to_ordinal
+from softtopk_nb._math.elementary import circular, exp_neg, from_ordinal, half_exp_neg, to_ordinal
 
 
 @njit

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from numba import njit
 
-from softtopk_nb import _schedule, _sharing
+from softtopk_nb._threads import jobs
+from softtopk_nb._threads import pool as schedule
 
 MUCH = 1 << 30  # nanoseconds of work, so that all threads are asked
 
@@ -46,14 +47,14 @@ def note_cores(lo, hi, cores, get_core):
 @pytest.fixture
 def new_pool(monkeypatch):
     """Helpers of the test's own."""
-    pool = _schedule._Pool()
-    monkeypatch.setattr(_schedule, "_pool", pool)
+    pool = schedule._Pool()
+    monkeypatch.setattr(schedule, "_pool", pool)
     yield pool
     pool.close()
 
 
 def use_threads(monkeypatch, threads):
-    monkeypatch.setattr(_schedule, "thread_count", lambda: threads)
+    monkeypatch.setattr(schedule, "thread_count", lambda: threads)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 64, 1000, 54321])
@@ -62,7 +63,7 @@ def test_every_unit_is_done_once(monkeypatch, new_pool, count, threads):
     use_threads(monkeypatch, threads)
     times = np.zeros(count)
     for repeat in range(1, 6):
-        _schedule.over(count, MUCH, mark, times, 20)
+        schedule.over(count, MUCH, mark, times, 20)
         assert (times == repeat).all()
     assert new_pool.made <= threads - 1
     assert len(new_pool.idle) == new_pool.made
@@ -70,7 +71,7 @@ def test_every_unit_is_done_once(monkeypatch, new_pool, count, threads):
 
 def test_little_work_stays_in_the_calling_thread():
     seen = []
-    _schedule.over(10, 1000, lambda lo, hi: seen.append((lo, hi, threading.current_thread())))
+    schedule.over(10, 1000, lambda lo, hi: seen.append((lo, hi, threading.current_thread())))
     assert seen == [(0, 10, threading.current_thread())]
 
 
@@ -80,7 +81,7 @@ def test_helpers_take_part(monkeypatch, new_pool):
     times = np.zeros(10000)
     start = time.process_time(), time.thread_time()
     for _ in range(10):
-        _schedule.over(len(times), 50_000_000, mark, times, 1000)
+        schedule.over(len(times), 50_000_000, mark, times, 1000)
     in_all, here = time.process_time() - start[0], time.thread_time() - start[1]
     assert (times == 10).all()
     assert in_all - here > 0.1 * here
@@ -91,10 +92,10 @@ def test_short_rows_are_taken_by_the_lanes_full(monkeypatch, new_pool):
     use_threads(monkeypatch, 2)
     units = []
     monkeypatch.setattr(
-        _schedule, "in_memory", lambda shared: lambda *given: units.append(given[2:6])
+        schedule, "in_memory", lambda shared: lambda *given: units.append(given[2:6])
     )
     for rows, n in ((65536, 64), (8192, 128), (1000, 1000), (64, 65536)):
-        _schedule.over(rows, rows * n, mark, np.zeros(rows), 1)
+        schedule.over(rows, rows * n, mark, np.zeros(rows), 1)
     assert units == [(0, 65536, 256, 2), (0, 8192, 128, 2), (0, 1000, 32, 2), (0, 64, 1, 2)]
 
 
@@ -105,27 +106,25 @@ def test_an_error_in_any_range_is_raised_once_all_have_ended(monkeypatch, new_po
     times = np.zeros(1000)
     for _ in range(5):
         with pytest.raises(ArithmeticError, match="no such unit"):
-            _schedule.over(1000, MUCH, fail, times, bad)
+            schedule.over(1000, MUCH, fail, times, bad)
     assert times[bad] == 0
     found = times.copy()
     time.sleep(0.02)
     assert (times == found).all()  # nothing goes on behind the caller's back
-    _schedule.over(1000, MUCH, fail, times, -1)  # and the helpers are as before
+    schedule.over(1000, MUCH, fail, times, -1)  # and the helpers are as before
     assert (times == found + 1).all()
 
 
 def test_a_helper_that_does_not_come_is_not_waited_for(monkeypatch, new_pool):
     use_threads(monkeypatch, 2)
     gate = threading.Event()
-    monkeypatch.setattr(_schedule, "serve", lambda box, patience: gate.wait(10))
+    monkeypatch.setattr(schedule, "serve", lambda box, patience: gate.wait(10))
     times = np.zeros(1000)
     for _ in range(3):
-        _schedule.over(1000, MUCH, mark, times, 20)
+        schedule.over(1000, MUCH, mark, times, 20)
     assert (times == 3).all()
     (helper,) = new_pool.idle
-    assert (
-        helper._room[_sharing.STATE // _sharing.WORD] == _sharing.IDLE
-    )  # the offer was taken back
+    assert helper._room[jobs.STATE // jobs.WORD] == jobs.IDLE  # the offer was taken back
     gate.set()
 
 
@@ -134,17 +133,17 @@ def test_without_new_threads_the_caller_does_it_all(monkeypatch, new_pool):
         raise RuntimeError("can't start new thread")
 
     use_threads(monkeypatch, 4)
-    monkeypatch.setattr(_schedule, "_Helper", exhausted)
+    monkeypatch.setattr(schedule, "_Helper", exhausted)
     times = np.zeros(1000)
-    _schedule.over(1000, MUCH, mark, times, 20)
+    schedule.over(1000, MUCH, mark, times, 20)
     assert (times == 1).all()
     assert new_pool.made == 0
 
 
 def test_thread_count_is_at_least_one(monkeypatch):
-    assert _schedule.thread_count() >= 1
-    monkeypatch.setattr(_schedule.config, "NUMBA_NUM_THREADS", 1)
-    assert _schedule.thread_count() == 1
+    assert schedule.thread_count() >= 1
+    monkeypatch.setattr(schedule.config, "NUMBA_NUM_THREADS", 1)
+    assert schedule.thread_count() == 1
 
 
 def test_no_more_threads_than_there_may_be(monkeypatch, new_pool):
@@ -154,7 +153,7 @@ def test_no_more_threads_than_there_may_be(monkeypatch, new_pool):
 
     def call(i):
         for _ in range(20):
-            _schedule.over(400, MUCH, mark, done[i], 2000)
+            schedule.over(400, MUCH, mark, done[i], 2000)
 
     callers = [threading.Thread(target=call, args=(i,)) for i in range(6)]
     for caller in callers:
@@ -170,7 +169,7 @@ def test_a_helper_sleeps_when_there_is_no_more_to_do(monkeypatch, new_pool):
     """It looks out for some 100 microseconds after a call, and then costs nothing."""
     use_threads(monkeypatch, 4)
     times = np.zeros(10000)
-    _schedule.over(10000, MUCH, mark, times, 20)
+    schedule.over(10000, MUCH, mark, times, 20)
     time.sleep(0.01)
     start = time.process_time()
     time.sleep(0.1)
@@ -178,7 +177,7 @@ def test_a_helper_sleeps_when_there_is_no_more_to_do(monkeypatch, new_pool):
     assert all(helper._asleep for helper in new_pool.idle)
 
 
-@pytest.mark.skipif(_schedule._core is None, reason="threads cannot be told their cores here")
+@pytest.mark.skipif(schedule._core is None, reason="threads cannot be told their cores here")
 def test_a_helper_is_kept_off_the_core_that_wakes_it(monkeypatch, new_pool):
     """And neither the caller nor any other thread loses one."""
     use_threads(monkeypatch, 2)
@@ -188,10 +187,10 @@ def test_a_helper_is_kept_off_the_core_that_wakes_it(monkeypatch, new_pool):
     times = np.zeros(1000)
     for core in sorted(mine)[:3]:
         os.sched_setaffinity(0, {core, *sorted(mine - {core})[:1]})
-        monkeypatch.setattr(_schedule, "_core", lambda core=core: core)
+        monkeypatch.setattr(schedule, "_core", lambda core=core: core)
         given = os.sched_getaffinity(0)
         try:
-            _schedule.over(1000, MUCH, mark, times, 20)
+            schedule.over(1000, MUCH, mark, times, 20)
             assert os.sched_getaffinity(0) == given
             (helper,) = new_pool.idle
             assert os.sched_getaffinity(helper._id) == given - {core}
@@ -200,7 +199,7 @@ def test_a_helper_is_kept_off_the_core_that_wakes_it(monkeypatch, new_pool):
             os.sched_setaffinity(0, mine)
 
 
-@pytest.mark.skipif(_schedule._core is None, reason="threads cannot be told their cores here")
+@pytest.mark.skipif(schedule._core is None, reason="threads cannot be told their cores here")
 def test_cores_that_cannot_be_given_are_no_error(monkeypatch, new_pool):
     use_threads(monkeypatch, 2)
 
@@ -209,9 +208,9 @@ def test_cores_that_cannot_be_given_are_no_error(monkeypatch, new_pool):
         raise OSError(22, "Invalid argument")
 
     refused, times = [], np.zeros(1000)
-    monkeypatch.setattr(_schedule, "_other_cores", lambda: {1 << 9})
-    monkeypatch.setattr(_schedule.os, "sched_setaffinity", refuse)
-    _schedule.over(1000, MUCH, mark, times, 20)
+    monkeypatch.setattr(schedule, "_other_cores", lambda: {1 << 9})
+    monkeypatch.setattr(schedule.os, "sched_setaffinity", refuse)
+    schedule.over(1000, MUCH, mark, times, 20)
     assert (times == 1).all()
     assert len(refused) == 1
     assert refused[0][0] != threading.get_native_id()
@@ -223,7 +222,7 @@ def test_a_helper_keeps_nothing_alive(monkeypatch, new_pool):
     for _ in range(20):
         times = np.zeros(1000)
         gone = weakref.ref(times)
-        _schedule.over(1000, MUCH, mark, times, 20)
+        schedule.over(1000, MUCH, mark, times, 20)
         del times
         assert gone() is None
 
@@ -241,15 +240,15 @@ def test_a_call_at_the_very_end_of_the_process_returns():
         import builtins
         import numpy as np
         from numba import njit
-        from softtopk_nb import _schedule
-        _schedule.thread_count = lambda: 2
+        from softtopk_nb._threads import pool
+        pool.thread_count = lambda: 2
         @njit(nogil=True)
         def mark(lo, hi, times):
             times[lo:hi] += 1
         times = np.zeros(1000)
-        _schedule.over(1000, 1 << 30, mark, times)  # makes the helper
+        pool.over(1000, 1 << 30, mark, times)  # makes the helper
         class Late:
-            def __del__(self, over=_schedule.over, mark=mark, times=times, print=print):
+            def __del__(self, over=schedule.over, mark=mark, times=times, print=print):
                 over(1000, 1 << 30, mark, times)
                 print(set(times.tolist()))
         builtins.kept_to_the_end = Late()
@@ -264,8 +263,9 @@ def test_a_process_may_end_right_after_a_call():
         out = in_a_process(
             """
             import numpy as np
-            from softtopk_nb import _schedule, hardtopk
-            _schedule.thread_count = lambda: 4
+            from softtopk_nb import hardtopk
+            from softtopk_nb._threads import pool
+            pool.thread_count = lambda: 4
             print(hardtopk(np.arange(1e5).reshape(100, 1000), 7).sum())
             """
         )
@@ -280,8 +280,8 @@ def test_a_kernel_is_called_where_it_was_compiled(monkeypatch, new_pool):
     (compiled,) = (mark.overloads[kinds] for kinds in mark.signatures if len(kinds) == 4)
     name = compiled.fndesc.llvm_func_name
     address = compiled.library.get_pointer_to_function(name)
-    assert _schedule._address(mark, (times, 1)) == address
-    assert _schedule._address(mark, (times, 1)) == address  # from the notes
+    assert schedule._address(mark, (times, 1)) == address
+    assert schedule._address(mark, (times, 1)) == address  # from the notes
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
@@ -294,8 +294,9 @@ def test_an_interrupt_is_seen_before_the_call_ends(threads):
         """
         import _thread, sys, threading, time
         import numpy as np
-        from softtopk_nb import _schedule, gradtopk
-        _schedule.thread_count = lambda: int(sys.argv[1])
+        from softtopk_nb import gradtopk
+        from softtopk_nb._threads import pool
+        pool.thread_count = lambda: int(sys.argv[1])
         x = np.random.default_rng(0).normal(size=(1200, 1000)).astype(np.float32)
         def call(rows):
             return gradtopk(rows, 500, method="recursion", temperature=100.0)
@@ -312,7 +313,7 @@ def test_an_interrupt_is_seen_before_the_call_ends(threads):
             time.sleep(1)
         except KeyboardInterrupt:
             print(time.perf_counter() - sent[0], end=" ")
-        pool = _schedule._pool
+        pool = schedule._pool
         print(len(pool.idle) == pool.made == int(sys.argv[1]) - 1, (call(x[:64]) == expected).all())
         """,
         threads,

@@ -16,8 +16,8 @@ from reference import exact, mp, to_float64
 from scipy import special
 
 import softtopk_nb as stk
-from softtopk_nb import _schedule
-from softtopk_nb._parts import LONG
+from softtopk_nb._threads import pool
+from softtopk_nb._threads.long_rows import LONG
 from softtopk_nb.softmax import smooth
 
 SMOOTH = {"softmax": stk.softmax, "log_softmax": stk.log_softmax, "logsumexp": stk.logsumexp}
@@ -308,7 +308,7 @@ def test_long_rows_are_cut_in_parts(f, dtype, end, rng, monkeypatch):
         return value, tangent, pulled.x, pulled.temperature
 
     several = results()
-    monkeypatch.setattr(_schedule, "thread_count", lambda: 1)
+    monkeypatch.setattr(pool, "thread_count", lambda: 1)
     alone = results()
     monkeypatch.setattr(smooth, "LONG", LONG + 4)
     whole = results()

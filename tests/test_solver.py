@@ -15,6 +15,7 @@ from numba import njit
 from scipy import special
 
 import softtopk_nb as stk
+from softtopk_nb._compile.array_intrinsics import APART
 from softtopk_nb._curves.base import (
     has_cheap_approximation,
     moments,
@@ -28,7 +29,6 @@ from softtopk_nb._threshold import abreast, rows, start
 from softtopk_nb._threshold.passes import BLOCK, correct, fill, search_pass, tally
 from softtopk_nb._threshold.scan import scan
 from softtopk_nb._threshold.solver import BLUR, CUBE_64, FIFTH_32, UNKNOWN, judge
-from softtopk_nb._views import APART
 
 HARD = {**CURVES, "entmax-1.5": Entmax(1.5), "entmax-3": Entmax(3.0)}
 KINDS = 9

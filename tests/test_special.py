@@ -8,7 +8,7 @@ from fused import units_without_fma
 from numba import njit
 from reference import mp
 
-from softtopk_nb._special import (
+from softtopk_nb._math.special import (
     log_of_sum,
     natural_log,
     normal_tail,

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numba import njit
 
-from softtopk_nb._compile import summing
-from softtopk_nb._scalars import wide_vectors
-from softtopk_nb._views import SEEN, read_apart, seek, write_apart
+from softtopk_nb._compile.array_intrinsics import SEEN, read_apart, seek, write_apart
+from softtopk_nb._compile.decorators import summing
+from softtopk_nb._math.elementary import wide_vectors
 
 
 @njit

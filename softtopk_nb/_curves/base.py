@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from .._compile import in_memory, overload_scalar, scalar
-from .._scalars import exp_neg, limits
+from .._compile.decorators import in_memory, overload_scalar, scalar
+from .._math.elementary import exp_neg, limits
 
 __all__ = [
     "Traits",

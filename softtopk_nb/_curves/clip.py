@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .._compile import scalar
+from .._compile.decorators import scalar
 from .base import Traits, register
 
 __all__ = ["Clip"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .._compile import scalar
-from .._scalars import limits, quotient
-from .._special import power_of_fraction
+from .._compile.decorators import scalar
+from .._math.elementary import limits, quotient
+from .._math.special import power_of_fraction
 from .base import Traits, register
 
 __all__ = ["Entmax"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .._compile import scalar
-from .._scalars import exp_neg
+from .._compile.decorators import scalar
+from .._math.elementary import exp_neg
 from .base import Traits, distance_to_0, register, shift_factors_of_exponentials
 
 __all__ = ["Exp"]

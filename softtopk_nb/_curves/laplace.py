@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .._compile import scalar
-from .._scalars import half_exp_neg
+from .._compile.decorators import scalar
+from .._math.elementary import half_exp_neg
 from .base import (
     Traits,
     as_it_is,

@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from .._compile import scalar
-from .._scalars import fma
-from .._special import normal_tail, normal_tail_in_brief
+from .._compile.decorators import scalar
+from .._math.elementary import fma
+from .._math.special import normal_tail, normal_tail_in_brief
 from .base import Traits, as_it_is, register, second_derivative_alone, split_by_tail, to_fifth_order
 
 __all__ = ["CheapNormal", "Normal"]

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from .._compile import scalar
-from .._scalars import exp_neg, fma, quotient
+from .._compile.decorators import scalar
+from .._math.elementary import exp_neg, fma, quotient
 from .base import (
     Traits,
     as_it_is,

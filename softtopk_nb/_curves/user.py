@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._compile import scalar
+from .._compile.decorators import scalar
 from .base import Traits, register
 
 __all__ = ["FARTHEST", "UserCurve"]

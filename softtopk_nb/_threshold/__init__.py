@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._parts import LONG
+from .._threads.long_rows import LONG
 from . import batch as _batch
 from . import long as _long
 from . import rows as _rows

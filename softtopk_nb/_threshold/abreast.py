@@ -10,23 +10,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._compile import kernel, row, scalar
+from .._compile.array_intrinsics import borrowed, columns_from, held, layout_known, window
+from .._compile.decorators import kernel, row, scalar
 from .._curves.base import shift_factors, shifts_by_value_alone
-from .._rows import FINITE
-from .._scalars import wide_vectors
-from .._views import borrowed, columns_from, held, layout_known, window
+from .._math.elementary import wide_vectors
+from .._nonfinite import FINITE
 from .passes import correct, final_pass_radius, one_pass_variance, pass_room, search_pass
 from .rows import CODE, FAINT, OPEN, ROUGH, SEEN, TAKEN, WEIGHT
-from .solver import (
-    BLUR,
-    REST,
-    C,
-    D,
-    enough_for,
-    inverse_temperature,
-    judge,
-    nearest,
-)
+from .solver import BLUR, REST, C, D, enough_for, inverse_temperature, judge, nearest
 from .start import (
     SAMPLED,
     by_law,

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import _schedule
-from .._compile import kernel
+from .._compile.array_intrinsics import borrowed
+from .._compile.decorators import kernel
 from .._curves.base import kernel_for
 from .._curves.user import UserCurve
-from .._rows import MIXED, classify, compress, expand, survey
-from .._views import borrowed
+from .._nonfinite import MIXED, classify, compress, expand, survey
+from .._threads import pool
 from . import abreast, rows
 from .rows import CODE, OPEN
 
@@ -55,7 +55,7 @@ def _solve_mixed(
     """Rows with infinities: their finite entries as rows of their own, with the same bits."""
     entries, values = np.empty_like(x), np.empty_like(out)
     sizes, left = np.empty(len(x), np.int64), np.empty(len(x))
-    over, work = _schedule.over, x.size
+    over, work = pool.over, x.size
     over(len(x), work, _gather, x, k, solution, entries, sizes, left)
     if (sizes >= 0).any():
         again, left_open = (tau, curve, method), np.zeros(1, np.bool_)
@@ -74,7 +74,7 @@ def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution:
     if method.sampled and not isinstance(curve, UserCurve):
         whole, left_open = np.empty(0, np.int64), np.zeros(1, np.bool_)
         problem = x, whole, k, tau, curve, method, out, solution, left_open
-        _schedule.over(len(x), x.size, abreast.solve, *problem)
+        pool.over(len(x), x.size, abreast.solve, *problem)
         if not left_open[0]:
             return
         several = max(1, CHUNK // max(1, x.shape[1]))
@@ -88,4 +88,4 @@ def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution:
     still = np.count_nonzero(solution[:, CODE] == OPEN)
     if still:
         kernel, work = kernel_for(curve, rows.solve), DEAR * still * x.shape[1]
-        _schedule.over(len(x), work, kernel, x, k, tau, curve, method, out, solution)
+        pool.over(len(x), work, kernel, x, k, tau, curve, method, out, solution)

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda, device
+from .._cuda.arrays import Buffer, Rows
+from .._cuda.launch import ENOUGH, MANY, Kernel, pointer_to
+from .._cuda.sorting import descending
+from .._cuda.target import cuda, device
+from .._cuda.thread_groups import ROOM, Entries, Team, argument, entries_held, made_once, tools
 from .._curves.base import split
 from .._curves.entmax import Entmax
 from .._curves.user import UserCurve
-from .._device import Buffer, Rows
-from .._launch import ENOUGH, MANY, Kernel, pointer_to
-from .._rows import ALL, MIXED, SHARED, UNDEFINED, verdict
-from .._scalars import limits
-from .._sort import descending
-from .._team import ROOM, Entries, Team, argument, entries_held, made_once, tools
+from .._math.elementary import limits
+from .._nonfinite import ALL, MIXED, SHARED, UNDEFINED, verdict
 from .cuda_scan import make_scan
 from .passes import polish
 from .rows import CODE, SOLUTION, TAKEN, WEIGHT, Scan
@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 # A row's record: the solver's state; then what of k the finite entries get, how many those are and
-# how many entries are +inf, which kind of row it is (`_rows`), whether the search has ended, and
+# how many entries are +inf, the kind of row (`_nonfinite`), whether the search has ended, and
 # the sum of f' in its last pass.
 LEFT, FINITE_COUNT, ABOVE, KIND, FOUND, SLOPE = range(STATE, STATE + 6)
 RECORD = STATE + 6

@@ -1,4 +1,4 @@
-"""The threshold of long rows on a device: each row in parts, as `_cuda_parts` says.
+"""The threshold of long rows on a device: each row in parts, as `_cuda.long_rows` says.
 
 Every pass over the rows is one launch. In the next one every block of a row adds up what the pass
 has left and takes the same step from it; the first writes down where that led. Records and sums lie
@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda
-from .._cuda_parts import LONG, SUMS, make_place, parts_of
-from .._device import Buffer, Rows
-from .._launch import Kernel, pointer_to
-from .._rows import MIXED
-from .._team import ROOM, Team, argument, made_once, tools
+from .._cuda.arrays import Buffer, Rows
+from .._cuda.launch import Kernel, pointer_to
+from .._cuda.long_rows import LONG, SUMS, make_place, parts_of
+from .._cuda.target import cuda
+from .._cuda.thread_groups import ROOM, Team, argument, made_once, tools
+from .._nonfinite import MIXED
 from .cuda import FOUND, KIND, LEFT, in_order, keep, passes, registers_for
 from .cuda_long_start import arguments_of, bisections_of, make_halve, make_start, record_of
 from .rows import SOLUTION

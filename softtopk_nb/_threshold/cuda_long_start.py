@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda, device
-from .._cuda_parts import make_place
-from .._launch import Kernel, pointer_to
-from .._rows import MIXED
-from .._team import ROOM, Team, argument, made_once, tools
+from .._cuda.launch import Kernel, pointer_to
+from .._cuda.long_rows import make_place
+from .._cuda.target import cuda, device
+from .._cuda.thread_groups import ROOM, Team, argument, made_once, tools
+from .._nonfinite import MIXED
 from .cuda import ABOVE, FINITE_COUNT, KIND, LEFT, RECORD, passes
 from .cuda_scan import BISECTIONS, halve, make_closed_form, middle_of
 from .rows import Scan

@@ -13,7 +13,7 @@ from typing import Any
 
 from numba import float64, int64
 
-from .._cuda import device
+from .._cuda.target import device
 from .._curves.clip import Clip
 from .._curves.exp import Exp
 from .._curves.laplace import Laplace

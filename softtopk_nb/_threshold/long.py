@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._compile import kernel
+from .._compile.decorators import kernel
 from .._curves.base import (
     exact_between_kinks,
     has_second_derivative,
@@ -18,10 +18,10 @@ from .._curves.base import (
     shift_factors,
     shifts_by_value_alone,
 )
-from .._parts import LONG, PART, ordinals_of, part_count
-from .._rows import MIXED, classify, survey
-from .._scalars import from_ordinal
-from .._schedule import over
+from .._math.elementary import from_ordinal
+from .._nonfinite import MIXED, classify, survey
+from .._threads.long_rows import LONG, PART, ordinals_of, part_count
+from .._threads.pool import over
 from . import batch
 from .passes import (
     correct,
@@ -98,7 +98,7 @@ def fill_parts(lo, hi, x, tau, state, curve, out):
 
 @kernel
 def what_row(x, k, lo, hi):
-    """`_rows.classify`, with the range of the row as floats."""
+    """`_nonfinite.classify`, with the range of the row as floats."""
     code, _, _, left, lowest, highest = classify(x, k, lo, hi)
     return code, left, np.float64(from_ordinal(lowest)), np.float64(from_ordinal(highest))
 

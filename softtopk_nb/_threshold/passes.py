@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from .._compile import overload_scalar, row, scalar, summing
+from .._compile.array_intrinsics import APART, block, read_apart, window, write_apart
+from .._compile.decorators import overload_scalar, row, scalar, summing
 from .._curves.base import (
     cdf_after_shift,
     cheap_approximation,
@@ -23,9 +24,8 @@ from .._curves.base import (
     split,
     to_fifth_order,
 )
-from .._scalars import from_ordinal, to_ordinal, wide_vectors
-from .._sums import FEW, accurate_sum
-from .._views import APART, block, read_apart, window, write_apart
+from .._math.elementary import from_ordinal, to_ordinal, wide_vectors
+from .._math.sums import FEW, accurate_sum
 
 __all__ = [
     "BLOCK",

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._compile import kernel, overload_scalar, row
+from .._compile.array_intrinsics import borrowed
+from .._compile.decorators import kernel, overload_scalar, row
 from .._curves.base import exact_between_kinks
-from .._rows import (
+from .._math.elementary import from_ordinal
+from .._nonfinite import (
     ALL,
     MIXED,
     UNDEFINED,
@@ -18,8 +20,6 @@ from .._rows import (
     present_part,
     survey,
 )
-from .._scalars import from_ordinal
-from .._views import borrowed
 from .passes import fill, final_pass_radius, pass_room, search_pass
 from .scan import scan
 from .solver import (
@@ -50,7 +50,7 @@ __all__ = [
     "solve",
 ]
 
-# A solved row: the threshold c + tau (d + rest), which kind of row it was (`_rows`), how many
+# A solved row: the threshold c + tau (d + rest), which kind of row it was (`_nonfinite`), how many
 # passes over the whole row it took, the sum of f' in the last of them, and its d: p is moved from
 # there to the threshold. C, D and REST are shared with the solver's state.
 CODE = 3

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .._compile import overload_scalar, scalar
+from .._compile.decorators import overload_scalar, scalar
 from .._curves.clip import Clip
 from .._curves.exp import Exp
 from .._curves.laplace import Laplace

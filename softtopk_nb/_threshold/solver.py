@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from .._compile import overload_scalar, row, scalar
+from .._compile.decorators import overload_scalar, row, scalar
 from .._curves.base import (
     exact_between_kinks,
     has_continuous_slope,
@@ -24,8 +24,8 @@ from .._curves.base import (
     has_second_derivative,
     quantile,
 )
-from .._scalars import exp_neg, from_ordinal, limits, to_ordinal
-from .._special import natural_log
+from .._math.elementary import exp_neg, from_ordinal, limits, to_ordinal
+from .._math.special import natural_log
 
 __all__ = [
     "BLUR",

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
-from .._compile import row, scalar, summing
+from .._compile.array_intrinsics import window
+from .._compile.decorators import row, scalar, summing
 from .._curves.base import moments
-from .._scalars import wide_vectors
-from .._special import natural_log
-from .._views import window
+from .._math.elementary import wide_vectors
+from .._math.special import natural_log
 
 __all__ = [
     "SAMPLED",

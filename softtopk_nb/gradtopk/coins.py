@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from .._compile import kernel
+from .._compile.decorators import kernel
 from .contour import VARIANCE, cut_of, excess_of_mean, exponent, gather, gather_room, quadrature
 from .moments import toss
 from .nodes import FIELDS, ROOM

@@ -19,8 +19,9 @@ import math
 
 import numpy as np
 
-from .._compile import row, scalar, summing
-from .._scalars import (
+from .._compile.array_intrinsics import block, borrowed, seek, window
+from .._compile.decorators import row, scalar, summing
+from .._math.elementary import (
     circular,
     exp_neg,
     from_ordinal,
@@ -29,7 +30,6 @@ from .._scalars import (
     to_ordinal,
     wide_vectors,
 )
-from .._views import block, borrowed, seek, window
 from .nodes import (
     ANGLE,
     IM,

@@ -16,12 +16,9 @@ import math
 
 import numpy as np
 
-from .._compile import kernel, row, scalar, summing
-from .._rows import FINITE, MIXED, classify, expand, fill_constant, present_part, survey, verdict
-from .._scalars import exp_neg, limits, wide_vectors
-from .._threshold.rows import CODE as TILT_CODE
-from .._threshold.solver import C, D, inverse_temperature
-from .._vectors import (
+from .._compile.array_intrinsics import borrowed, held, window
+from .._compile.decorators import kernel, row, scalar, summing
+from .._compile.simd import (
     LANES,
     between,
     constant,
@@ -34,7 +31,19 @@ from .._vectors import (
     turn,
     where_less,
 )
-from .._views import borrowed, held, window
+from .._math.elementary import exp_neg, limits, wide_vectors
+from .._nonfinite import (
+    FINITE,
+    MIXED,
+    classify,
+    expand,
+    fill_constant,
+    present_part,
+    survey,
+    verdict,
+)
+from .._threshold.rows import CODE as TILT_CODE
+from .._threshold.solver import C, D, inverse_temperature
 from .contour import DEEP, bernstein, exponent
 from .marginals import write_deep
 

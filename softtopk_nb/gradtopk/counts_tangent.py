@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._compile import kernel, row, summing
-from .._rows import FINITE, MIXED, UNDEFINED, expand, present_part
-from .._scalars import limits, wide_vectors
-from .._threshold.solver import C, D, inverse_temperature
-from .._vectors import (
+from .._compile.array_intrinsics import borrowed, held, window
+from .._compile.decorators import kernel, row, summing
+from .._compile.simd import (
     LANES,
     constant,
     fused,
@@ -27,7 +25,9 @@ from .._vectors import (
     turn,
     where_less,
 )
-from .._views import borrowed, held, window
+from .._math.elementary import limits, wide_vectors
+from .._nonfinite import FINITE, MIXED, UNDEFINED, expand, present_part
+from .._threshold.solver import C, D, inverse_temperature
 from .contour import exponent
 from .counts import (
     BELOW,

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .._cuda_parts import is_long
-from .._device import Argument, Buffer, Rows
+from .._cuda.arrays import Argument, Buffer, Rows
+from .._cuda.long_rows import is_long
 from . import cuda_long, cuda_long_tangent
 from .cuda_nodes import choose_whole
 from .cuda_tangent import make_push

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda, device
+from .._cuda.target import cuda, device
+from .._cuda.thread_groups import ROOM, Team, entries_held, made_once, tools
 from .._curves.registry import CURVES
-from .._rows import MIXED
-from .._scalars import limits
-from .._team import ROOM, Team, entries_held, made_once, tools
+from .._math.elementary import limits
+from .._nonfinite import MIXED
 from .._threshold.cuda import FINITE_COUNT, LEFT, RECORD, SLOPE, passes
 from .._threshold.rows import Newton
 from .._threshold.solver import C, D, inverse_temperature_of

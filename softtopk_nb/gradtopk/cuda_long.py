@@ -1,4 +1,4 @@
-"""GradTopK on a device for long rows, in parts as `_cuda_parts` says.
+"""GradTopK on a device for long rows, in parts as `_cuda.long_rows` says.
 
 The tilt comes from the threshold's search over parts. Then each launch leaves what the warps of a
 block would leave to each other (`cuda_contour`): sums, and the core's products at each node. In the
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda, device
-from .._cuda_parts import SUMS, make_place, parts_of
+from .._cuda.arrays import Buffer, Rows
+from .._cuda.launch import MANY, Kernel, pointer_to
+from .._cuda.long_rows import SUMS, make_place, parts_of
+from .._cuda.target import cuda, device
+from .._cuda.thread_groups import Team, argument, made_once, tools
 from .._curves.registry import CURVES
-from .._device import Buffer, Rows
-from .._launch import MANY, Kernel, pointer_to
-from .._rows import MIXED
-from .._team import Team, argument, made_once, tools
+from .._nonfinite import MIXED
 from .._threshold.cuda import ABOVE, KIND
 from .._threshold.cuda_long import search
 from .._threshold.rows import Newton

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from .._cuda import cuda, device
-from .._launch import choose, streaming
-from .._team import FULL, Team, entries_held, made_once
+from .._cuda.launch import choose, streaming
+from .._cuda.target import cuda, device
+from .._cuda.thread_groups import FULL, Team, entries_held, made_once
 from .contour import rarer
 from .nodes import DEGREE, NODES
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda, device
-from .._launch import MANY, Kernel, pointer_to
-from .._rows import MIXED, UNDEFINED
-from .._team import FULL, ROOM, Team, argument, entries_held, made_once, tools
+from .._cuda.launch import MANY, Kernel, pointer_to
+from .._cuda.target import cuda, device
+from .._cuda.thread_groups import FULL, ROOM, Team, argument, entries_held, made_once, tools
+from .._nonfinite import MIXED, UNDEFINED
 from .._threshold.solver import C, D, inverse_temperature_of
 from . import tangent
 from .contour import rarer

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda, device
-from .._launch import MANY, Kernel, pointer_to
-from .._rows import ALL, MIXED, UNDEFINED
-from .._team import Team, argument, made_once, tools
+from .._cuda.launch import MANY, Kernel, pointer_to
+from .._cuda.target import cuda, device
+from .._cuda.thread_groups import Team, argument, made_once, tools
+from .._nonfinite import ALL, MIXED, UNDEFINED
 from .._threshold.cuda import ABOVE
 from .._threshold.solver import inverse_temperature_of
 from .cuda_contour import arrange, contours, keep, shared_by

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .._compile import scalar
+from .._compile.decorators import scalar
 
 __all__ = ["dp", "recursion"]
 

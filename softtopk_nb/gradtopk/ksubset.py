@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _arguments, _arrays, _threshold
+from .. import _threshold
+from .._api import arguments, host_arrays
 from .._curves.registry import CURVES
-from .._rows import MIXED
+from .._nonfinite import MIXED
 from .._threshold.rows import METHODS
 from .._threshold.solver import REST, C, D
 from .coins import count_coins, draw, log_chance
@@ -97,7 +98,7 @@ class KSubset:
 
     def __repr__(self) -> str:
         return (
-            f"KSubset(x of shape {self._call.shape}, k = {_arguments.show(self._call.k.tolist())})"
+            f"KSubset(x of shape {self._call.shape}, k = {arguments.show(self._call.k.tolist())})"
         )
 
     def marginals(self) -> Any:
@@ -107,7 +108,7 @@ class KSubset:
         -------
         p : array of x's shape and type
         """
-        return _arrays.like(self._call.given, self._shaped(self._p).astype(self._call.dtype))
+        return host_arrays.like(self._call.given, self._shaped(self._p).astype(self._call.dtype))
 
     def pair_marginals(self) -> Any:
         """P(i in S and j in S), from the Jacobian, which is the covariance of the indicator.
@@ -154,7 +155,7 @@ class KSubset:
         ValueError
             `mask` has another shape, or a row of it another count than k.
         """
-        given = _arrays.as_numpy(mask, "mask")
+        given = host_arrays.as_numpy(mask, "mask")
         if given.dtype != np.bool_:
             raise TypeError(f"mask has dtype {given.dtype}; expected bool")
         shape = self._call.shape

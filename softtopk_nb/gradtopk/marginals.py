@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
-from .._compile import overload_scalar, row, scalar, summing
-from .._scalars import exp_neg, fma, from_ordinal, limits, to_ordinal, wide_vectors
-from .._views import block, borrowed, layout_known, seek, window
+from .._compile.array_intrinsics import block, borrowed, layout_known, seek, window
+from .._compile.decorators import overload_scalar, row, scalar, summing
+from .._math.elementary import exp_neg, fma, from_ordinal, limits, to_ordinal, wide_vectors
 from .contour import BLOCK, DEEP, rarer
 from .nodes import (
     DEGREE,

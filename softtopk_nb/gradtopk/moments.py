@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from .._compile import overload_scalar, row, scalar, summing
-from .._scalars import fma, limits, wide_vectors
-from .._views import block, read_apart, write_apart
+from .._compile.array_intrinsics import block, read_apart, write_apart
+from .._compile.decorators import overload_scalar, row, scalar, summing
+from .._math.elementary import fma, limits, wide_vectors
 from .contour import EVEN, ODD, ORDER, cut_of, gather, open_sums, rarer
 from .nodes import takes_all
 

@@ -11,9 +11,9 @@ import math
 
 import numpy as np
 
-from .._compile import row, scalar
-from .._scalars import circular, wide_vectors
-from .._views import borrowed, layout_known
+from .._compile.array_intrinsics import borrowed, layout_known
+from .._compile.decorators import row, scalar
+from .._math.elementary import circular, wide_vectors
 
 __all__ = [
     "ANGLE",

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arrays, _operator, _schedule, _threshold
+from .. import _threshold
+from .._api import host_arrays, operator
 from .._curves.registry import CURVES
-from .._parts import LONG
+from .._threads import pool
+from .._threads.long_rows import LONG
 from .._threshold.batch import CHUNK
 from .._threshold.rows import CODE, OPEN, SOLUTION
 from . import counts as _counts
@@ -24,19 +26,19 @@ METHODS = ("auto", "contour", "dp", "recursion")
 class _Few(NamedTuple):
     """Rows of which infinities leave so few entries that these are solved as short rows."""
 
-    at: _operator.Array  # which rows
-    rows: _operator.Rows  # their finite entries, and -inf to fill them up
-    solution: _operator.Array
+    at: operator.Array  # which rows
+    rows: operator.Rows  # their finite entries, and -inf to fill them up
+    solution: operator.Array
 
 
 class Solved(NamedTuple):
     """What derivatives need."""
 
-    solution: _operator.Array
+    solution: operator.Array
     few: _Few | None = None
 
 
-class GradTopK(_operator.Differentiable):
+class GradTopK(operator.Differentiable):
     """Smooth top-k as a gradient: the inclusion probabilities of a random k-subset.
 
     A subset S of k entries has probability proportional to exp(sum of x_i/temperature over S);
@@ -152,7 +154,7 @@ class GradTopK(_operator.Differentiable):
             temperature * log(n choose k). With ``largest=False``, the smoothed sum of the k
             smallest.
         """
-        if _arrays.on_device(x):
+        if host_arrays.on_device(x):
             return self._device().batch(
                 self, "potential", x, k, temperature, axis, largest, where, None, options
             )
@@ -164,7 +166,7 @@ class GradTopK(_operator.Differentiable):
             for i, (row, size, tau) in enumerate(zip(*rows, strict=True)):
                 phi[i] = _long.potential(row, int(size), tau, solution[i])
         else:
-            _schedule.over(len(phi), 16 * rows.x.size, _rows.potential, *rows, solution, phi)
+            pool.over(len(phi), 16 * rows.x.size, _rows.potential, *rows, solution, phi)
         return self._give_back_batch(call, call.sign * phi)
 
     def _options(self, *, method: str = "auto") -> str:
@@ -174,19 +176,19 @@ class GradTopK(_operator.Differentiable):
         return method
 
     @staticmethod
-    def _tilt(rows: _operator.Rows) -> _operator.Array:
+    def _tilt(rows: operator.Rows) -> operator.Array:
         """Sigmoid thresholds of k - 1/2, about."""
         x, k, tau = rows
-        solution: _operator.Array = _threshold.solve(
+        solution: operator.Array = _threshold.solve(
             x, k - 0.5, tau, CURVES["sigmoid"], _rows.TILT, _no_columns(rows)
         )
         return solution
 
     def _solve(
         self,
-        rows: _operator.Rows,
-        out: _operator.Array,
-        solution: _operator.Array,
+        rows: operator.Rows,
+        out: operator.Array,
+        solution: operator.Array,
         brief: int = 0,
     ) -> Solved:
         """Rows of which infinities leave at most `brief` entries are solved as short ones."""
@@ -202,10 +204,10 @@ class GradTopK(_operator.Differentiable):
 
     def _solve_some(
         self,
-        rows: _operator.Rows,
-        these: _operator.Array,
-        out: _operator.Array,
-        solution: _operator.Array,
+        rows: operator.Rows,
+        these: operator.Array,
+        out: operator.Array,
+        solution: operator.Array,
         brief: int,
     ) -> _Few | None:
         """`_solve_rows` of some rows."""
@@ -217,13 +219,13 @@ class GradTopK(_operator.Differentiable):
         return few and few._replace(at=these[few.at])
 
     def _solve_rows(
-        self, rows: _operator.Rows, out: _operator.Array, solution: _operator.Array, brief: int
+        self, rows: operator.Rows, out: operator.Array, solution: operator.Array, brief: int
     ) -> _Few | None:
         """Rows each by one thread; those whose tilt needs a search in a second turn."""
         x = rows.x
         tilt, left_open = np.full((len(x), SOLUTION), OPEN), np.zeros(2, np.bool_)
         problem = *rows, tilt, brief, out, solution, left_open
-        _schedule.over(len(x), 2 * x.size, _rows.solve, *problem)
+        pool.over(len(x), 2 * x.size, _rows.solve, *problem)
         if left_open[0]:
             several = max(1, CHUNK // max(1, x.shape[1]))
             still = np.flatnonzero(tilt[:, CODE] == OPEN)
@@ -235,60 +237,60 @@ class GradTopK(_operator.Differentiable):
 
     def _solve_open(
         self,
-        rows: _operator.Rows,
-        these: _operator.Array,
-        out: _operator.Array,
-        solution: _operator.Array,
+        rows: operator.Rows,
+        these: operator.Array,
+        out: operator.Array,
+        solution: operator.Array,
     ) -> None:
         """Rows whose tilt needs a search."""
         some = _take(rows, these)
         p, answers, left_open = out[these], solution[these], np.zeros(2, np.bool_)
         problem = *some, self._tilt(some), 0, p, answers, left_open
-        _schedule.over(len(these), 2 * some.x.size, _rows.solve, *problem)
+        pool.over(len(these), 2 * some.x.size, _rows.solve, *problem)
         out[these], solution[these] = p, answers
 
     def _solve_few(
         self,
-        rows: _operator.Rows,
-        these: _operator.Array,
-        out: _operator.Array,
-        solution: _operator.Array,
+        rows: operator.Rows,
+        these: operator.Array,
+        out: operator.Array,
+        solution: operator.Array,
     ) -> _Few:
         """Rows of which infinities leave few entries, with the bits of short rows."""
         x, k, tau = _take(rows, these)
         left = k - np.count_nonzero(x == np.inf, axis=1)
         packed = _pack(x, x)
-        short = _operator.Rows(packed, left, tau)
+        short = operator.Rows(packed, left, tau)
         p = np.empty_like(packed) if out.shape[1] else _no_columns(short)
         answers = np.empty((len(x), _counts.SOLUTION if solution.shape[1] else 0))
         self._solve_short(short, p, answers)
         if out.shape[1]:
             values = np.empty_like(x)
-            _schedule.over(len(x), x.size, _rows.spread_few, x, p, 1.0, values)
+            pool.over(len(x), x.size, _rows.spread_few, x, p, 1.0, values)
             out[these] = values
         return _Few(these, short, answers)
 
     def _solve_short(
-        self, rows: _operator.Rows, out: _operator.Array, solution: _operator.Array
-    ) -> _operator.Array:
+        self, rows: operator.Rows, out: operator.Array, solution: operator.Array
+    ) -> operator.Array:
         tilt = self._tilt(rows)
-        _schedule.over(len(out), 3 * out.size, _counts.solve, *rows, tilt, out, solution)
+        pool.over(len(out), 3 * out.size, _counts.solve, *rows, tilt, out, solution)
         return solution
 
-    def _value(self, rows: _operator.Rows, plan: str, out: _operator.Array) -> None:
+    def _value(self, rows: operator.Rows, plan: str, out: operator.Array) -> None:
         x, most = rows.x, int(rows.k.max(initial=0))
         if _is_short(rows, plan):
             self._solve_short(rows, out, np.empty((len(x), 0)))
         elif plan == "recursion":
             work = 8 * x.size * (1 + most)
-            _schedule.over(len(x), work, _rows.solve_recursion, *rows, out)
+            pool.over(len(x), work, _rows.solve_recursion, *rows, out)
         elif plan == "dp":
             work = x.size * (32 + most)
-            _schedule.over(len(x), work, _rows.solve_dp, *rows, self._tilt(rows), out)
+            pool.over(len(x), work, _rows.solve_dp, *rows, self._tilt(rows), out)
         else:
             self._solve(rows, out, np.empty((len(x), 0)), _brief(rows, plan))
 
-    def _linearize(self, rows: _operator.Rows, plan: str, out: _operator.Array) -> Solved:
+    def _linearize(self, rows: operator.Rows, plan: str, out: operator.Array) -> Solved:
         if _is_short(rows, plan):
             return Solved(self._solve_short(rows, out, np.empty((len(out), _counts.SOLUTION))))
         if plan in ("auto", "contour"):
@@ -298,64 +300,64 @@ class GradTopK(_operator.Differentiable):
 
     def _push(
         self,
-        rows: _operator.Rows,
+        rows: operator.Rows,
         plan: str,
         state: Solved,
-        dx: _operator.Array,
-        dk: _operator.Array,
-        dtau: _operator.Array,
-        dp: _operator.Array,
+        dx: operator.Array,
+        dk: operator.Array,
+        dtau: operator.Array,
+        dp: operator.Array,
     ) -> None:
         _move(rows, plan, state, dx, dtau, dp, np.empty((len(rows.x), 0)))
 
     def _pull(
         self,
-        rows: _operator.Rows,
+        rows: operator.Rows,
         plan: str,
         state: Solved,
-        g: _operator.Array,
-        gx: _operator.Array,
-        gk: _operator.Array,
-        gtau: _operator.Array,
+        g: operator.Array,
+        gx: operator.Array,
+        gk: operator.Array,
+        gtau: operator.Array,
     ) -> None:
         _move(rows, plan, state, g, np.zeros(len(rows.x)), gx, gtau[:, None])
 
 
-def _is_long(rows: _operator.Rows) -> bool:
+def _is_long(rows: operator.Rows) -> bool:
     return bool(rows.x.shape[1] >= LONG)
 
 
-def _brief(rows: _operator.Rows, plan: str) -> int:
+def _brief(rows: operator.Rows, plan: str) -> int:
     """The most entries of a row that is short: of those the law of the count is multiplied out."""
     most = _counts.SHORT_32 if rows.x.dtype == np.float32 else _counts.SHORT
     return most if plan == "auto" else 0
 
 
-def _is_short(rows: _operator.Rows, plan: str) -> bool:
+def _is_short(rows: operator.Rows, plan: str) -> bool:
     """Whether all rows are short."""
     return plan == "auto" and bool(rows.x.shape[1] <= _brief(rows, plan))
 
 
-def _take(rows: _operator.Rows, these: _operator.Array) -> _operator.Rows:
-    return _operator.Rows(*(each[these] for each in rows))
+def _take(rows: operator.Rows, these: operator.Array) -> operator.Rows:
+    return operator.Rows(*(each[these] for each in rows))
 
 
-def _pack(x: _operator.Array, values: _operator.Array) -> _operator.Array:
+def _pack(x: operator.Array, values: operator.Array) -> operator.Array:
     """The values at the finite entries of each row, as rows as long as the longest."""
     most = int(np.isfinite(x).sum(axis=1).max())
     packed = np.empty((len(x), most), x.dtype)
-    _schedule.over(len(x), x.size, _rows.few_of, x, values, packed)
+    pool.over(len(x), x.size, _rows.few_of, x, values, packed)
     return packed
 
 
 def _move(
-    rows: _operator.Rows,
+    rows: operator.Rows,
     plan: str,
     state: Solved,
-    v: _operator.Array,
-    dtau: _operator.Array,
-    out: _operator.Array,
-    gtau: _operator.Array,
+    v: operator.Array,
+    dtau: operator.Array,
+    out: operator.Array,
+    gtau: operator.Array,
 ) -> None:
     """`rows.push`, whichever way the rows were solved; `gtau`: a column, or none."""
     x, tau = rows.x, rows.temperature
@@ -364,35 +366,35 @@ def _move(
             _long.push(x[i], tau[i], state.solution[i], v[i], dtau[i], out[i], gtau[i])
     else:
         push = _counts_tangent.push if _is_short(rows, plan) else _rows.push
-        _schedule.over(len(x), 2 * x.size, push, x, tau, state.solution, v, dtau, out, gtau)
+        pool.over(len(x), 2 * x.size, push, x, tau, state.solution, v, dtau, out, gtau)
     if state.few is not None:
         _move_few(x, state.few, v, dtau, out, gtau)
 
 
 def _move_few(
-    x: _operator.Array,
+    x: operator.Array,
     few: _Few,
-    v: _operator.Array,
-    dtau: _operator.Array,
-    out: _operator.Array,
-    gtau: _operator.Array,
+    v: operator.Array,
+    dtau: operator.Array,
+    out: operator.Array,
+    gtau: operator.Array,
 ) -> None:
     """`_move` of the rows of few entries."""
     these, short = few.at, few.rows
     x, moved, in_tau = x[these], np.empty_like(short.x), np.empty_like(gtau[these])
     problem = short.x, short.temperature, few.solution, _pack(x, v[these]), dtau[these]
-    _schedule.over(len(x), 2 * short.x.size, _counts_tangent.push, *problem, moved, in_tau)
+    pool.over(len(x), 2 * short.x.size, _counts_tangent.push, *problem, moved, in_tau)
     values = np.empty_like(x)
-    _schedule.over(len(x), x.size, _rows.spread_few, x, moved, 0.0, values)
+    pool.over(len(x), x.size, _rows.spread_few, x, moved, 0.0, values)
     out[these], gtau[these] = values, in_tau
 
 
-def _columns(rows: _operator.Rows) -> _operator.Array:
+def _columns(rows: operator.Rows) -> operator.Array:
     """Room for what the derivatives need."""
     return np.empty((len(rows.x), _rows.SOLUTION))
 
 
-def _no_columns(rows: _operator.Rows) -> _operator.Array:
+def _no_columns(rows: operator.Rows) -> operator.Array:
     """An `out` that says that p is not wanted."""
     return np.empty((len(rows.x), 0), rows.x.dtype)
 

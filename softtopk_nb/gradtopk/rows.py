@@ -10,9 +10,10 @@ import math
 
 import numpy as np
 
-from .._compile import kernel, row, scalar
+from .._compile.array_intrinsics import borrowed
+from .._compile.decorators import kernel, row, scalar
 from .._curves.registry import CURVES
-from .._rows import (
+from .._nonfinite import (
     ALL,
     FINITE,
     MIXED,
@@ -29,7 +30,6 @@ from .._threshold.rows import CODE as TILTED
 from .._threshold.rows import OPEN, Newton
 from .._threshold.solver import UNKNOWN, C, D, enough_for, inverse_temperature, judge, nearest
 from .._threshold.start import by_moments, finite, part_of, sample_size
-from .._views import borrowed
 from .contour import CORE, SUMS, gather_room, quadrature
 from .dp import dp, recursion
 from .marginals import TABLE, coefficients, marginals, marginals_room
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 # A solved row: the tilt c + tau d (C and D as in `_threshold`), log P(N = k), the kind of row
-# (`_rows`), up to which s polynomials serve, and the nodes: of how many, how many, their weights.
+# (`_nonfinite`), up to which s polynomials serve, and the nodes: of how many, how many, weights.
 LOG_P, CODE, CUT, SIZE, USED = 2, 3, 4, 5, 6
 WEIGHTS = 7
 SOLUTION = WEIGHTS + 2 * NODES

@@ -17,24 +17,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._compile import scalar, summing
-from .._scalars import limits, wide_vectors
-from .._views import block, borrowed, layout_known, seek, window
+from .._compile.array_intrinsics import block, borrowed, layout_known, seek, window
+from .._compile.decorators import scalar, summing
+from .._math.elementary import limits, wide_vectors
 from .contour import BLOCK, rarer
 from .marginals import horner, is_dense
-from .nodes import (
-    DEGREE,
-    IM,
-    NODES,
-    RE,
-    ROOT,
-    SHARE,
-    SHIFTED,
-    SINE,
-    SQUARE,
-    takes_all,
-    terms_of,
-)
+from .nodes import DEGREE, IM, NODES, RE, ROOT, SHARE, SHIFTED, SINE, SQUARE, takes_all, terms_of
 from .tangent_of_all import EVEN, ODD, motion, pair, room_for, spread_all, sums_at, weigh_all
 
 __all__ = [

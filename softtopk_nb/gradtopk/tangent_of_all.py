@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
-from .._compile import row, scalar, summing
-from .._scalars import fma, wide_vectors
-from .._views import block, read_apart, window, write_apart
+from .._compile.array_intrinsics import block, read_apart, window, write_apart
+from .._compile.decorators import row, scalar, summing
+from .._math.elementary import fma, wide_vectors
 from .contour import rarer
 from .marginals import all_of, few_of, polynomial
 from .nodes import DEGREE, FEW

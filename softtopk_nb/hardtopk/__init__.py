@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _operator, _schedule
-from .._parts import LONG as _LONG
+from .._api import operator
+from .._threads import pool
+from .._threads.long_rows import LONG as _LONG
 from . import long as _long
 from . import rows as _rows
 
@@ -15,7 +16,7 @@ __all__ = ["hardtopk"]
 SHARED_OUT = 4 * _LONG
 
 
-class HardTopK(_operator.Operator):
+class HardTopK(operator.Operator):
     """The indicator of the k largest entries along an axis.
 
     Parameters
@@ -68,12 +69,12 @@ class HardTopK(_operator.Operator):
     __name__ = "hardtopk"
     is_soft = False
 
-    def _value(self, rows: _operator.Rows, plan: Any, out: _operator.Array) -> None:
+    def _value(self, rows: operator.Rows, plan: Any, out: operator.Array) -> None:
         if rows.x.shape[1] >= SHARED_OUT:
             for x, k, p in zip(rows.x, rows.k, out, strict=True):
                 _long.solve(x, int(k), p)
         else:
-            _schedule.over(len(rows.x), 4 * rows.x.size, _rows.solve, rows.x, rows.k, out)
+            pool.over(len(rows.x), 4 * rows.x.size, _rows.solve, rows.x, rows.k, out)
 
 
 hardtopk = HardTopK()

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda, device
-from .._cuda_parts import is_long
-from .._device import Buffer, Rows
-from .._launch import Kernel, choose, pointer_to
-from .._scalars import from_ordinal, to_ordinal
-from .._sort import in_registers
-from .._team import ROOM, Team, argument, made_once, tools
+from .._cuda.arrays import Buffer, Rows
+from .._cuda.launch import Kernel, choose, pointer_to
+from .._cuda.long_rows import is_long
+from .._cuda.sorting import in_registers
+from .._cuda.target import cuda, device
+from .._cuda.thread_groups import ROOM, Team, argument, made_once, tools
+from .._math.elementary import from_ordinal, to_ordinal
 from . import cuda_long
 from .cuda_rows import halve, passes, wanted
 from .rows import middle_of

@@ -1,4 +1,4 @@
-"""The hard top-k on a device for long rows, in parts as `_cuda_parts` says.
+"""The hard top-k on a device for long rows, in parts as `_cuda.long_rows` says.
 
 Bisection for the k-th largest value, as `cuda` does it, two halvings to a launch: each counts at
 the middle of the bracket and at the middles of both its halves. There are half as many of them as
@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda, device
-from .._cuda_parts import SUMS, make_place, parts_of
-from .._device import Buffer, Rows
-from .._launch import Kernel, pointer_to
-from .._scalars import from_ordinal, to_ordinal
-from .._team import ROOM, Team, argument, made_once, tools
+from .._cuda.arrays import Buffer, Rows
+from .._cuda.launch import Kernel, pointer_to
+from .._cuda.long_rows import SUMS, make_place, parts_of
+from .._cuda.target import cuda, device
+from .._cuda.thread_groups import ROOM, Team, argument, made_once, tools
+from .._math.elementary import from_ordinal, to_ordinal
 from .cuda_rows import halve, passes, wanted
 from .rows import middle_of
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import int32, int64
 
-from .._cuda import device
-from .._team import Team, made_once, tools
+from .._cuda.target import device
+from .._cuda.thread_groups import Team, made_once, tools
 
 __all__ = ["Passes", "halve", "passes", "wanted"]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from .._compile import kernel
-from .._parts import PART, part_count, range_of
-from .._scalars import from_ordinal
-from .._schedule import over
+from .._compile.decorators import kernel
+from .._math.elementary import from_ordinal
+from .._threads.long_rows import PART, part_count, range_of
+from .._threads.pool import over
 from .rows import count
 
 __all__ = ["solve"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._compile import kernel, row, scalar, summing
-from .._rows import survey
-from .._scalars import from_ordinal, to_ordinal, wide_vectors
-from .._views import block, borrowed
+from .._compile.array_intrinsics import block, borrowed
+from .._compile.decorators import kernel, row, scalar, summing
+from .._math.elementary import from_ordinal, to_ordinal, wide_vectors
+from .._nonfinite import survey
 
 __all__ = ["count", "hard_row", "middle_of", "solve"]
 

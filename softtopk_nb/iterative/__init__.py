@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _operator, _schedule
+from .._api import operator
+from .._threads import pool
 from . import rows as _rows
 from .entry import Plain, Weighted
 
 __all__ = ["itertopk", "wsoftmaxtopk"]
 
 
-class _Iteration(_operator.Differentiable):
+class _Iteration(operator.Differentiable):
     """What the two have in common: all but the step."""
 
     bounded = False
@@ -21,40 +22,40 @@ class _Iteration(_operator.Differentiable):
         return self._kind
 
     @staticmethod
-    def _work(rows: _operator.Rows) -> int:
+    def _work(rows: operator.Rows) -> int:
         """Work in entries: each step visits all of them, for an exponential or a division."""
         return 2 * rows.x.size * int(rows.k.max(initial=1))
 
-    def _value(self, rows: _operator.Rows, plan: Any, out: _operator.Array) -> None:
-        _schedule.over(len(rows.x), self._work(rows), _rows.solve, *rows, plan, out)
+    def _value(self, rows: operator.Rows, plan: Any, out: operator.Array) -> None:
+        pool.over(len(rows.x), self._work(rows), _rows.solve, *rows, plan, out)
 
-    def _linearize(self, rows: _operator.Rows, plan: Any, out: _operator.Array) -> None:
+    def _linearize(self, rows: operator.Rows, plan: Any, out: operator.Array) -> None:
         # Nothing is kept: k rows for each row of x would be, and the loop is run again instead.
         self._value(rows, plan, out)
 
     def _push(
         self,
-        rows: _operator.Rows,
+        rows: operator.Rows,
         plan: Any,
         state: Any,
-        dx: _operator.Array,
-        dk: _operator.Array,
-        dtau: _operator.Array,
-        dp: _operator.Array,
+        dx: operator.Array,
+        dk: operator.Array,
+        dtau: operator.Array,
+        dp: operator.Array,
     ) -> None:
-        _schedule.over(len(rows.x), self._work(rows), _rows.push, *rows, plan, dx, dtau, dp)
+        pool.over(len(rows.x), self._work(rows), _rows.push, *rows, plan, dx, dtau, dp)
 
     def _pull(
         self,
-        rows: _operator.Rows,
+        rows: operator.Rows,
         plan: Any,
         state: Any,
-        g: _operator.Array,
-        gx: _operator.Array,
-        gk: _operator.Array,
-        gtau: _operator.Array,
+        g: operator.Array,
+        gx: operator.Array,
+        gk: operator.Array,
+        gtau: operator.Array,
     ) -> None:
-        _schedule.over(len(rows.x), self._work(rows), _rows.pull, *rows, plan, g, gx, gtau)
+        pool.over(len(rows.x), self._work(rows), _rows.pull, *rows, plan, g, gx, gtau)
 
 
 class IterTopK(_Iteration):

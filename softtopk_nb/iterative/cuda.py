@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._device import Argument, Buffer, Rows
-from .._team import Team
+from .._cuda.arrays import Argument, Buffer, Rows
+from .._cuda.thread_groups import Team
 from . import cuda_long, cuda_long_slopes
 from .cuda_rows import PULL, PUSH, VALUE, make_pull, make_push, make_solve
 

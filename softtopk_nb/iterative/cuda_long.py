@@ -1,4 +1,4 @@
-"""The iterations on a device for long rows, each in parts as `_cuda_parts` says.
+"""The iterations on a device for long rows, each in parts as `_cuda.long_rows` says.
 
 A step is two launches: one adds the shares of the step before to p and looks at what those of this
 step need, the other weighs them. How many steps are launched follows from a k that the host knows.
@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numba import float64, int32, int64
 
-from .. import _cuda_parts
-from .._cuda import cuda, device
-from .._cuda_parts import make_place
-from .._device import Buffer, Rows
-from .._launch import Kernel, pointer_to
-from .._team import ROOM, Team, made_once
+from .._cuda import long_rows
+from .._cuda.arrays import Buffer, Rows
+from .._cuda.launch import Kernel, pointer_to
+from .._cuda.long_rows import make_place
+from .._cuda.target import cuda, device
+from .._cuda.thread_groups import ROOM, Team, made_once
 from . import entry
 from .cuda_long_start import NUMBERS, Batch, given_first, make_visit, opened
 from .cuda_rows import VALUE, E, P, U
@@ -31,7 +31,7 @@ __all__ = ["is_long", "make_fill", "make_look", "make_weigh", "run", "shares_of"
 
 def is_long(rows: Rows) -> bool:
     """Whether rows go in parts: not if k is on the device, where the host cannot count steps."""
-    return _cuda_parts.is_long(rows) and not rows.k.per_row
+    return long_rows.is_long(rows) and not rows.k.per_row
 
 
 @made_once

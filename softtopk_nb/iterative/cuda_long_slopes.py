@@ -1,4 +1,4 @@
-"""Derivatives of the iterations on a device for long rows, each in parts as `_cuda_parts` says.
+"""Derivatives of the iterations on a device for long rows, each in parts as `_cuda.long_rows` says.
 
 A launch ends where a sum over the row is needed: three of them move p and its tangent over a step,
 two or three move a gradient back over one. The latter need p of each step in turn, for which the
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numba import float64, int64
 
-from .._cuda import cuda
-from .._cuda_parts import make_place
-from .._device import Argument, Buffer, Rows
-from .._launch import Kernel, pointer_to
-from .._rows import UNDEFINED
-from .._team import ROOM, Team, argument, made_once, tools
+from .._cuda.arrays import Argument, Buffer, Rows
+from .._cuda.launch import Kernel, pointer_to
+from .._cuda.long_rows import make_place
+from .._cuda.target import cuda
+from .._cuda.thread_groups import ROOM, Team, argument, made_once, tools
+from .._nonfinite import UNDEFINED
 from .cuda_long import make_weigh, run, shares_of
 from .cuda_long_start import NUMBERS, PER_ROW, given_first, make_visit, opened
 from .cuda_rows import ADJ, DP, DZ, GZ, PULL, PUSH, E, P, Q, U

@@ -1,4 +1,4 @@
-"""Long rows before their first step, each in parts as `_cuda_parts` says.
+"""Long rows before their first step, each in parts as `_cuda.long_rows` says.
 
 Rows go through their steps in batches, since their vectors take many times the memory of the rows.
 Three launches leave the record of each row: a survey, the sums that follow from its extremes, and
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda, device
-from .._cuda_parts import SUMS, Parts, make_place, parts_of
-from .._device import Argument, Buffer, Rows
-from .._launch import Kernel, pointer_to
-from .._team import ROOM, Team, argument, made_once, tools
+from .._cuda.arrays import Argument, Buffer, Rows
+from .._cuda.launch import Kernel, pointer_to
+from .._cuda.long_rows import SUMS, Parts, make_place, parts_of
+from .._cuda.target import cuda, device
+from .._cuda.thread_groups import ROOM, Team, argument, made_once, tools
 from . import entry
 from .cuda_rows import E
 from .cuda_steps import Row, iterated, steps

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda, device
-from .._launch import MANY, Kernel, pointer_to
-from .._rows import UNDEFINED
-from .._team import ROOM, Team, argument, made_once, tools
+from .._cuda.launch import MANY, Kernel, pointer_to
+from .._cuda.target import cuda, device
+from .._cuda.thread_groups import ROOM, Team, argument, made_once, tools
+from .._nonfinite import UNDEFINED
 from .cuda_slopes import adjoint, tangent
 from .cuda_steps import iterated, results, steps, whole
 

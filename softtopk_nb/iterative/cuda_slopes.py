@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64
 
-from .._cuda import device
-from .._team import Team, made_once, tools
+from .._cuda.target import device
+from .._cuda.thread_groups import Team, made_once, tools
 from . import entry
 from .cuda_steps import steps
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int64
 
-from .._cuda import device
-from .._rows import ALL, MIXED, SHARED, UNDEFINED, verdict
-from .._scalars import exp_neg
-from .._team import Team, made_once, tools
+from .._cuda.target import device
+from .._cuda.thread_groups import Team, made_once, tools
+from .._math.elementary import exp_neg
+from .._nonfinite import ALL, MIXED, SHARED, UNDEFINED, verdict
 from . import entry
 
 __all__ = ["Row", "Steps", "Whole", "iterated", "results", "steps", "whole"]

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .._compile import scalar, summing
-from .._scalars import exp_neg
+from .._compile.decorators import scalar, summing
+from .._math.elementary import exp_neg
 
 __all__ = [
     "Plain",

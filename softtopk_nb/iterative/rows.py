@@ -10,10 +10,10 @@ import math
 
 import numpy as np
 
-from .._compile import kernel, row, summing
-from .._rows import ALL, MIXED, UNDEFINED, classify, compress, expand, fill_constant, survey
-from .._scalars import from_ordinal, wide_vectors
-from .._views import APART, borrowed
+from .._compile.array_intrinsics import APART, borrowed
+from .._compile.decorators import kernel, row, summing
+from .._math.elementary import from_ordinal, wide_vectors
+from .._nonfinite import ALL, MIXED, UNDEFINED, classify, compress, expand, fill_constant, survey
 from .entry import back, carry, collect, lies_at_zero, scale, slide, swing, turn, unslide
 from .steps import COUNT, FACTS, INV, RATE, REF, begin, open_row, shares, slopes, unnormalized
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from .._compile import overload_scalar, row, scalar, summing
-from .._scalars import exp_neg, from_ordinal, to_ordinal, wide_vectors
+from .._compile.decorators import overload_scalar, row, scalar, summing
+from .._math.elementary import exp_neg, from_ordinal, to_ordinal, wide_vectors
 from .entry import Plain, Weighted, ahead, plain_slope, relative, score, weight, weighted_slope
 
 __all__ = [

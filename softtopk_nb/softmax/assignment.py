@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arguments, _arrays
-from .._operator import Array
+from .._api import arguments, host_arrays
+from .._api.operator import Array
 from . import calls
 
 __all__ = ["ConvergenceError", "sinkhorn"]
@@ -128,15 +128,15 @@ def sinkhorn(
            [0.683, 0.192, 0.125],
            [0.011, 0.17 , 0.819]])
     """
-    values = _arrays.as_numpy(scores, "scores")
-    _, dtype = _arrays.compute_dtype(values.dtype, "scores")
+    values = host_arrays.as_numpy(scores, "scores")
+    _, dtype = host_arrays.compute_dtype(values.dtype, "scores")
     if values.ndim < 2:
         raise ValueError(f"scores has shape {values.shape}; expected at least two axes")
     *leading, n, m = values.shape
     batch = tuple(leading)
     if n == 0 or m == 0:
         raise ValueError(f"scores has shape {values.shape}; expected at least one row and column")
-    tau = np.broadcast_to(_arguments.check_temperature(temperature, batch), batch).reshape(-1)
+    tau = np.broadcast_to(arguments.check_temperature(temperature, batch), batch).reshape(-1)
     limit = _check_positive(tol, "tol")
     sweeps = _check_count(max_iter, "max_iter")
     r, c = _marginals(rows, columns, batch, n, m)
@@ -157,7 +157,7 @@ def sinkhorn(
         result[todo.where[done]] = plan[done]
         todo = _Problem(*(part[~done] for part in todo))
         if not len(todo.where):
-            return _arrays.like(scores, _arrays.cast(result.reshape(values.shape), dtype))
+            return host_arrays.like(scores, host_arrays.cast(result.reshape(values.shape), dtype))
     worst = float(error.max())
     raise ConvergenceError(
         f"sinkhorn did not converge: after {sweeps} iterations the row sums are off by {worst:.1e} "
@@ -214,13 +214,13 @@ def _marginals(
 
 
 def _check_mass(mass: Any, shape: tuple[int, ...], name: str) -> Array:
-    given = _arguments.real_array(mass, name).astype(np.float64)
+    given = arguments.real_array(mass, name).astype(np.float64)
     ok = (given >= 0) & (given < np.inf)
     if not ok.all():
         raise ValueError(f"{name} holds {given[~ok].flat[0]}; expected finite numbers >= 0")
     if given.ndim == 0 or given.shape[-1] != shape[-1]:
         raise ValueError(f"{name} has shape {given.shape}; expected one that ends with {shape[-1]}")
-    _arguments.check_broadcast(given, shape, name)
+    arguments.check_broadcast(given, shape, name)
     full = np.broadcast_to(given, shape).reshape(-1, shape[-1])
     total = full.sum(axis=1)
     if not np.all((total > 0) & (total < np.inf)):
@@ -245,16 +245,16 @@ def _check_scores(s: Array, r: Array, c: Array) -> None:
 
 
 def _check_positive(value: Any, name: str) -> float:
-    given = _arguments.real_array(value, name)
+    given = arguments.real_array(value, name)
     if given.ndim != 0 or not 0 < given < np.inf:
-        raise ValueError(f"{name} is {_arguments.show(value)}; expected a positive finite number")
+        raise ValueError(f"{name} is {arguments.show(value)}; expected a positive finite number")
     return float(given)
 
 
 def _check_count(value: Any, name: str) -> int:
-    given = _arguments.real_array(value, name)
+    given = arguments.real_array(value, name)
     if given.ndim != 0 or given.dtype.kind not in "iu":
-        raise TypeError(f"{name} is {_arguments.show(value)}; expected an integer")
+        raise TypeError(f"{name} is {arguments.show(value)}; expected an integer")
     if given < 1:
         raise ValueError(f"{name} is {value}; expected at least 1")
     return int(given)

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arguments, _arrays, _range, _schedule
-from .._operator import Array
+from .._api import arguments, host_arrays, scaling
+from .._api.operator import Array
+from .._threads import pool
 from . import rows
 
 __all__ = [
@@ -38,34 +39,34 @@ class Call(NamedTuple):
     dtype: np.dtype[Any]  # of the result
     where: Array | None  # broadcast to `shape`
     temperature: Array  # as given
-    shift: Array | None = None  # `x` and `tau` are 2^shift times what was given (`_range`)
+    shift: Array | None = None  # `x` and `tau` are 2^shift times what was given (`_api.scaling`)
 
 
 def check(x: Any, temperature: Any, axis: Any, where: Any = None) -> Call:
     """Check the arguments that every function of the room has."""
-    values = _arrays.as_numpy(x, "x")
+    values = host_arrays.as_numpy(x, "x")
     if values.ndim == 0:
         raise ValueError(f"x is 0-dimensional ({x!r}); expected at least one axis")
-    compute, dtype = _arrays.compute_dtype(values.dtype, "x")
-    axis = _arguments.check_axis(axis, values.ndim)
+    compute, dtype = host_arrays.compute_dtype(values.dtype, "x")
+    axis = arguments.check_axis(axis, values.ndim)
     shape = values.shape
     check_nonempty(shape, axis)
     batch = shape[:axis] + shape[axis + 1 :]
-    given = _arguments.check_temperature(temperature, batch)
-    mask = None if where is None else _arguments.check_where(where, shape)
-    x_rows = _arrays.to_rows(values, axis, compute)
+    given = arguments.check_temperature(temperature, batch)
+    mask = None if where is None else arguments.check_where(where, shape)
+    x_rows = host_arrays.to_rows(values, axis, compute)
     if mask is not None:
         # An absent entry is one at -inf, as in the operators.
-        x_rows = np.where(_arrays.to_rows(mask, axis, bool), x_rows, compute(-np.inf))
-    tau = _arguments.per_row(given, batch)
+        x_rows = np.where(host_arrays.to_rows(mask, axis, bool), x_rows, compute(-np.inf))
+    tau = arguments.per_row(given, batch)
     return Call(x_rows, tau, x, shape, axis, batch, dtype, mask, given)
 
 
 def at_moderate_temperature(call: Call) -> Call:
     """The call, brought where its temperatures are not near the ends of their range."""
-    if _range.is_moderate(call.temperature, call.x.dtype.type):
+    if scaling.is_moderate(call.temperature, call.x.dtype.type):
         return call
-    x, tau, shift = _range.rescaled(call.x, call.tau)
+    x, tau, shift = scaling.rescaled(call.x, call.tau)
     return call._replace(x=x, tau=tau, shift=shift)
 
 
@@ -82,22 +83,22 @@ def shifted(x: Array, tau: Array) -> tuple[Array, Array]:
     -inf.
     """
     m, z = np.empty((len(x), 1), x.dtype), np.empty_like(x)
-    _schedule.over(len(x), x.size, rows.shift, x, tau, m[:, 0], z)
+    pool.over(len(x), x.size, rows.shift, x, tau, m[:, 0], z)
     return m, z
 
 
 def tangent(call: Call, v: Any, name: str) -> Array:
     """A direction or cotangent of x's shape as rows, 0 where the entry is masked out."""
-    return _arguments.rows_of(v, name, call.shape, call.axis, call.x.dtype.type, call.where)
+    return arguments.rows_of(v, name, call.shape, call.axis, call.x.dtype.type, call.where)
 
 
 def give_back(call: Call, values: Array) -> Any:
     """Rows as an array of x's shape, type and kind."""
-    result = _arrays.from_rows(values, call.shape, call.axis)
-    return _arrays.like(call.given, _arrays.cast(result, call.dtype))
+    result = host_arrays.from_rows(values, call.shape, call.axis)
+    return host_arrays.like(call.given, host_arrays.cast(result, call.dtype))
 
 
 def give_back_batch(call: Call, values: Array) -> Any:
     """One number for each row."""
-    result = _arrays.cast(values, call.dtype).reshape(call.batch)
-    return _arrays.like(call.given, result) if call.batch else result[()]
+    result = host_arrays.cast(values, call.dtype).reshape(call.batch)
+    return host_arrays.like(call.given, result) if call.batch else result[()]

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .._cuda_parts import is_long
-from .._device import Argument, Buffer, Rows
-from .._launch import choose, choose_for_two
+from .._cuda.arrays import Argument, Buffer, Rows
+from .._cuda.launch import choose, choose_for_two
+from .._cuda.long_rows import is_long
 from . import cuda_long, cuda_long_slopes
 from .cuda_rows import make_value
 from .cuda_slopes import make_pull, make_pull_sum, make_push, make_push_sum

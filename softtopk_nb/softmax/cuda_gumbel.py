@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int64
 
-from .._cuda import WIDE, device
-from .._team import Team, made_once, tools
+from .._cuda.target import WIDE, device
+from .._cuda.thread_groups import Team, made_once, tools
 from .entry import z_of
 from .philox import gumbel, philox, uniform32, uniform64
 

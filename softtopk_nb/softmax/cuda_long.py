@@ -1,4 +1,4 @@
-"""softmax, its logarithm and logsumexp on a device for long rows, in parts as `_cuda_parts` says.
+"""softmax, its logarithm and logsumexp on a device for long rows, in parts (`_cuda.long_rows`).
 
 Three launches: the largest entry of each part; the sums of exponentials relative to that of the
 row; and the value.
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda
-from .._cuda_parts import SUMS, make_place, parts_of
-from .._device import Buffer, Rows
-from .._launch import Kernel, pointer_to
-from .._team import ROOM, Team, argument, made_once, tools
+from .._cuda.arrays import Buffer, Rows
+from .._cuda.launch import Kernel, pointer_to
+from .._cuda.long_rows import SUMS, make_place, parts_of
+from .._cuda.target import cuda
+from .._cuda.thread_groups import ROOM, Team, argument, made_once, tools
 from .cuda_rows import conclusion, passes
 
 __all__ = ["PER_ROW", "SHAPE", "make_look", "solve"]

@@ -1,4 +1,4 @@
-"""Gumbel noise on a device for long rows, in parts as `_cuda_parts` says.
+"""Gumbel noise on a device for long rows, in parts as `_cuda.long_rows` says.
 
 First the largest entry of each part. Rows with noise take one more launch. Draws take one for each
 index: every part leaves the largest entry that comes after the last one drawn, by value and then by
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numba import float64, int64, uint64
 
-from .._cuda import cuda, device
-from .._cuda_parts import SUMS, make_place, parts_of
-from .._device import Buffer, Rows
-from .._launch import Kernel, pointer_to
-from .._team import ROOM, Team, argument, made_once, tools
+from .._cuda.arrays import Buffer, Rows
+from .._cuda.launch import Kernel, pointer_to
+from .._cuda.long_rows import SUMS, make_place, parts_of
+from .._cuda.target import cuda, device
+from .._cuda.thread_groups import ROOM, Team, argument, made_once, tools
 from .cuda_gumbel import noise
 from .cuda_long import SHAPE, make_look
 from .cuda_rows import passes

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numba import float64, int64
 
-from .._cuda import cuda
-from .._cuda_parts import SUMS, make_place, parts_of
-from .._device import Argument, Buffer, Rows
-from .._launch import Kernel, pointer_to
-from .._team import ROOM, Team, argument, made_once, tools
+from .._cuda.arrays import Argument, Buffer, Rows
+from .._cuda.launch import Kernel, pointer_to
+from .._cuda.long_rows import SUMS, make_place, parts_of
+from .._cuda.target import cuda
+from .._cuda.thread_groups import ROOM, Team, argument, made_once, tools
 from .cuda_long import PER_ROW, SHAPE
 from .cuda_rows import passes
 from .cuda_slopes import frame, pull_passes, push_passes, sum_passes

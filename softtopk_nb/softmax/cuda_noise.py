@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numba import float64, int32, int64, uint64
 
-from .._cuda import cuda
-from .._cuda_parts import is_long
-from .._device import Buffer, Rows
-from .._launch import Kernel, choose, pointer_to
-from .._team import ROOM, Team, argument, made_once, tools
+from .._cuda.arrays import Buffer, Rows
+from .._cuda.launch import Kernel, choose, pointer_to
+from .._cuda.long_rows import is_long
+from .._cuda.target import cuda
+from .._cuda.thread_groups import ROOM, Team, argument, made_once, tools
 from . import cuda_long_noise
 from .cuda_gumbel import noise
 from .cuda_rows import passes

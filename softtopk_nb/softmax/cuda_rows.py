@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda, device
-from .._launch import Kernel, pointer_to
-from .._scalars import exp_neg
-from .._team import ROOM, Team, argument, made_once, tools
+from .._cuda.launch import Kernel, pointer_to
+from .._cuda.target import cuda, device
+from .._cuda.thread_groups import ROOM, Team, argument, made_once, tools
+from .._math.elementary import exp_neg
 from .entry import inverse, z_of
 from .rows import EXCESS, RECORD, TOP
 

@@ -1,7 +1,7 @@
 """The functions of this room for arrays on a device: checked, handed to kernels, and given back.
 
-`_device_front` says what is checked here and what only the device can see. An index that cannot
-be drawn is -1.
+`_api.device_operator` says what is checked here and what only the device can see. An index that
+cannot be drawn is -1.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arguments, _arrays
-from .. import _device_front as front
-from .._device import Argument, Buffer, Rows
-from .._device_front import Given
-from .._kinds import buffer_of, nothing, view_of
-from .._layout import copy, new_buffer
-from .._operator import Gradients
+from .._api import arguments, host_arrays
+from .._api import device_operator as front
+from .._api.device_operator import Given
+from .._api.operator import Gradients
+from .._cuda.arrays import Argument, Buffer, Rows
+from .._cuda.copying import copy, new_buffer
+from .._cuda.interop import buffer_of, nothing, view_of
 from . import calls, cuda, cuda_noise
 
 __all__ = ["draw", "jvp", "noisy_softmax", "relaxed", "value", "vjp"]
@@ -130,7 +130,7 @@ def _seed(rng: np.random.Generator) -> int:
 def _draws(size: Any, shape: tuple[int, ...]) -> int:
     draws = math.prod(shape)
     if draws > MOST_DRAWS:
-        raise ValueError(f"size is {_arguments.show(size)}; expected at most 2**32 draws")
+        raise ValueError(f"size is {arguments.show(size)}; expected at most 2**32 draws")
     return draws
 
 
@@ -190,8 +190,8 @@ def relaxed(
     c = _check(x, temperature, axis, where)
     given, rows = c.given, c.rows
     draws = _draws(size, shape)
-    if not _arrays.on_device(k):
-        number = _arguments.real_array(k, "k")
+    if not host_arrays.on_device(k):
+        number = arguments.real_array(k, "k")
         if number.ndim == 0:
             _check_k(k, given)
     with given.kind.device:
@@ -200,8 +200,8 @@ def relaxed(
         cuda_noise.perturb(rows, _seed(rng), draws, True, buffer_of(view))
         k = _stretched(given, k, len(shape))
         p = relax(noisy, k, temperature=_stretched(given, temperature, len(shape)))
-        if not _arrays.on_device(p):
-            raise TypeError(f"relax returned {_arguments.show(p)}; expected an array of x's kind")
+        if not host_arrays.on_device(p):
+            raise TypeError(f"relax returned {arguments.show(p)}; expected an array of x's kind")
         seen = view_of(p, "what relax returned")
         if seen.shape != view.shape:
             raise ValueError(f"relax returned shape {seen.shape}; expected {view.shape}, its x's")
@@ -218,7 +218,7 @@ def relaxed(
 
 def _stretched(given: Given, value: Any, axes: int) -> Any:
     """One number for each row as one for each row of each draw."""
-    if not axes or not _arrays.on_device(value):
+    if not axes or not host_arrays.on_device(value):
         return value
     view = view_of(value, "an argument")
     if not view.shape:

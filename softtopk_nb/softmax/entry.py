@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._compile import scalar
-from .._scalars import exp_neg, limits
+from .._compile.decorators import scalar
+from .._math.elementary import exp_neg, limits
 
 __all__ = ["OF_LOGS", "OF_LOGS_BACK", "OF_SHARES", "inverse", "share", "slope", "z_of"]
 

@@ -7,8 +7,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from .. import _arguments, _arrays
-from .._operator import Array, Gradients
+from .._api import arguments, host_arrays
+from .._api.operator import Array, Gradients
 from . import calls
 from .calls import Call
 
@@ -39,7 +39,7 @@ class TopOne:
         self, x: Any, /, *, temperature: Any = 1.0, axis: int = -1, where: Any = None
     ) -> Any:
         """The value."""
-        if _arrays.on_device(x):
+        if host_arrays.on_device(x):
             return device_side().value(self.__name__, x, temperature, axis, where)
         call = calls.at_moderate_temperature(calls.check(x, temperature, axis, where))
         return self._give_back(call, self._value(call)[0])
@@ -80,15 +80,15 @@ class TopOne:
         -----
         O(n). Absent entries, and all entries of a row with +inf, have the derivative 0.
         """
-        if _arrays.on_device(x):
+        if host_arrays.on_device(x):
             pair: tuple[Any, Any] = device_side().jvp(
                 self.__name__, x, dx, dtemperature, temperature, axis, where
             )
             return pair
         call = calls.at_moderate_temperature(calls.check(x, temperature, axis, where))
         rows = calls.tangent(call, dx, "dx")
-        dtau = _arguments.direction(dtemperature, call.batch, "dtemperature")
-        direction = _arguments.Direction(call.x, rows, dtau)
+        dtau = arguments.direction(dtemperature, call.batch, "dtemperature")
+        direction = arguments.Direction(call.x, rows, dtau)
         value, record = self._value(call)
         pushed = self._push(call, record, direction.rows, *direction.numbers)
         return self._give_back(call, value), self._give_back(call, direction.back(pushed))
@@ -122,7 +122,7 @@ class TopOne:
         O(n). Absent entries, and all entries of a row with +inf, have the derivative 0. The
         exponentials are computed again, which is cheaper than to keep them.
         """
-        if _arrays.on_device(x):
+        if host_arrays.on_device(x):
             both: tuple[Any, Callable[[Any], Gradients]] = device_side().vjp(
                 self.__name__, x, temperature, axis, where
             )
@@ -131,9 +131,9 @@ class TopOne:
         value, record = self._value(call)
 
         def pullback(g: Any, /) -> Gradients:
-            cotangent = _arguments.Direction(call.x, self._cotangent(call, g))
+            cotangent = arguments.Direction(call.x, self._cotangent(call, g))
             gx, gtau = map(cotangent.back, self._pull(call, record, cotangent.rows))
-            in_tau = _arrays.sum_to(gtau.reshape(call.batch), call.temperature, call.dtype)
+            in_tau = host_arrays.sum_to(gtau.reshape(call.batch), call.temperature, call.dtype)
             return Gradients(calls.give_back(call, gx), None, in_tau)
 
         return self._give_back(call, value), pullback

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arguments, _arrays
-from .._operator import Array
+from .._api import arguments, host_arrays
+from .._api.operator import Array
 from . import calls
 from .calls import Call
 from .family import device_side
@@ -92,7 +92,7 @@ def gumbel_max(
     """
     shape = check_size(size)
     generator = check_rng(rng)
-    if _arrays.on_device(x):
+    if host_arrays.on_device(x):
         return device_side().draw(x, None, size, shape, generator, temperature, axis, where)
     call = calls.check(x, temperature, axis, where)
     return give_back(call, _perturbed(scores(call), shape, generator).argmax(axis=-1), shape)
@@ -167,7 +167,7 @@ def gumbel_softmax(
     array([0.985, 0.   , 0.015])
     """
     generator = check_rng(rng)
-    if _arrays.on_device(x):
+    if host_arrays.on_device(x):
         return device_side().noisy_softmax(x, generator, temperature, axis, where)
     call = calls.check(x, temperature, axis, where)
     # Shifted by the largest score, which softmax does not see: the noise is not rounded away.
@@ -274,18 +274,18 @@ def gumbel_topk(
     generator = check_rng(rng)
     if relax is not None:
         if not callable(relax):
-            raise TypeError(f"relax is {_arguments.show(relax)}; expected an operator or None")
-        if _arrays.on_device(x):
+            raise TypeError(f"relax is {arguments.show(relax)}; expected an operator or None")
+        if host_arrays.on_device(x):
             return device_side().relaxed(
                 x, k, size, shape, generator, relax, temperature, axis, where
             )
         call = calls.check(x, temperature, axis, where)
         return _relaxed(call, k, size, shape, generator, relax)
-    given = _arguments.real_array(k, "k")
+    given = arguments.real_array(k, "k")
     if given.ndim != 0 or given.dtype.kind not in "iu":
-        raise TypeError(f"k is {_arguments.show(k)}; expected an integer")
+        raise TypeError(f"k is {arguments.show(k)}; expected an integer")
     k = int(given)
-    if _arrays.on_device(x):
+    if host_arrays.on_device(x):
         return device_side().draw(x, k, size, shape, generator, temperature, axis, where)
     call = calls.check(x, temperature, axis, where)
     z = scores(call)
@@ -307,7 +307,7 @@ def _relaxed(
     generator: np.random.Generator,
     relax: Callable[..., Any],
 ) -> Any:
-    given = _arguments.real_array(k, "k")
+    given = arguments.real_array(k, "k")
     _check_k(given, call)
     x = call.x.astype(np.float64)
     # The largest finite score is subtracted, so that the noise is not rounded away; infinities
@@ -329,7 +329,7 @@ def _relaxed(
     if size is None:
         return calls.give_back(call, p.reshape(x.shape))
     with np.errstate(over="ignore"):
-        return _arrays.like(call.given, p.astype(call.dtype, copy=False))
+        return host_arrays.like(call.given, p.astype(call.dtype, copy=False))
 
 
 def _check_k(given: Array, call: Call) -> None:
@@ -338,7 +338,7 @@ def _check_k(given: Array, call: Call) -> None:
     if not np.all(ok):
         bad = given[~ok].flat[0]
         raise ValueError(f"k is {bad}; expected 0 <= k <= n = {n}, x's length along the axis")
-    _arguments.check_broadcast(given, call.batch, "k")
+    arguments.check_broadcast(given, call.batch, "k")
 
 
 def _perturbed(z: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:

@@ -1,4 +1,4 @@
-"""Softmax, its logarithm and logsumexp on one long row, in the manner of `_parts`."""
+"""Softmax, its logarithm and logsumexp on one long row, in the manner of `_threads.long_rows`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .._compile import kernel
-from .._parts import LONG, PART, part_count, range_of
-from .._scalars import from_ordinal, to_ordinal
-from .._schedule import over
+from .._compile.decorators import kernel
+from .._math.elementary import from_ordinal, to_ordinal
+from .._threads.long_rows import LONG, PART, part_count, range_of
+from .._threads.pool import over
 from . import rows
 from .entry import OF_LOGS, OF_LOGS_BACK, OF_SHARES, inverse
 from .rows import EXCESS, PRESENT, TOP, chances, finish, gather, spread

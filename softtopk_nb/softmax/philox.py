@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
-from .._compile import scalar
-from .._scalars import limits
+from .._compile.decorators import scalar
+from .._math.elementary import limits
 
 __all__ = ["gumbel", "philox", "uniform32", "uniform64"]
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arguments, _arrays
-from .._operator import Array
+from .._api import arguments, host_arrays
+from .._api.operator import Array
 from . import calls
 
 __all__ = ["PowerGradients", "gradual"]
@@ -136,7 +136,7 @@ class Gradual:
         """
         s = _check(x, power, axis)
         direction = calls.tangent(s.call, dx, "dx")
-        along = _arguments.direction(dpower, s.call.batch, "dpower").reshape(-1, 1)
+        along = arguments.direction(dpower, s.call.batch, "dpower").reshape(-1, 1)
         in_x, in_power = _slopes(s)
         with np.errstate(all="ignore"):
             # An entry that does not move does not, also where the slope is infinite.
@@ -179,7 +179,7 @@ class Gradual:
             gx[np.isnan(in_power)] = np.nan
             return PowerGradients(
                 calls.give_back(s.call, gx),
-                _arrays.sum_to(per_row.reshape(s.call.batch), s.given, s.call.dtype),
+                host_arrays.sum_to(per_row.reshape(s.call.batch), s.given, s.call.dtype),
             )
 
         return calls.give_back(s.call, _value(s)), pullback
@@ -187,11 +187,11 @@ class Gradual:
 
 def _check(x: Any, power: Any, axis: Any) -> _State:
     call = calls.check(x, 1.0, axis)
-    given = _arguments.real_array(power, "power").astype(np.float64)
+    given = arguments.real_array(power, "power").astype(np.float64)
     ok = (given > 0) & (given < np.inf)
     if not np.all(ok):
         raise ValueError(f"power is {given[~ok].flat[0]}; expected a positive finite number")
-    _arguments.check_broadcast(given, call.batch, "power")
+    arguments.check_broadcast(given, call.batch, "power")
     outside = (call.x < 0) | (call.x > 1)
     if outside.any():
         raise ValueError(f"x holds {call.x[outside][0]}; expected values between 0 and 1")

@@ -10,11 +10,11 @@ import math
 
 import numpy as np
 
-from .._compile import kernel, row, summing
-from .._rows import FINITE, MIXED, expand, present_part, survey
-from .._scalars import exp_neg, from_ordinal, to_ordinal, wide_vectors
-from .._sums import FEW
-from .._views import block, borrowed, window
+from .._compile.array_intrinsics import block, borrowed, window
+from .._compile.decorators import kernel, row, summing
+from .._math.elementary import exp_neg, from_ordinal, to_ordinal, wide_vectors
+from .._math.sums import FEW
+from .._nonfinite import FINITE, MIXED, expand, present_part, survey
 from .entry import OF_LOGS, OF_LOGS_BACK, OF_SHARES, inverse, share, slope, z_of
 
 __all__ = [

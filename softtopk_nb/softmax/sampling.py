@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arguments, _arrays
-from .._operator import Array
+from .._api import arguments, host_arrays
+from .._api.operator import Array
 from . import calls
 from .calls import Call
 
@@ -110,7 +110,7 @@ def scores(call: Call) -> Array:
 def give_back(call: Call, index: Array, shape: tuple[int, ...]) -> Any:
     """Indices as an array of shape batch + shape, of the kind that x was."""
     result = np.asarray(index, np.int64).reshape((*call.batch, *shape))
-    return _arrays.like(call.given, result) if result.ndim else result[()]
+    return host_arrays.like(call.given, result) if result.ndim else result[()]
 
 
 def check_size(size: Any) -> tuple[int, ...]:
@@ -123,9 +123,9 @@ def check_size(size: Any) -> tuple[int, ...]:
     except TypeError:
         shape = None
     if shape is None or any(isinstance(s, bool | np.bool_) for s in wanted):
-        raise TypeError(f"size is {_arguments.show(size)}; expected integers, or None")
+        raise TypeError(f"size is {arguments.show(size)}; expected integers, or None")
     if any(s < 0 for s in shape):
-        raise ValueError(f"size is {_arguments.show(size)}; expected integers >= 0, or None")
+        raise ValueError(f"size is {arguments.show(size)}; expected integers >= 0, or None")
     return shape
 
 
@@ -137,4 +137,4 @@ def check_rng(rng: Any) -> np.random.Generator:
     try:
         return np.random.default_rng(rng)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"rng is {_arguments.show(rng)}; {expected}") from error
+        raise type(error)(f"rng is {arguments.show(rng)}; {expected}") from error

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import _arguments, _arrays, _range, _schedule
-from .._operator import Array
-from .._parts import LONG
+from .._api import arguments, host_arrays, scaling
+from .._api.operator import Array
+from .._threads import pool
+from .._threads.long_rows import LONG
 from . import calls
 from . import long as _long
 from . import rows as _rows
@@ -26,7 +27,7 @@ def _solve(call: Call, logs: bool, out: Array) -> Array:
         for i in range(len(x)):
             _long.value(x[i], tau[i], logs, out[i], record[i])
     else:
-        _schedule.over(len(x), x.size, _rows.value, x, tau, logs, out, record)
+        pool.over(len(x), x.size, _rows.value, x, tau, logs, out, record)
     return record
 
 
@@ -46,8 +47,8 @@ class _Entrywise(TopOne):
                 _long.push(x[i], tau[i], record[i], self._logs, dx[i], dtau[i], out[i])
         else:
             directions = dx, dtau, out
-            _schedule.over(len(x), x.size, _rows.push, x, tau, record, self._logs, *directions)
-        return _range.scaled(out, call.shift)
+            pool.over(len(x), x.size, _rows.push, x, tau, record, self._logs, *directions)
+        return scaling.scaled(out, call.shift)
 
     def _pull(self, call: Call, record: Array, g: Array) -> tuple[Array, Array]:
         x, tau = call.x, call.tau
@@ -57,8 +58,8 @@ class _Entrywise(TopOne):
                 gtau[i] = _long.pull(x[i], tau[i], record[i], self._logs, g[i], gx[i])
         else:
             gradients = g, gx, gtau
-            _schedule.over(len(x), x.size, _rows.pull, x, tau, record, self._logs, *gradients)
-        return _range.scaled(gx, call.shift), _range.scaled(gtau, call.shift)
+            pool.over(len(x), x.size, _rows.pull, x, tau, record, self._logs, *gradients)
+        return scaling.scaled(gx, call.shift), scaling.scaled(gtau, call.shift)
 
 
 class Softmax(_Entrywise):
@@ -255,7 +256,7 @@ class LogSumExp(TopOne):
             # -inf in a row without entries, as log 0 is.
             value: Array = record[:, TOP] + call.tau * np.log1p(record[:, EXCESS])
         if call.shift is not None:
-            value = _range.scaled(value, -call.shift)
+            value = scaling.scaled(value, -call.shift)
         return value, record
 
     def _push(self, call: Call, record: Array, dx: Array, dtau: Array) -> Array:
@@ -264,7 +265,7 @@ class LogSumExp(TopOne):
             for i in range(len(x)):
                 out[i] = _long.push_sum(x[i], tau[i], record[i], dx[i], dtau[i])
         else:
-            _schedule.over(len(x), x.size, _rows.push_sum, x, tau, record, dx, dtau, out)
+            pool.over(len(x), x.size, _rows.push_sum, x, tau, record, dx, dtau, out)
         return out
 
     def _pull(self, call: Call, record: Array, g: Array) -> tuple[Array, Array]:
@@ -274,17 +275,17 @@ class LogSumExp(TopOne):
             for i in range(len(x)):
                 gtau[i] = _long.pull_sum(x[i], tau[i], record[i], g[i], gx[i])
         else:
-            _schedule.over(len(x), x.size, _rows.pull_sum, x, tau, record, g, gx, gtau)
+            pool.over(len(x), x.size, _rows.pull_sum, x, tau, record, g, gx, gtau)
         return gx, gtau
 
     def _give_back(self, call: Call, rows: Array) -> Any:
         return calls.give_back_batch(call, rows)
 
     def _cotangent(self, call: Call, g: Any) -> Array:
-        given = _arrays.as_numpy(g, "the cotangent")
-        _arrays.compute_dtype(given.dtype, "the cotangent")
-        _arguments.check_broadcast(given, call.batch, "the cotangent")
-        return _arguments.per_row(given.astype(np.float64), call.batch)
+        given = host_arrays.as_numpy(g, "the cotangent")
+        host_arrays.compute_dtype(given.dtype, "the cotangent")
+        arguments.check_broadcast(given, call.batch, "the cotangent")
+        return arguments.per_row(given.astype(np.float64), call.batch)
 
 
 softmax = Softmax()
@@ -342,6 +343,6 @@ def energy_score(x: Any, /, *, temperature: Any = 1.0, axis: int = -1, where: An
     >>> stk.energy_score(x).round(4)
     array([-9.0012, -2.0012])
     """
-    if _arrays.on_device(x):
+    if host_arrays.on_device(x):
         return device_side().value("logsumexp", x, temperature, axis, where, -1)
     return -logsumexp(x, temperature=temperature, axis=axis, where=where)

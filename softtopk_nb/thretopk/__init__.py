@@ -6,11 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _arrays, _operator, _schedule, _threshold
+from .. import _threshold
+from .._api import host_arrays, operator
 from .._curves.base import is_steep, kernel_for, origin
 from .._curves.entmax import Entmax
 from .._curves.registry import CURVES
 from .._curves.user import UserCurve
+from .._threads import pool
 from .._threshold.rows import METHODS
 from .._threshold.scan import SCANNED
 from .._threshold.solver import REST, C, D
@@ -30,7 +32,7 @@ class _Plan(NamedTuple):
     name: str
 
 
-class ThreTopK(_operator.Differentiable):
+class ThreTopK(operator.Differentiable):
     """Smooth top-k by a threshold: p_i = f((x_i - lambda) / temperature), sum p = k.
 
     f is a CDF, the *curve*; lambda is the one number for each row that makes p sum to k. As the
@@ -142,7 +144,7 @@ class ThreTopK(_operator.Differentiable):
         phi : array of the batch shape, or a scalar
             In the units of x. With ``largest=False``, the smoothed sum of the k smallest.
         """
-        if _arrays.on_device(x):
+        if host_arrays.on_device(x):
             return self._device().batch(
                 self, "potential", x, k, temperature, axis, largest, where, None, options
             )
@@ -157,7 +159,7 @@ class ThreTopK(_operator.Differentiable):
                 phi[i] = _long.potential(x, k, tau, curve, solution[i])
         else:
             kernel, work = kernel_for(curve, _rows.potential), 16 * rows.x.size
-            _schedule.over(len(phi), work, kernel, *rows, curve, solution, phi)
+            pool.over(len(phi), work, kernel, *rows, curve, solution, phi)
         phi -= rows.k * rows.temperature * origin(curve)
         return self._give_back_batch(call, call.sign * phi)
 
@@ -187,7 +189,7 @@ class ThreTopK(_operator.Differentiable):
             (k = n). With ``largest=False``, p = f((lam - x)/temperature). That of entmax goes to
             -inf as -temperature/(alpha - 1) where alpha goes to 1.
         """
-        if _arrays.on_device(x):
+        if host_arrays.on_device(x):
             return self._device().batch(
                 self, "threshold", x, k, temperature, axis, largest, where, None, options
             )
@@ -227,7 +229,7 @@ class ThreTopK(_operator.Differentiable):
         return np.float64 if isinstance(plan.curve, UserCurve) else given
 
     @staticmethod
-    def _solve(rows: _operator.Rows, plan: _Plan, out: _operator.Array) -> Any:
+    def _solve(rows: operator.Rows, plan: _Plan, out: operator.Array) -> Any:
         if rows.x.dtype != np.float64 and is_steep(plan.curve):
             p = np.empty(out.shape)
             solution = _threshold.solve(*widened(rows), plan.curve, plan.method, p)
@@ -240,28 +242,28 @@ class ThreTopK(_operator.Differentiable):
         missed = missing_mass(rows.k, p, solution)
         if len(missed):
             # What is known of the curve has misled the steps.
-            some = _operator.Rows(*(each[missed] for each in rows))
+            some = operator.Rows(*(each[missed] for each in rows))
             found = np.empty_like(some.x)
             solution[missed] = _threshold.solve(*some, plan.curve, METHODS["bisect"], found)
             p[missed] = found
             check_mass(plan.name, rows.k, p, solution)
         return solution
 
-    def _value(self, rows: _operator.Rows, plan: _Plan, out: _operator.Array) -> None:
+    def _value(self, rows: operator.Rows, plan: _Plan, out: operator.Array) -> None:
         self._solve(rows, plan, out)
 
-    def _linearize(self, rows: _operator.Rows, plan: _Plan, out: _operator.Array) -> Any:
+    def _linearize(self, rows: operator.Rows, plan: _Plan, out: operator.Array) -> Any:
         return self._solve(rows, plan, out)
 
     def _push(
         self,
-        rows: _operator.Rows,
+        rows: operator.Rows,
         plan: _Plan,
         state: Any,
-        dx: _operator.Array,
-        dk: _operator.Array,
-        dtau: _operator.Array,
-        dp: _operator.Array,
+        dx: operator.Array,
+        dk: operator.Array,
+        dtau: operator.Array,
+        dp: operator.Array,
     ) -> None:
         if is_steep(plan.curve):
             rows, moved = widened(rows), np.empty(dp.shape)
@@ -273,13 +275,13 @@ class ThreTopK(_operator.Differentiable):
 
     @staticmethod
     def _push_rows(
-        rows: _operator.Rows,
+        rows: operator.Rows,
         plan: _Plan,
         state: Any,
-        dx: _operator.Array,
-        dk: _operator.Array,
-        dtau: _operator.Array,
-        dp: _operator.Array,
+        dx: operator.Array,
+        dk: operator.Array,
+        dtau: operator.Array,
+        dp: operator.Array,
     ) -> None:
         x, tau = rows.x, rows.temperature
         if _threshold.is_long(x, plan.method):
@@ -287,17 +289,17 @@ class ThreTopK(_operator.Differentiable):
                 _long.push(x[i], tau[i], plan.curve, state[i], dx[i], dk[i], dtau[i], dp[i])
         else:
             kernel = kernel_for(plan.curve, _rows.push)
-            _schedule.over(len(x), x.size, kernel, x, tau, plan.curve, state, dx, dk, dtau, dp)
+            pool.over(len(x), x.size, kernel, x, tau, plan.curve, state, dx, dk, dtau, dp)
 
     def _pull(
         self,
-        rows: _operator.Rows,
+        rows: operator.Rows,
         plan: _Plan,
         state: Any,
-        g: _operator.Array,
-        gx: _operator.Array,
-        gk: _operator.Array,
-        gtau: _operator.Array,
+        g: operator.Array,
+        gx: operator.Array,
+        gk: operator.Array,
+        gtau: operator.Array,
     ) -> None:
         if is_steep(plan.curve):
             rows, moved = widened(rows), np.empty(gx.shape)
@@ -310,13 +312,13 @@ class ThreTopK(_operator.Differentiable):
 
     @staticmethod
     def _pull_rows(
-        rows: _operator.Rows,
+        rows: operator.Rows,
         plan: _Plan,
         state: Any,
-        g: _operator.Array,
-        gx: _operator.Array,
-        gk: _operator.Array,
-        gtau: _operator.Array,
+        g: operator.Array,
+        gx: operator.Array,
+        gk: operator.Array,
+        gtau: operator.Array,
     ) -> None:
         x, tau = rows.x, rows.temperature
         if _threshold.is_long(x, plan.method):
@@ -324,7 +326,7 @@ class ThreTopK(_operator.Differentiable):
                 gk[i], gtau[i] = _long.pull(x[i], tau[i], plan.curve, state[i], g[i], gx[i])
         else:
             kernel = kernel_for(plan.curve, _rows.pull)
-            _schedule.over(len(x), x.size, kernel, x, tau, plan.curve, state, g, gx, gk, gtau)
+            pool.over(len(x), x.size, kernel, x, tau, plan.curve, state, g, gx, gk, gtau)
 
 
 def _check_alpha(alpha: Any) -> float:

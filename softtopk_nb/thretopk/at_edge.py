@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._operator import Rows
+from .._api.operator import Rows
 from .._threshold.solver import C, D
 
 __all__ = ["beside", "narrow", "widened"]

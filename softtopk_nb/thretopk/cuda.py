@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from .._cuda_parts import is_long
+from .._cuda.arrays import Argument, Buffer, Rows
+from .._cuda.launch import choose, choose_for_two
+from .._cuda.long_rows import is_long
 from .._curves.base import origin
 from .._curves.user import UserCurve
-from .._device import Argument, Buffer, Rows
-from .._launch import choose, choose_for_two
 from .._threshold.cuda import in_order, make_solve
 from .._threshold.cuda_long import solve as solve_long
 from .._threshold.rows import SOLUTION

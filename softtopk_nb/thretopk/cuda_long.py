@@ -1,4 +1,4 @@
-"""ThreTopK's derivatives and potential on a device for long rows, in parts as `_cuda_parts` says.
+"""ThreTopK's derivatives and potential on a device for long rows, in parts (`_cuda.long_rows`).
 
 One launch leaves the sums over the parts of a row; in the next, every block of the row adds them.
 """
@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda
-from .._cuda_parts import SUMS, make_place, parts_of
-from .._device import Argument, Buffer, Rows
-from .._launch import Kernel, pointer_to
-from .._rows import MIXED, UNDEFINED
-from .._team import ROOM, Team, argument, made_once, tools
+from .._cuda.arrays import Argument, Buffer, Rows
+from .._cuda.launch import Kernel, pointer_to
+from .._cuda.long_rows import SUMS, make_place, parts_of
+from .._cuda.target import cuda
+from .._cuda.thread_groups import ROOM, Team, argument, made_once, tools
+from .._nonfinite import MIXED, UNDEFINED
 from .._threshold.cuda import registers_for
 from .._threshold.rows import CODE, SOLUTION
 from .._threshold.solver import C, D, inverse_temperature_of

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int32, int64
 
-from .._cuda import cuda, device
+from .._cuda.launch import Kernel, pointer_to
+from .._cuda.target import cuda, device
+from .._cuda.thread_groups import ROOM, Team, argument, made_once, tools
 from .._curves.base import excess, origin
 from .._curves.user import UserCurve
-from .._launch import Kernel, pointer_to
-from .._rows import ALL, MIXED, UNDEFINED
-from .._team import ROOM, Team, argument, made_once, tools
+from .._nonfinite import ALL, MIXED, UNDEFINED
 from .._threshold.cuda import entries_for, on_device, registers_for
 from .._threshold.rows import CODE, SOLUTION
 from .._threshold.solver import REST, C, D, inverse_temperature_of

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from numba.core.dispatcher import Dispatcher
 
-from .._compile import own
+from .._compile.decorators import own
 from .._curves.user import UserCurve
-from .._rows import UNDEFINED
+from .._nonfinite import UNDEFINED
 from .._threshold.rows import CODE
 
 __all__ = ["Curve", "check_integral", "check_mass", "missing_mass"]

@@ -1,4 +1,4 @@
-"""ThreTopK on one long row, its parts shared out among the threads, in the manner of `_parts`."""
+"""ThreTopK on one long row, its parts shared out among the threads, as in `_threads.long_rows`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from .._compile import kernel
+from .._compile.decorators import kernel
 from .._curves.base import kernel_for
-from .._parts import LONG, PART, part_count
-from .._rows import FINITE, MIXED, UNDEFINED
-from .._schedule import over
+from .._nonfinite import FINITE, MIXED, UNDEFINED
+from .._threads.long_rows import LONG, PART, part_count
+from .._threads.pool import over
 from .._threshold.rows import CODE
 from .._threshold.solver import REST, C, D, inverse_temperature
 from . import rows

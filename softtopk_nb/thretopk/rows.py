@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._compile import kernel, row, scalar, summing
+from .._compile.array_intrinsics import block, borrowed, read_apart, write_apart
+from .._compile.decorators import kernel, row, scalar, summing
 from .._curves.base import excess, split
-from .._rows import ALL, MIXED, UNDEFINED, expand, present_part
-from .._scalars import wide_vectors
+from .._math.elementary import wide_vectors
+from .._nonfinite import ALL, MIXED, UNDEFINED, expand, present_part
 from .._threshold.rows import CODE
 from .._threshold.solver import REST, C, D, inverse_temperature
-from .._views import block, borrowed, read_apart, write_apart
 
 __all__ = [
     "centre",

@@ -21,7 +21,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ._compile import kernel, scalar
+from .._compile.decorators import kernel, scalar
 
 __all__ = ["BOX", "IDLE", "NEXT", "STATE", "WORD", "serve", "shared"]
 

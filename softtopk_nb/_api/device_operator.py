@@ -1,4 +1,4 @@
-"""The front door for arrays on a device: what `_operator` does, without looking at any number.
+"""The front door for arrays on a device: what `_api.operator` does, without looking at any number.
 
 Shapes, types and numbers from the host are checked and raise as there. What only the device knows
 (a k or a temperature in its memory, a NaN) makes its rows NaN instead: nothing here waits for the
@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import _arguments, _arrays
-from ._device import Argument, Buffer, Rows
-from ._kinds import Kind, View, buffer_of, dense, kind_of, nothing, view_of
-from ._layout import DIMS, copy, copy_of_mask, new_buffer, sum_to
+from .._cuda.arrays import Argument, Buffer, Rows
+from .._cuda.copying import DIMS, copy, copy_of_mask, new_buffer, sum_to
+from .._cuda.interop import Kind, View, buffer_of, dense, kind_of, nothing, view_of
+from . import arguments as _arguments
+from . import host_arrays
 
 __all__ = [
     "Given",
@@ -120,11 +121,11 @@ def check_rows(x: Any, axis: Any, where: Any = None) -> Given:
         raise ValueError("x is 0-dimensional; expected at least one axis")
     if len(view.shape) > DIMS:
         raise ValueError(f"x has {len(view.shape)} axes; expected at most {DIMS} on a device")
-    compute, dtype = _arrays.compute_dtype(view.dtype, "x")
+    compute, dtype = host_arrays.compute_dtype(view.dtype, "x")
     axis = _arguments.check_axis(axis, len(view.shape))
     mask = None
     if where is not None:
-        if not _arrays.on_device(where):
+        if not host_arrays.on_device(where):
             raise _elsewhere(where, "where")
         mask = view_of(where, "where")
         if mask.dtype != np.bool_:
@@ -167,7 +168,7 @@ def _per_row(
     absent = nothing(np.float64)
     if type(value) in (int, float) and low <= value <= high:
         return Argument(absent.pointer, float(value), 0), (), None  # the usual case, in a hurry
-    if not _arrays.on_device(value):
+    if not host_arrays.on_device(value):
         number = check(value)
         if number.ndim:
             raise _elsewhere(value, name)
@@ -186,7 +187,7 @@ def _per_row(
 
 
 def _real_dtype(value: Any, name: str, kinds: str, expected: str) -> None:
-    if _arrays.on_device(value):
+    if host_arrays.on_device(value):
         dtype = view_of(value, name).dtype
         if dtype.kind not in kinds:
             raise TypeError(f"{name} has dtype {dtype}; expected {expected}")
@@ -233,7 +234,7 @@ def _check(
     else:
         _real_dtype(k, "k", "iu", "integers")
     if out is not None:
-        if not _arrays.on_device(out):
+        if not host_arrays.on_device(out):
             raise _elsewhere(out, "out")
         target = view_of(out, "out")
         if target.shape != given.shape:
@@ -316,10 +317,10 @@ def give_back_batch(given: Given, values: Buffer, sign: int = 1) -> Any:
 
 def tangent(given: Given, value: Any, name: str, sign: int = 1) -> Buffer:
     """A direction or cotangent of x's shape as rows, 0 where the entry is masked out."""
-    if not _arrays.on_device(value):
+    if not host_arrays.on_device(value):
         raise _elsewhere(value, name)
     view = view_of(value, name)
-    _arrays.compute_dtype(view.dtype, name)
+    host_arrays.compute_dtype(view.dtype, name)
     return rows_of(given, _broadcast(view, given.shape, name), sign)
 
 

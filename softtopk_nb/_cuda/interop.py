@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._cuda import SIMULATED, cuda
-from ._device import Buffer
+from .arrays import Buffer
+from .target import SIMULATED, cuda
 
 __all__ = ["Kind", "View", "buffer_of", "dense", "kind_of", "nothing", "view_of"]
 
@@ -127,7 +127,7 @@ class _Current:
 
 
 def view_of(x: Any, name: str) -> View:
-    """Where x lies; x is an array on a device (`_arrays.on_device`)."""
+    """Where x lies; x is an array on a device (`_api.host_arrays.on_device`)."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor) and x.requires_grad:
         raise TypeError(f"{name} requires grad; pass {name}.detach() and use vjp")

@@ -18,7 +18,7 @@ if not hasattr(np, "row_stack"):  # taken out of NumPy 2.5, and numba-cuda 0.30 
 
 from numba import cuda
 
-from ._scalars import DEVICE_FORMS
+from .._math.elementary import DEVICE_FORMS
 
 __all__ = ["SIMULATED", "cuda", "device", "load_wide", "store_wide"]
 

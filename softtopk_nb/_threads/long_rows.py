@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ._compile import kernel
-from ._rows import survey
-from ._schedule import over
+from .._compile.decorators import kernel
+from .._nonfinite import survey
+from .pool import over
 
 __all__ = ["LONG", "PART", "ordinals_of", "part_count", "range_of"]
 
@@ -38,7 +38,7 @@ def ordinals_of(x: Any) -> Any:
 
 
 def range_of(x: Any) -> tuple[Any, Any]:
-    """`_rows.survey` of a long row."""
+    """`_nonfinite.survey` of a long row."""
     ordinals = ordinals_of(x)
     # By as many threads as the passes that follow: what one core has read, another one waits for.
     over(len(ordinals), x.size // 4, _survey_parts, x, ordinals)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numba import config, types
 
-from ._cuda import SIMULATED, cuda
-from ._team import Team
+from .target import SIMULATED, cuda
+from .thread_groups import Team
 
 __all__ = ["ENOUGH", "MANY", "Kernel", "choose", "choose_for_two", "pointer_to", "streaming"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ._compile import scalar
-from ._scalars import to_ordinal, wide_vectors
+from ._compile.decorators import scalar
+from ._math.elementary import to_ordinal, wide_vectors
 
 __all__ = [
     "ALL",

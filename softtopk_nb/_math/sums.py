@@ -9,9 +9,9 @@ equal numbers, that is less than 7 10^-7.
 
 from __future__ import annotations
 
-from ._compile import row, summing
-from ._scalars import wide_vectors
-from ._views import block
+from .._compile.array_intrinsics import block
+from .._compile.decorators import row, summing
+from .elementary import wide_vectors
 
 __all__ = ["FEW", "accurate_sum"]
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._cuda import WIDE, cuda, device, load_wide, store_wide
+from .target import WIDE, cuda, device, load_wide, store_wide
 
 __all__ = [
     "FULL",

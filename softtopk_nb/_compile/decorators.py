@@ -66,7 +66,7 @@ def package_stamp() -> bytes:
     Numba stamps a cached function with the file that holds it, and does not see that a function
     inlined from another file has changed; after an upgrade it would answer with the old code.
     """
-    root = pathlib.Path(__file__).parent
+    root = pathlib.Path(__file__).parent.parent
     digest = hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode())

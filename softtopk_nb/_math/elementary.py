@@ -4,7 +4,7 @@ Numba's `math.exp` is a library call, which stops a loop from being vectorised. 
 here is branch-free arithmetic on numbers of the argument's own type.
 
 Each is a Python function, which says what it is, with a compiled form for the CPU, and another for
-a device where that has instructions of its own (`_cuda`).
+a device where that has instructions of its own (`_cuda.target`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba import types
 from numba.core.target_extension import current_target
 from numba.extending import intrinsic
 
-from ._compile import overload_scalar
+from .._compile.decorators import overload_scalar
 
 __all__ = [
     "DEVICE_FORMS",
@@ -34,7 +34,7 @@ __all__ = [
     "wide_vectors",
 ]
 
-#: What `_cuda` compiles instead, by name: from the types of the arguments to an implementation.
+#: What `_cuda.target` compiles instead, by name: from argument types to an implementation.
 DEVICE_FORMS: dict[str, Any] = {}
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._cuda import WIDE
+from .target import WIDE
 
 __all__ = ["Argument", "Buffer", "Rows"]
 
@@ -29,7 +29,7 @@ class Argument(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A problem on a device, as `_operator.Rows` is one on the host."""
+    """A problem on a device, as `_api.operator.Rows` is one on the host."""
 
     x: Buffer  # rows * n entries of dtype, one row after the other
     k: Argument

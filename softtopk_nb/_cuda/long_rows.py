@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import int64
 
-from ._cuda import cuda, device
-from ._device import Rows
-from ._launch import choose
-from ._team import Team, made_once, tools
+from .arrays import Rows
+from .launch import choose
+from .target import cuda, device
+from .thread_groups import Team, made_once, tools
 
 __all__ = ["LONG", "SUMS", "Parts", "Place", "is_long", "make_place", "parts_of"]
 

@@ -14,7 +14,7 @@ from numba.core import cgutils
 from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 
-from ._compile import row, scalar
+from .decorators import row, scalar
 
 __all__ = [
     "APART",

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from . import _arguments, _arrays, _range
+from . import arguments as _arguments
+from . import host_arrays, scaling
 
 __all__ = ["Differentiable", "Gradients", "Operator", "Rows", "registry"]
 
@@ -62,7 +63,7 @@ class _Call(NamedTuple):
     k: Array  # as given
     temperature: Array  # as given
     plan: Any  # the room's own options, checked
-    shift: Array | None = None  # `rows` are 2^shift times what was given (`_range`)
+    shift: Array | None = None  # `rows` are 2^shift times what was given (`_api.scaling`)
 
 
 class Operator:
@@ -106,7 +107,7 @@ class Operator:
         out: Any = None,
         **options: Any,
     ) -> Any:
-        if _arrays.on_device(x):
+        if host_arrays.on_device(x):
             return self._device().call(self, x, k, temperature, axis, largest, where, out, options)
         call = self._check(x, k, temperature, axis, largest, where, out, options)
         p = self._target(call)
@@ -146,10 +147,10 @@ class Operator:
         out: Any,
         options: dict[str, Any],
     ) -> _Call:
-        values = _arrays.as_numpy(x, "x")
+        values = host_arrays.as_numpy(x, "x")
         if values.ndim == 0:
             raise ValueError(f"x is 0-dimensional ({x!r}); expected at least one axis")
-        compute, dtype = _arrays.compute_dtype(values.dtype, "x")
+        compute, dtype = host_arrays.compute_dtype(values.dtype, "x")
         axis = _arguments.check_axis(axis, values.ndim)
         if not isinstance(largest, (bool, np.bool_)):
             raise TypeError(f"largest is {largest!r}; expected True or False")
@@ -162,17 +163,17 @@ class Operator:
         mask = None if where is None else _arguments.check_where(where, shape)
         if out is not None:
             _arguments.check_out(out, shape, dtype)
-        rows = _arrays.to_rows(values, axis, compute)
+        rows = host_arrays.to_rows(values, axis, compute)
         if not largest:
             rows = -rows
         if mask is not None:
             # An absent entry is one at -inf: every room treats it as if it were not there.
-            rows = np.where(_arrays.to_rows(mask, axis, bool), rows, compute(-np.inf))
+            rows = np.where(host_arrays.to_rows(mask, axis, bool), rows, compute(-np.inf))
         k_rows = _arguments.per_row(k_given, batch)
         tau_rows = _arguments.per_row(tau_given, batch)
         shift = None
-        if self.is_soft and not _range.is_moderate(tau_given, compute):
-            rows, tau_rows, shift = _range.rescaled(rows, tau_rows)
+        if self.is_soft and not scaling.is_moderate(tau_given, compute):
+            rows, tau_rows, shift = scaling.rescaled(rows, tau_rows)
         problem = Rows(rows, k_rows, tau_rows)
         result = axis, batch, dtype, 1 if largest else -1, mask, out
         return _Call(problem, x, shape, *result, k_given, tau_given, plan, shift)
@@ -225,20 +226,20 @@ class Operator:
         return np.empty_like(x)
 
     def _give_back(self, call: _Call, rows: Array, *, into_out: bool = True) -> Any:
-        result = _arrays.from_rows(rows, call.shape, call.axis)
+        result = host_arrays.from_rows(rows, call.shape, call.axis)
         if call.out is not None and into_out:
-            target = _arrays.as_numpy(call.out, "out")
+            target = host_arrays.as_numpy(call.out, "out")
             if not np.shares_memory(rows, target):
                 target[...] = result
             return call.out
-        return _arrays.like(call.given, _arrays.cast(result, call.dtype))
+        return host_arrays.like(call.given, host_arrays.cast(result, call.dtype))
 
     def _give_back_batch(self, call: _Call, values: Array) -> Any:
         """One number for each row, in the units of x."""
         if call.shift is not None:
-            values = _range.scaled(values, -call.shift)
-        result = _arrays.cast(values, call.dtype).reshape(call.batch)
-        return _arrays.like(call.given, result) if call.batch else result[()]
+            values = scaling.scaled(values, -call.shift)
+        result = host_arrays.cast(values, call.dtype).reshape(call.batch)
+        return host_arrays.like(call.given, result) if call.batch else result[()]
 
 
 class Differentiable(Operator):
@@ -278,7 +279,7 @@ class Differentiable(Operator):
             The value, and the derivative of p along the direction.
         """
         arguments = x, k, temperature, axis, largest, where, out, options
-        if _arrays.on_device(x):
+        if host_arrays.on_device(x):
             pair: tuple[Any, Any] = self._device().jvp(self, dx, dk, dtemperature, *arguments)
             return pair
         call = self._check(*arguments)
@@ -324,7 +325,7 @@ class Differentiable(Operator):
             x: do not change x in place before the last call.
         """
         arguments = x, k, temperature, axis, largest, where, out, options
-        if _arrays.on_device(x):
+        if host_arrays.on_device(x):
             both: tuple[Any, Any] = self._device().vjp(self, Gradients, *arguments)
             return both
         call = self._kept(self._check(*arguments))
@@ -343,7 +344,7 @@ class Differentiable(Operator):
             self._push(call.rows, call.plan, state, dx, dk, dtau, dp)
             return dp
 
-        return _range.along(push, call.shift, dx, dk, dtau)
+        return scaling.along(push, call.shift, dx, dk, dtau)
 
     @staticmethod
     def _kept(call: _Call) -> _Call:
@@ -364,13 +365,13 @@ class Differentiable(Operator):
         gk, gtau = np.empty(len(rows.k)), np.empty(len(rows.k))
         self._pull(rows, call.plan, state, cotangent.rows, gx, gk, gtau)
         gx, gk, gtau = (cotangent.back(each) for each in (gx, gk, gtau))
-        gx, gtau = _range.scaled(gx, call.shift), _range.scaled(gtau, call.shift)
+        gx, gtau = scaling.scaled(gx, call.shift), scaling.scaled(gtau, call.shift)
         if call.sign < 0:
             np.negative(gx, out=gx)
         return Gradients(
             self._give_back(call, gx, into_out=False),
-            _arrays.sum_to(gk.reshape(call.batch), call.k, call.dtype) if self.real_k else None,
-            _arrays.sum_to(gtau.reshape(call.batch), call.temperature, call.dtype),
+            host_arrays.sum_to(gk.reshape(call.batch), call.k, call.dtype) if self.real_k else None,
+            host_arrays.sum_to(gtau.reshape(call.batch), call.temperature, call.dtype),
         )
 
     def _tangent_rows(self, call: _Call, v: Any, name: str) -> Array:

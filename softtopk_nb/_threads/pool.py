@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numba import _dispatcher, config, int64, typeof
 
-from ._compile import in_memory
-from ._sharing import BOX, NEXT, WORD, serve, shared
+from .._compile.decorators import in_memory
+from .jobs import BOX, NEXT, WORD, serve, shared
 
 __all__ = ["over", "thread_count"]
 

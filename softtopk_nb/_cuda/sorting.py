@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numba import int32, int64
 
-from ._cuda import cuda, device
-from ._device import Buffer, Rows
-from ._launch import Kernel, choose, pointer_to
-from ._team import Team, made_once, tools
+from .arrays import Buffer, Rows
+from .launch import Kernel, choose, pointer_to
+from .target import cuda, device
+from .thread_groups import Team, made_once, tools
 
 __all__ = ["descending", "in_registers"]
 

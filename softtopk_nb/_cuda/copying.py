@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numba import float64, int32, int64, types
 
-from ._cuda import cuda
-from ._device import Buffer
-from ._kinds import Kind, View, buffer_of, dense, nothing, view_of
-from ._launch import Kernel, pointer_to
-from ._team import Team, made_once, tools
+from .arrays import Buffer
+from .interop import Kind, View, buffer_of, dense, nothing, view_of
+from .launch import Kernel, pointer_to
+from .target import cuda
+from .thread_groups import Team, made_once, tools
 
 __all__ = ["copy", "copy_of_mask", "new_buffer", "sum_to"]
 

@@ -12,8 +12,8 @@ import math
 import numpy as np
 from numba import types
 
-from ._compile import overload_scalar, scalar
-from ._scalars import exp_neg, fma, from_ordinal, power_of_two, quotient, to_ordinal
+from .._compile.decorators import overload_scalar, scalar
+from .elementary import exp_neg, fma, from_ordinal, power_of_two, quotient, to_ordinal
 
 __all__ = [
     "log_of_sum",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _arrays
+from . import host_arrays
 
 __all__ = [
     "Direction",
@@ -41,7 +41,7 @@ def show(value: Any) -> str:
 
 def real_array(value: Any, name: str) -> Array:
     """`value` as an array of real numbers; bools are not numbers here."""
-    given = _arrays.as_numpy(value, name)
+    given = host_arrays.as_numpy(value, name)
     if given.dtype.kind not in "iuf" or given.dtype.itemsize > 8:
         raise TypeError(
             f"{name} is {show(value)} of dtype {given.dtype}; expected real numbers"
@@ -102,7 +102,7 @@ def check_temperature(temperature: Any, batch: tuple[int, ...]) -> Array:
 
 def check_where(where: Any, shape: tuple[int, ...]) -> Array:
     """The mask, broadcast to x's shape."""
-    given = _arrays.as_numpy(where, "where")
+    given = host_arrays.as_numpy(where, "where")
     if given.dtype != np.bool_:
         raise TypeError(f"where has dtype {given.dtype}; expected bool")
     check_broadcast(given, shape, "where")
@@ -135,16 +135,16 @@ def rows_of(
 
     Of this type, or of float64 if it came in a wider one: see `Direction`.
     """
-    given = _arrays.as_numpy(value, name)
-    wide, _ = _arrays.compute_dtype(given.dtype, name)
+    given = host_arrays.as_numpy(value, name)
+    wide, _ = host_arrays.compute_dtype(given.dtype, name)
     if wide is np.float64:
         dtype = wide
     if given.shape != shape:
         check_broadcast(given, shape, name)
         given = np.broadcast_to(given, shape)
-    rows = _arrays.to_rows(given, axis, dtype)
+    rows = host_arrays.to_rows(given, axis, dtype)
     if where is not None:
-        rows = np.where(_arrays.to_rows(where, axis, bool), rows, rows.dtype.type(0))
+        rows = np.where(host_arrays.to_rows(where, axis, bool), rows, rows.dtype.type(0))
     return rows
 
 
@@ -178,7 +178,7 @@ class Direction:
             self.rows = (rows.T / unit).T
             self.numbers = tuple(each / unit for each in numbers)
         if rows.ndim == 2:
-            self.rows = np.ascontiguousarray(_arrays.cast(self.rows, x.dtype))
+            self.rows = np.ascontiguousarray(host_arrays.cast(self.rows, x.dtype))
 
     def back(self, values: Array) -> Array:
         """What follows from the direction itself, from what followed from its rows and numbers."""

@@ -1,0 +1,1 @@
+"""How functions are compiled and cached, and arrays as the compiler should see them."""

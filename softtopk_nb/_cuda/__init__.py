@@ -1,0 +1,1 @@
+"""What kernels for a device are made of, and arrays on a device."""
