@@ -7,8 +7,8 @@ to 0, each with its derivatives, in O(n).
 from ._api.operator import Gradients
 from ._versions import show_versions
 from .gradtopk import KSubset, gradtopk
-from .hardtopk import hardtopk
-from .iterative import itertopk, wsoftmaxtopk
+from .hardtopk.operator import hardtopk
+from .iterative.operator import itertopk, wsoftmaxtopk
 from .softmax import (
     ConvergenceError,
     PowerGradients,
@@ -23,7 +23,7 @@ from .softmax import (
     sinkhorn,
     softmax,
 )
-from .thretopk import Curve, thretopk
+from .thretopk.operator import Curve, thretopk
 
 __version__ = "0.1.0"
 

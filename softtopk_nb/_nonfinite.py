@@ -13,22 +13,6 @@ import numpy as np
 from ._compile.decorators import scalar
 from ._math.elementary import to_ordinal, wide_vectors
 
-__all__ = [
-    "ALL",
-    "FINITE",
-    "MIXED",
-    "NONE",
-    "SHARED",
-    "UNDEFINED",
-    "classify",
-    "compress",
-    "expand",
-    "fill_constant",
-    "present_part",
-    "survey",
-    "verdict",
-]
-
 # What a row is, once its infinities have been counted. Up to MIXED it has a threshold, or
 # whatever its construction solves for; from NONE on it is constant on its finite entries.
 FINITE = 0  # every entry finite, 0 < k < n

@@ -7,8 +7,6 @@ import platform
 import sys
 from typing import IO
 
-__all__ = ["show_versions"]
-
 
 def _version(package: str) -> str:
     try:

@@ -21,30 +21,29 @@ from softtopk_nb._cuda.thread_groups import Team
 from softtopk_nb._curves.entmax import Entmax
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._curves.user import UserCurve
-from softtopk_nb._threshold import cuda as threshold
-from softtopk_nb._threshold import cuda_long as long_threshold
-from softtopk_nb._threshold import cuda_long_start as long_start
-from softtopk_nb._threshold.rows import METHODS
+from softtopk_nb._threshold.cuda import long as long_threshold
+from softtopk_nb._threshold.cuda import long_start
+from softtopk_nb._threshold.cuda import rows as threshold
+from softtopk_nb._threshold.methods import METHODS
 from softtopk_nb.gradtopk import cuda as gradtopk
-from softtopk_nb.gradtopk import cuda_long as long_gradtopk
-from softtopk_nb.gradtopk import cuda_long_tangent as long_tangent
-from softtopk_nb.gradtopk import cuda_nodes, cuda_tangent, cuda_value
+from softtopk_nb.gradtopk.cuda import long as long_gradtopk
+from softtopk_nb.gradtopk.cuda import long_tangent
+from softtopk_nb.gradtopk.cuda import nodes as cuda_nodes
+from softtopk_nb.gradtopk.cuda import tangent as cuda_tangent
+from softtopk_nb.gradtopk.cuda import value as cuda_value
 from softtopk_nb.hardtopk import cuda as hardtopk
-from softtopk_nb.hardtopk import cuda_long as long_hardtopk
-from softtopk_nb.iterative import IterTopK, WSoftmaxTopK
+from softtopk_nb.hardtopk.cuda import long as long_hardtopk
 from softtopk_nb.iterative import cuda as iterative
-from softtopk_nb.iterative import cuda_long as long_iterated
-from softtopk_nb.iterative import cuda_long_slopes as iterated_slopes
-from softtopk_nb.iterative import cuda_long_start as iterated_start
-from softtopk_nb.iterative import cuda_rows as iterated
-from softtopk_nb.softmax import cuda_long as long_softmax
-from softtopk_nb.softmax import cuda_long_noise as long_noise
-from softtopk_nb.softmax import cuda_long_slopes as long_slopes
-from softtopk_nb.softmax import cuda_noise as noise
-from softtopk_nb.softmax import cuda_rows as softmax
-from softtopk_nb.softmax import cuda_slopes as slopes
-from softtopk_nb.thretopk import cuda_long as long_thretopk
-from softtopk_nb.thretopk import cuda_rows as thretopk
+from softtopk_nb.iterative.cuda import long as long_iterated
+from softtopk_nb.iterative.cuda import long_slopes as iterated_slopes
+from softtopk_nb.iterative.cuda import long_start as iterated_start
+from softtopk_nb.iterative.cuda import rows as iterated
+from softtopk_nb.iterative.operator import IterTopK, WSoftmaxTopK
+from softtopk_nb.softmax.cuda import long as long_softmax
+from softtopk_nb.softmax.cuda import long_noise, long_slopes, noise, slopes
+from softtopk_nb.softmax.cuda import rows as softmax
+from softtopk_nb.thretopk.cuda import long as long_thretopk
+from softtopk_nb.thretopk.cuda import rows as thretopk
 
 NEWEST = ptx.CAPABILITIES[-1]
 REALS = (np.float32, np.float64)

@@ -13,25 +13,18 @@ import pytest
 import softtopk_nb
 
 PACKAGE = pathlib.Path(softtopk_nb.__file__).parent
-# What may import what: each only what stands before it, and its own folder.
-FLOORS = (
-    {"_compile"},
-    {"_math"},
-    {"_nonfinite"},
-    {"_threads", "_cuda", "_curves"},
-    {"_threshold", "_api"},
-)
-ROOMS = sorted(p.parent.name for p in PACKAGE.glob("[!_]*/__init__.py"))
-ABOVE = ("nopython", "nopython_cuda", "_versions", "__init__", "__main__")
+# The one rule: a folder imports what stands before it, or itself. Rooms are the folders of
+# operators, and above them stands whatever else is public; no room imports another.
+RULE = "_compile < _math < _nonfinite < _threads _cuda _curves < _threshold _api < rooms < fronts"
+FLOORS = [names.split() for names in RULE.split(" < ")]
+ROOMS = sorted(p.parent.name for p in PACKAGE.glob("*/cpu/") if not p.parent.name.startswith("_"))
+MODULES = {p.relative_to(PACKAGE).with_suffix("").as_posix(): p for p in PACKAGE.rglob("*.py")}
 
 
 def floor(top: str) -> int:
     """How far up a module or folder of the package lies."""
-    if top in ROOMS:
-        return len(FLOORS)
-    if top in ABOVE:
-        return len(FLOORS) + 1
-    (found,) = (i for i, names in enumerate(FLOORS) if top in names)
+    kind = "rooms" if top in ROOMS else top if any(top in names for names in FLOORS) else "fronts"
+    (found,) = (i for i, names in enumerate(FLOORS) if kind in names)
     return found
 
 
@@ -56,14 +49,26 @@ def test_there_are_rooms():
     assert {"hardtopk", "thretopk"} <= set(ROOMS)
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: p.name)
-def test_data_flows_one_way(path):
-    """Every import leads to a lower floor, or to the same folder: rooms never import each other."""
-    here = path.relative_to(PACKAGE).with_suffix("").parts[0]
-    for name in imports(path):
-        there = name.split(".")[0]
-        if here not in ABOVE and there != here:
-            assert floor(there) < floor(here), f"{path.relative_to(PACKAGE)} imports {name}"
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_data_flows_one_way(name):
+    """Every import leads to a lower floor, or stays in its folder: rooms never import each other.
+
+    In a folder `cpu` and `cuda` know what stands beside them, and not each other.
+    """
+    here = name.split("/")
+    for found in imports(MODULES[name]):
+        there = found.split(".")
+        above = floor(here[0]) == len(FLOORS) - 1
+        assert above or there[0] == here[0] or floor(there[0]) < floor(here[0]), f"{name}: {found}"
+        apart = {*here[:-1]} & {"cpu", "cuda"}
+        assert not apart or not {*there} & ({"cpu", "cuda"} - apart), f"{name}: {found}"
+
+
+def test_every_folder_has_its_place():
+    """A new private folder at the top takes its place in the rule, and the rule names no other."""
+    private = {n.split("/")[0].removesuffix(".py") for n in MODULES if n.startswith("_")}
+    ranked = {name for names in FLOORS[:-2] for name in names}
+    assert private - {"__init__", "__main__", "_versions"} == ranked
 
 
 def test_functions_fit_a_screen():

@@ -16,16 +16,17 @@ from numba import njit
 from softtopk_nb._compile.decorators import in_memory
 from softtopk_nb._curves.entmax import Entmax
 from softtopk_nb._curves.registry import CURVES
-from softtopk_nb._threshold import abreast
-from softtopk_nb._threshold import rows as threshold
-from softtopk_nb._threshold.passes import pass_room, tally
-from softtopk_nb._threshold.rows import METHODS
-from softtopk_nb.gradtopk import counts, counts_tangent
-from softtopk_nb.gradtopk import rows as subsets
-from softtopk_nb.hardtopk import rows as hard
-from softtopk_nb.iterative import rows as iterated
-from softtopk_nb.iterative.entry import Plain, Weighted
-from softtopk_nb.thretopk import rows as thretopk
+from softtopk_nb._threshold.cpu import lanes
+from softtopk_nb._threshold.cpu import rows as threshold
+from softtopk_nb._threshold.cpu.passes import pass_room, tally
+from softtopk_nb._threshold.methods import METHODS
+from softtopk_nb.gradtopk.cpu import poisson_binomial as counts
+from softtopk_nb.gradtopk.cpu import poisson_binomial_tangent as counts_tangent
+from softtopk_nb.gradtopk.cpu import rows as subsets
+from softtopk_nb.hardtopk.cpu import rows as hard
+from softtopk_nb.iterative.cpu import rows as iterated
+from softtopk_nb.iterative.formulas import Plain, Weighted
+from softtopk_nb.thretopk.cpu import rows as thretopk
 
 pytestmark = pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64"),
@@ -87,7 +88,7 @@ def test_rows_side_by_side(name, dtype):
     solution, sizes = np.empty((ROWS, threshold.SOLUTION)), np.full(ROWS, N)
     numbers = sizes, k, tau, curve, METHODS["newton"]
     left_open = np.zeros(1, np.bool_)
-    code = machine_code(abreast.solve, x, *numbers, np.empty_like(x), solution, left_open)
+    code = machine_code(lanes.solve, x, *numbers, np.empty_like(x), solution, left_open)
     assert packed(code, dtype) >= 30
     # The steps of the searches, in float64 whatever the type of the rows.
     assert len(re.findall(r"\bv?divpd\b", code)) >= 2

@@ -11,9 +11,9 @@ from scipy import special
 
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threads.long_rows import LONG, ordinals_of
-from softtopk_nb._threshold import abreast, long, rows, start
-from softtopk_nb._threshold.passes import tally
-from softtopk_nb._threshold.solver import UNKNOWN, judge
+from softtopk_nb._threshold.cpu import lanes, long, rows, start
+from softtopk_nb._threshold.cpu.passes import tally
+from softtopk_nb._threshold.newton import UNKNOWN, judge
 
 NEWTON = rows.METHODS["newton"]
 
@@ -88,7 +88,7 @@ def taken(x, k, tau, curve):
     out, solution = np.empty_like(x), np.full((len(x), rows.SOLUTION), np.nan)
     whole, left_open = np.empty(0, np.int64), np.zeros(1, np.bool_)
     problem = np.full(len(x), float(k)), np.full(len(x), tau), curve, NEWTON
-    abreast.solve(0, len(x), x, whole, *problem, out, solution, left_open)
+    lanes.solve(0, len(x), x, whole, *problem, out, solution, left_open)
     still = solution[:, rows.CODE] == rows.OPEN
     assert still.mean() <= 0.01
     return solution[~still, rows.TAKEN]

@@ -56,8 +56,8 @@ def in_parts(monkeypatch, use):
     def cut(most=1024):
         from softtopk_nb._cuda import long_rows as parts
         from softtopk_nb._cuda.thread_groups import Team
-        from softtopk_nb._threshold import cuda_long as search
-        from softtopk_nb.gradtopk import cuda_long
+        from softtopk_nb._threshold.cuda import long as search
+        from softtopk_nb.gradtopk.cuda import long as cuda_long
 
         team = Team(64, 4, True)
         use(team)
@@ -271,7 +271,7 @@ def test_methods_of_the_cpu_only(method):
 
 
 def test_teams_are_whole_warps():
-    from softtopk_nb.gradtopk.cuda_nodes import choose_whole
+    from softtopk_nb.gradtopk.cuda.nodes import choose_whole
 
     for T, size in ((np.float32, 4), (np.float64, 8)):
         for n in (1, 32, 33, 100, 1024, 4096, 8192, 16384, 10**6):

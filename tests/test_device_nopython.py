@@ -143,8 +143,8 @@ def test_ends_of_k(rng):
 
 def test_scratch_is_large_enough():
     from softtopk_nb._cuda.thread_groups import ROOM
-    from softtopk_nb._threshold.cuda import RECORD
-    from softtopk_nb.gradtopk.cuda_contour import shared_by
+    from softtopk_nb._threshold.cuda.rows import RECORD
+    from softtopk_nb.gradtopk.cuda.contour import shared_by
 
     assert RECORD + ROOM <= SHARED
     for lanes in (32, 64, 1024):

@@ -13,7 +13,8 @@ from test_vectors import CASES, SCANNED, Problem
 
 import softtopk_nb as stk
 from softtopk_nb._curves.registry import CURVES
-from softtopk_nb._threshold.rows import METHODS, SOLUTION, TAKEN
+from softtopk_nb._threshold.methods import METHODS
+from softtopk_nb._threshold.records import SOLUTION, TAKEN
 
 pytestmark = pytest.mark.device
 

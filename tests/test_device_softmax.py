@@ -57,7 +57,7 @@ def team(request, monkeypatch):
     """Make every kernel use this team, whatever the rows."""
     from softtopk_nb._cuda.thread_groups import Team
     from softtopk_nb.softmax import cuda as smooth
-    from softtopk_nb.softmax import cuda_noise
+    from softtopk_nb.softmax.cuda import noise as cuda_noise
 
     named = {
         "small": Team(8, 4),
@@ -342,7 +342,7 @@ def test_law_of_two_without_replacement():
 @teams
 def test_draws_do_not_depend_on_the_launch(dtype, team, rng):
     """The k largest of the same noisy scores, in order, whatever threads look at them."""
-    from softtopk_nb.softmax.philox import gumbel, philox, uniform32, uniform64
+    from softtopk_nb.softmax.cuda.philox import gumbel, philox, uniform32, uniform64
 
     def noise(seed, row, draw, n):
         g = []
@@ -389,7 +389,7 @@ def test_draws_from_rows_in_parts_are_those_of_one_block(
     dtype, pieces, more, most, draws, rng, in_parts, monkeypatch
 ):
     """Index by index and bit by bit; a last part of one entry, parts of two pieces."""
-    from softtopk_nb.softmax import cuda_long_noise
+    from softtopk_nb.softmax.cuda import long_noise as cuda_long_noise
 
     n = pieces * 64 * 16 // np.dtype(dtype).itemsize + more
     x = hostile(rng, n, dtype)[[3, 4, 6]]

@@ -21,7 +21,7 @@ from reference import mp, to_float64
 from scipy import special
 
 import softtopk_nb as stk
-from softtopk_nb.gradtopk import contour, marginals, moments
+from softtopk_nb.gradtopk.cpu import contour, marginals, moments
 from softtopk_nb.gradtopk.nodes import DEGREE, FEW, NODES
 
 EPS = {np.float64: 2.0**-52, np.float32: 2.0**-23}

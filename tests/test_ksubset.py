@@ -18,7 +18,9 @@ from reference import mp, to_float64
 from scipy import stats
 
 import softtopk_nb as stk
-from softtopk_nb.gradtopk import coins, contour, ksubset
+from softtopk_nb.gradtopk import ksubset
+from softtopk_nb.gradtopk.cpu import conditional_bernoulli as coins
+from softtopk_nb.gradtopk.cpu import contour
 
 KSubset = stk.KSubset
 

@@ -11,9 +11,11 @@ import pytest
 import softtopk_nb as stk
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threads import long_rows, pool
-from softtopk_nb._threshold import long
-from softtopk_nb._threshold.rows import METHODS, OPEN, SOLUTION, solve
-from softtopk_nb.thretopk import rows
+from softtopk_nb._threshold.cpu import long
+from softtopk_nb._threshold.cpu.rows import solve
+from softtopk_nb._threshold.methods import METHODS
+from softtopk_nb._threshold.records import OPEN, SOLUTION
+from softtopk_nb.thretopk.cpu import rows
 
 N = long_rows.LONG + 4321
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])

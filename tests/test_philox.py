@@ -5,7 +5,7 @@ import pytest
 from numba import njit
 from scipy import stats
 
-from softtopk_nb.softmax.philox import gumbel, philox, uniform32, uniform64
+from softtopk_nb.softmax.cuda.philox import gumbel, philox, uniform32, uniform64
 
 ONES = 0xFFFFFFFF
 
@@ -113,7 +113,7 @@ def test_law_of_the_noise():
 def test_compiled_kernels_keep_noise_in_registers(dtype, n):
     import ptx
 
-    from softtopk_nb.softmax.cuda_noise import make_draw, make_perturb, team_for
+    from softtopk_nb.softmax.cuda.noise import make_draw, make_perturb, team_for
 
     team = team_for(n, dtype)
     groups = team.held * np.dtype(dtype).itemsize // 16

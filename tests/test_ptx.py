@@ -27,7 +27,7 @@ if ptx.usable() is None:
     from softtopk_nb._cuda.target import cuda
     from softtopk_nb._cuda.thread_groups import Team, tools
     from softtopk_nb._curves.base import split
-    from softtopk_nb._threshold.passes import polish
+    from softtopk_nb._threshold.newton import polish
 
     CASES = list(kernels.cases())
     # Rows that are held by a block, and rows that stream.

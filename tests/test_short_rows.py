@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import softtopk_nb as stk
-from softtopk_nb.gradtopk import counts
-from softtopk_nb.gradtopk.contour import exponent
+from softtopk_nb.gradtopk.cpu import poisson_binomial as counts
+from softtopk_nb.gradtopk.formulas import exponent
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
 

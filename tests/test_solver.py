@@ -25,10 +25,11 @@ from softtopk_nb._curves.base import (
 )
 from softtopk_nb._curves.entmax import Entmax
 from softtopk_nb._curves.registry import CURVES
-from softtopk_nb._threshold import abreast, rows, start
-from softtopk_nb._threshold.passes import BLOCK, correct, fill, search_pass, tally
-from softtopk_nb._threshold.scan import scan
-from softtopk_nb._threshold.solver import BLUR, CUBE_64, FIFTH_32, UNKNOWN, judge
+from softtopk_nb._threshold.cpu import lanes, rows, start
+from softtopk_nb._threshold.cpu.passes import BLOCK, correct, fill, search_pass, tally
+from softtopk_nb._threshold.cpu.scan import scan
+from softtopk_nb._threshold.newton import UNKNOWN, judge
+from softtopk_nb._threshold.policy import BLUR, CUBE_64, FIFTH_32
 
 HARD = {**CURVES, "entmax-1.5": Entmax(1.5), "entmax-3": Entmax(3.0)}
 KINDS = 9
@@ -116,7 +117,7 @@ def searched(x, k, tau, curve, size=None):
     sizes = np.full(0 if size is None else len(x), size or 0)
     problem = np.full(len(x), float(k)), np.full(len(x), tau), curve, rows.METHODS["newton"]
     left_open = np.zeros(1, np.bool_)
-    abreast.solve(0, len(x), x, sizes, *problem, out, solution, left_open)
+    lanes.solve(0, len(x), x, sizes, *problem, out, solution, left_open)
     assert left_open[0] == (solution[:, rows.CODE] == rows.OPEN).any()
     return out, solution
 

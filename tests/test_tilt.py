@@ -8,9 +8,9 @@ from scipy import special
 
 import softtopk_nb as stk
 from softtopk_nb._curves.registry import CURVES
-from softtopk_nb._threshold import rows as threshold
-from softtopk_nb._threshold.solver import UNKNOWN, judge
-from softtopk_nb.gradtopk import rows
+from softtopk_nb._threshold.cpu import rows as threshold
+from softtopk_nb._threshold.newton import UNKNOWN, judge
+from softtopk_nb.gradtopk.cpu import rows
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
 

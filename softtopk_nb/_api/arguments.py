@@ -14,20 +14,6 @@ import numpy.typing as npt
 
 from . import host_arrays
 
-__all__ = [
-    "Direction",
-    "check_axis",
-    "check_broadcast",
-    "check_out",
-    "check_temperature",
-    "check_where",
-    "direction",
-    "per_row",
-    "real_array",
-    "rows_of",
-    "show",
-]
-
 Array = npt.NDArray[Any]
 
 _ROOMY = 2.0**64  # the square of a direction shorter than this is a number in float32

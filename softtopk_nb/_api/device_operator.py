@@ -20,24 +20,6 @@ from .._cuda.interop import Kind, View, buffer_of, dense, kind_of, nothing, view
 from . import arguments as _arguments
 from . import host_arrays
 
-__all__ = [
-    "Given",
-    "Target",
-    "as_rows",
-    "batch",
-    "call",
-    "check_rows",
-    "direction",
-    "give_back_batch",
-    "gradient_of",
-    "jvp",
-    "problem",
-    "rows_of",
-    "tangent",
-    "temperature_of",
-    "vjp",
-]
-
 
 class Given(NamedTuple):
     """An array as it came, and how its rows lie."""

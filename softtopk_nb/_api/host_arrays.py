@@ -12,17 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "as_numpy",
-    "cast",
-    "compute_dtype",
-    "from_rows",
-    "like",
-    "on_device",
-    "sum_to",
-    "to_rows",
-]
-
 _CUDA = (2, 13)  # DLPack's numbers for CUDA memory, the second for managed memory
 
 

@@ -20,8 +20,6 @@ import numpy.typing as npt
 from . import arguments as _arguments
 from . import host_arrays, scaling
 
-__all__ = ["Differentiable", "Gradients", "Operator", "Rows", "registry"]
-
 Array = npt.NDArray[Any]
 
 #: Every operator by name: what the contract tests go through.

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["along", "exponent_of", "is_moderate", "rescaled", "scaled"]
-
 Array = npt.NDArray[Any]
 
 #: Temperatures that kernels are given as they are, for each type of x.

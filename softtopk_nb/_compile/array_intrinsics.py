@@ -16,20 +16,6 @@ from numba.extending import intrinsic
 
 from .decorators import row, scalar
 
-__all__ = [
-    "APART",
-    "SEEN",
-    "block",
-    "borrowed",
-    "columns_from",
-    "held",
-    "layout_known",
-    "read_apart",
-    "seek",
-    "window",
-    "write_apart",
-]
-
 #: Numbers left free between arrays that a loop reads, writes and sums: it looks whether they lie
 #: closer than a few vectors, and if so goes one entry at a time, and sums in another order.
 APART = 128

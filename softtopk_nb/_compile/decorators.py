@@ -32,17 +32,6 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import overload, register_jitable
 
-__all__ = [
-    "in_memory",
-    "kernel",
-    "overload_scalar",
-    "own",
-    "package_stamp",
-    "row",
-    "scalar",
-    "summing",
-]
-
 if config.DISABLE_JIT:
     raise ImportError(
         "softtopk_nb is compiled by Numba and cannot run without it: unset NUMBA_DISABLE_JIT"

@@ -15,21 +15,6 @@ from numba.core import cgutils
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
-__all__ = [
-    "LANES",
-    "between",
-    "constant",
-    "fused",
-    "load",
-    "magnitude",
-    "product",
-    "spread",
-    "store",
-    "total",
-    "turn",
-    "where_less",
-]
-
 LANES = 8
 
 _VECTOR = ir.VectorType(ir.DoubleType(), LANES)

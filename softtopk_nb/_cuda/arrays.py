@@ -9,8 +9,6 @@ import numpy as np
 
 from .target import WIDE
 
-__all__ = ["Argument", "Buffer", "Rows"]
-
 
 class Buffer(NamedTuple):
     """Memory on a device: what a kernel is given, and who keeps it alive."""

@@ -13,8 +13,6 @@ from .launch import Kernel, pointer_to
 from .target import cuda
 from .thread_groups import Team, made_once, tools
 
-__all__ = ["copy", "copy_of_mask", "new_buffer", "sum_to"]
-
 DIMS = 8  # axes that a copy can have, once those that belong together are joined
 _THREADS = 256
 _TEAM = Team(_THREADS, 2)  # of a sum

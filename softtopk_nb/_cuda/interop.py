@@ -20,8 +20,6 @@ import numpy as np
 from .arrays import Buffer
 from .target import SIMULATED, cuda
 
-__all__ = ["Kind", "View", "buffer_of", "dense", "kind_of", "nothing", "view_of"]
-
 
 class View(NamedTuple):
     """Where the entries of a device array lie."""

@@ -17,8 +17,6 @@ from numba import config, types
 from .target import SIMULATED, cuda
 from .thread_groups import Team
 
-__all__ = ["ENOUGH", "MANY", "Kernel", "choose", "choose_for_two", "pointer_to", "streaming"]
-
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a small batch is no mistake
 
 _lock = threading.Lock()

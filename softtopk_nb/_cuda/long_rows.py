@@ -19,8 +19,6 @@ from .launch import choose
 from .target import cuda, device
 from .thread_groups import Team, made_once, tools
 
-__all__ = ["LONG", "SUMS", "Parts", "Place", "is_long", "make_place", "parts_of"]
-
 LONG = 1 << 18  # entries: shorter rows have one block
 PIECES = 2  # times that a block fills its registers, at least
 MOST = 1024  # parts of a row: more of them take longer to add up than they save

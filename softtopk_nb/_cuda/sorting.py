@@ -23,8 +23,6 @@ from .launch import Kernel, choose, pointer_to
 from .target import cuda, device
 from .thread_groups import Team, made_once, tools
 
-__all__ = ["descending", "in_registers"]
-
 CHUNK = 4096  # entries sorted in shared memory: 32 KB of 8 bytes each
 THREADS = 512
 

@@ -18,18 +18,6 @@ import numpy as np
 
 from .target import WIDE, cuda, device, load_wide, store_wide
 
-__all__ = [
-    "FULL",
-    "ROOM",
-    "Entries",
-    "Team",
-    "Tools",
-    "argument",
-    "entries_held",
-    "made_once",
-    "tools",
-]
-
 #: Curves of different types can be equal as tuples: a cache must tell them apart.
 made_once = functools.lru_cache(maxsize=None, typed=True)
 

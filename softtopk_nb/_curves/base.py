@@ -16,39 +16,6 @@ import numpy as np
 from .._compile.decorators import in_memory, overload_scalar, scalar
 from .._math.elementary import exp_neg, limits
 
-__all__ = [
-    "Traits",
-    "as_it_is",
-    "cdf_after_shift",
-    "cheap_approximation",
-    "clamp",
-    "distance_to_0",
-    "distance_to_kink",
-    "exact_between_kinks",
-    "excess",
-    "float32_comes_near",
-    "has_cheap_approximation",
-    "has_continuous_slope",
-    "has_exponential_tails",
-    "has_second_derivative",
-    "higher_derivatives",
-    "is_steep",
-    "kernel_for",
-    "moments",
-    "origin",
-    "quantile",
-    "register",
-    "second_derivative_alone",
-    "second_derivative_sums",
-    "shift_factors",
-    "shift_factors_of_exponentials",
-    "shifts_by_value_alone",
-    "slope_sum",
-    "split",
-    "split_by_tail",
-    "to_fifth_order",
-]
-
 # What several curves share, and what a curve has unless it says otherwise.
 
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 from .._compile.decorators import scalar
 from .base import Traits, register
 
-__all__ = ["Clip"]
-
 
 class Clip(NamedTuple):
     """f(t) = t clipped to [0, 1]."""

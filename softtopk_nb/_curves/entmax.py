@@ -10,8 +10,6 @@ from .._math.elementary import limits, quotient
 from .._math.special import power_of_fraction
 from .base import Traits, register
 
-__all__ = ["Entmax"]
-
 # Where (alpha - 1) t is smaller, f is its chord, down to 0: numbers have an end, and for large
 # alpha p of any size lies within it. Entries so close to each other are equal, or nearly so.
 FAINTEST_32, FAINTEST_64 = 1e-30, 1e-280

@@ -9,8 +9,6 @@ from .._compile.decorators import scalar
 from .._math.elementary import exp_neg
 from .base import Traits, distance_to_0, register, shift_factors_of_exponentials
 
-__all__ = ["Exp"]
-
 
 class Exp(NamedTuple):
     """f(t) = min(1, e^t)."""

@@ -16,8 +16,6 @@ from .base import (
     split_by_tail,
 )
 
-__all__ = ["Laplace"]
-
 
 class Laplace(NamedTuple):
     """f(t) = e^t/2 below 0, 1 - e^-t/2 above."""

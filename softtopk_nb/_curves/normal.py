@@ -11,8 +11,6 @@ from .._math.elementary import fma
 from .._math.special import normal_tail, normal_tail_in_brief
 from .base import Traits, as_it_is, register, second_derivative_alone, split_by_tail, to_fifth_order
 
-__all__ = ["CheapNormal", "Normal"]
-
 
 class Normal(NamedTuple):
     """f = Phi, the normal CDF."""

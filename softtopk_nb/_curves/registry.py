@@ -10,8 +10,6 @@ from .laplace import Laplace
 from .normal import Normal
 from .sigmoid import Sigmoid
 
-__all__ = ["CURVES"]
-
 #: Curves without a parameter; `entmax.Entmax` has one.
 CURVES: dict[str, Any] = {
     "exp": Exp(),

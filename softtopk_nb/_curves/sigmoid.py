@@ -18,8 +18,6 @@ from .base import (
     to_fifth_order,
 )
 
-__all__ = ["CheapSigmoid", "Sigmoid"]
-
 
 class Sigmoid(NamedTuple):
     """f(t) = 1/(1 + e^-t)."""

@@ -10,8 +10,6 @@ import numpy as np
 from .._compile.decorators import scalar
 from .base import Traits, register
 
-__all__ = ["FARTHEST", "UserCurve"]
-
 FARTHEST = 1e150  # what a user's functions are asked about at most: its square is a number
 
 

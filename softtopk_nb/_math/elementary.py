@@ -20,20 +20,6 @@ from numba.extending import intrinsic
 
 from .._compile.decorators import overload_scalar
 
-__all__ = [
-    "DEVICE_FORMS",
-    "circular",
-    "exp_neg",
-    "fma",
-    "from_ordinal",
-    "half_exp_neg",
-    "limits",
-    "power_of_two",
-    "quotient",
-    "to_ordinal",
-    "wide_vectors",
-]
-
 #: What `_cuda.target` compiles instead, by name: from argument types to an implementation.
 DEVICE_FORMS: dict[str, Any] = {}
 

@@ -15,14 +15,6 @@ from numba import types
 from .._compile.decorators import overload_scalar, scalar
 from .elementary import exp_neg, fma, from_ordinal, power_of_two, quotient, to_ordinal
 
-__all__ = [
-    "log_of_sum",
-    "natural_log",
-    "normal_tail",
-    "normal_tail_in_brief",
-    "power_of_fraction",
-]
-
 # (t + a) times the Mills ratio of the normal law, in powers of y = (t - a)/(t + a), which goes
 # from -1 to 1 as t goes from 0 to infinity.
 _MILLS_32 = (

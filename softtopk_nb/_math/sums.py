@@ -13,8 +13,6 @@ from .._compile.array_intrinsics import block
 from .._compile.decorators import row, summing
 from .elementary import wide_vectors
 
-__all__ = ["FEW", "accurate_sum"]
-
 FEW = 128  # entries whose plain sum will do
 
 

@@ -23,8 +23,6 @@ from numba.extending import intrinsic
 
 from .._compile.decorators import kernel, scalar
 
-__all__ = ["BOX", "IDLE", "NEXT", "STATE", "WORD", "serve", "shared"]
-
 WORD = 8  # bytes; every field below is one word, a signed integer, and lies so many bytes on
 
 # A helper's box, and how many words it takes: its own cache lines, on any machine.

@@ -14,8 +14,6 @@ from .._compile.decorators import kernel
 from .._nonfinite import survey
 from .pool import over
 
-__all__ = ["LONG", "PART", "ordinals_of", "part_count", "range_of"]
-
 #: Rows from this length on are shared out among the threads in parts.
 LONG = 1_000_000
 PART = 1 << 16
@@ -27,7 +25,7 @@ def part_count(x: Any) -> int:
 
 
 @kernel
-def _survey_parts(lo, hi, x, ordinals):
+def _survey_parts(lo: int, hi: int, x: Any, ordinals: Any) -> None:
     for j in range(lo, hi):
         ordinals[j, 0], ordinals[j, 1] = survey(x[j * PART : (j + 1) * PART])
 

@@ -23,8 +23,6 @@ from numba import _dispatcher, config, int64, typeof
 from .._compile.decorators import in_memory
 from .jobs import BOX, NEXT, WORD, serve, shared
 
-__all__ = ["over", "thread_count"]
-
 _WORTH_A_THREAD = 1 << 16  # about so many nanoseconds of work; to wake a thread takes about 40 us
 _UNIT = 1 << 14  # nanoseconds of work that are worth asking for
 _SLICE = 1 << 23  # and between two looks for signals; the dearest rows take some 30 times as long

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from .._threads.long_rows import LONG
-from . import batch as _batch
-from . import long as _long
-from . import rows as _rows
+from .cpu import batch as _batch
+from .cpu import long as _long
+from .records import SOLUTION
 
 __all__ = ["is_long", "solve"]
 
@@ -25,9 +25,9 @@ def is_long(x: Any, method: Any) -> bool:
 def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any) -> Any:
     """Solve every row; p goes to `out` unless its rows are empty.
 
-    Returns the solutions, (rows, `rows.SOLUTION`).
+    Returns the solutions, (rows, `records.SOLUTION`).
     """
-    solution = np.empty((len(x), _rows.SOLUTION))
+    solution = np.empty((len(x), SOLUTION))
     if is_long(x, method):
         for i in range(len(x)):
             _long.solve(x[i], k[i], tau[i], curve, method, out[i], solution[i])

@@ -12,18 +12,16 @@ from .. import _threshold
 from .._api import arguments, host_arrays
 from .._curves.registry import CURVES
 from .._nonfinite import MIXED
-from .._threshold.rows import METHODS
-from .._threshold.solver import REST, C, D
-from .coins import count_coins, draw, log_chance
-from .contour import CORE, SUMS
+from .._threshold.methods import METHODS
+from .._threshold.records import REST, C, D
+from .cpu.conditional_bernoulli import count_coins, draw, log_chance
+from .cpu.contour import CORE
 from .operator import Solved, gradtopk
-from .rows import CODE, LOG_P
-
-__all__ = ["KSubset"]
+from .records import CODE, LOG_P, SUMS
 
 Array = npt.NDArray[Any]
 
-TABLE = 1 << 21  # entries of the table that `coins.draw` may fill
+TABLE = 1 << 21  # entries of the table that `conditional_bernoulli.draw` may fill
 TOSSES = 1 << 22  # uniform numbers drawn at a time
 
 

@@ -15,30 +15,6 @@ from .._compile.array_intrinsics import borrowed, layout_known
 from .._compile.decorators import row, scalar
 from .._math.elementary import circular, wide_vectors
 
-__all__ = [
-    "ANGLE",
-    "DEGREE",
-    "FEW",
-    "FIELDS",
-    "IM",
-    "MODULUS",
-    "NODES",
-    "RE",
-    "ROOM",
-    "ROOT",
-    "SHARE",
-    "SHIFTED",
-    "SINE",
-    "SQUARE",
-    "TERM",
-    "circle",
-    "in_lanes",
-    "known_nodes",
-    "node",
-    "takes_all",
-    "terms_of",
-]
-
 NODES = 32  # most nodes on the upper half of the circle (Theorem thm-grad-nodes)
 DEGREE, FEW = 8, 5  # terms of the polynomials in s
 

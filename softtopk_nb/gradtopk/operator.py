@@ -11,14 +11,13 @@ from .._api import host_arrays, operator
 from .._curves.registry import CURVES
 from .._threads import pool
 from .._threads.long_rows import LONG
-from .._threshold.batch import CHUNK
-from .._threshold.rows import CODE, OPEN, SOLUTION
-from . import counts as _counts
-from . import counts_tangent as _counts_tangent
-from . import long as _long
-from . import rows as _rows
-
-__all__ = ["Solved", "gradtopk"]
+from .._threshold.cpu.batch import CHUNK
+from .._threshold.records import CODE, OPEN, SOLUTION
+from .cpu import long as _long
+from .cpu import poisson_binomial as _counts
+from .cpu import poisson_binomial_tangent as _counts_tangent
+from .cpu import rows as _rows
+from .records import SOLUTION as SUBSET
 
 METHODS = ("auto", "contour", "dp", "recursion")
 
@@ -391,7 +390,7 @@ def _move_few(
 
 def _columns(rows: operator.Rows) -> operator.Array:
     """Room for what the derivatives need."""
-    return np.empty((len(rows.x), _rows.SOLUTION))
+    return np.empty((len(rows.x), SUBSET))
 
 
 def _no_columns(rows: operator.Rows) -> operator.Array:

@@ -10,8 +10,6 @@ from .._api import arguments, host_arrays
 from .._api.operator import Array
 from . import calls
 
-__all__ = ["ConvergenceError", "sinkhorn"]
-
 
 class ConvergenceError(RuntimeError):
     """An iteration did not reach its tolerance within the iterations it was allowed.

@@ -13,18 +13,7 @@ import numpy as np
 from .._api import arguments, host_arrays, scaling
 from .._api.operator import Array
 from .._threads import pool
-from . import rows
-
-__all__ = [
-    "Call",
-    "at_moderate_temperature",
-    "check",
-    "check_nonempty",
-    "give_back",
-    "give_back_batch",
-    "shifted",
-    "tangent",
-]
+from .cpu import rows
 
 
 class Call(NamedTuple):
@@ -79,7 +68,7 @@ def check_nonempty(shape: tuple[int, ...], axis: int) -> None:
 def shifted(x: Array, tau: Array) -> tuple[Array, Array]:
     """The largest entry m of each row, and z = (x - m)/tau, 0 at the largest entry.
 
-    The rules are those of `entry.z_of`. A row with a NaN has m NaN, and z NaN at every entry above
+    The rules are those of `formulas.z_of`. A row with a NaN has m NaN, and z NaN at every entry above
     -inf.
     """
     m, z = np.empty((len(x), 1), x.dtype), np.empty_like(x)

@@ -19,9 +19,8 @@ from .._api.operator import Gradients
 from .._cuda.arrays import Argument, Buffer, Rows
 from .._cuda.copying import copy, new_buffer
 from .._cuda.interop import buffer_of, nothing, view_of
-from . import calls, cuda, cuda_noise
-
-__all__ = ["draw", "jvp", "noisy_softmax", "relaxed", "value", "vjp"]
+from . import calls, cuda
+from .cuda import noise
 
 MOST_DRAWS = 2**32  # of one row: a word of the noise's counter
 
@@ -154,7 +153,7 @@ def draw(
         index = c.given.kind.empty((*c.given.batch, *shape, *own), np.dtype(np.int64))
         view = view_of(index, "the result")
         if view.size:
-            cuda_noise.draw(c.rows, _seed(rng), draws, math.prod(own), buffer_of(view))
+            noise.draw(c.rows, _seed(rng), draws, math.prod(own), buffer_of(view))
         return index
 
 
@@ -169,7 +168,7 @@ def noisy_softmax(x: Any, rng: np.random.Generator, temperature: Any, axis: Any,
     c = _check(x, temperature, axis, where)
     with c.given.kind.device:
         noisy = c.rows.empty(c.rows.rows * c.rows.n, c.rows.dtype)
-        cuda_noise.perturb(c.rows, _seed(rng), 1, False, noisy)
+        noise.perturb(c.rows, _seed(rng), 1, False, noisy)
         target = _Target(c.given, "softmax")
         cuda.value(c.rows._replace(x=noisy), "softmax", target.rows)
         return target.finish()
@@ -197,7 +196,7 @@ def relaxed(
     with given.kind.device:
         noisy = given.kind.empty((*given.batch, *shape, rows.n), np.dtype(given.compute))
         view = view_of(noisy, "scratch memory")
-        cuda_noise.perturb(rows, _seed(rng), draws, True, buffer_of(view))
+        noise.perturb(rows, _seed(rng), draws, True, buffer_of(view))
         k = _stretched(given, k, len(shape))
         p = relax(noisy, k, temperature=_stretched(given, temperature, len(shape)))
         if not host_arrays.on_device(p):

@@ -12,8 +12,6 @@ from .._api.operator import Array, Gradients
 from . import calls
 from .calls import Call
 
-__all__ = ["TopOne", "device_side"]
-
 
 @functools.cache
 def device_side() -> Any:

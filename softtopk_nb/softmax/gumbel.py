@@ -15,8 +15,6 @@ from .family import device_side
 from .sampling import check_rng, check_size, give_back, scores
 from .smooth import softmax
 
-__all__ = ["gumbel_max", "gumbel_softmax", "gumbel_topk"]
-
 
 def gumbel_max(
     x: Any,

@@ -11,8 +11,6 @@ from .._api import arguments, host_arrays
 from .._api.operator import Array
 from . import calls
 
-__all__ = ["PowerGradients", "gradual"]
-
 
 class PowerGradients(NamedTuple):
     """What the pullback of `gradual` returns: gradients of <cotangent, value>.
@@ -107,6 +105,7 @@ class Gradual:
         return self.__name__
 
     def __call__(self, x: Any, /, power: Any, *, axis: int = -1) -> Any:
+        """Apply the map."""
         s = _check(x, power, axis)
         return calls.give_back(s.call, _value(s))
 

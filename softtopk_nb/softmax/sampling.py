@@ -17,8 +17,6 @@ from .._api.operator import Array
 from . import calls
 from .calls import Call
 
-__all__ = ["check_rng", "check_size", "give_back", "sample_categorical", "scores"]
-
 
 def sample_categorical(
     x: Any,

@@ -11,13 +11,12 @@ from .._api.operator import Array
 from .._threads import pool
 from .._threads.long_rows import LONG
 from . import calls
-from . import long as _long
-from . import rows as _rows
 from .calls import Call
+from .cpu import long as _long
+from .cpu import rows as _rows
+from .cpu.rows import SOLVED
 from .family import TopOne, device_side
-from .rows import EXCESS, SOLVED, TOP
-
-__all__ = ["energy_score", "log_softmax", "logsumexp", "softmax"]
+from .records import EXCESS, TOP
 
 
 def _solve(call: Call, logs: bool, out: Array) -> Array:

@@ -12,9 +12,7 @@ from numba.core.dispatcher import Dispatcher
 from .._compile.decorators import own
 from .._curves.user import UserCurve
 from .._nonfinite import UNDEFINED
-from .._threshold.rows import CODE
-
-__all__ = ["Curve", "check_integral", "check_mass", "missing_mass"]
+from .._threshold.records import CODE
 
 Array = npt.NDArray[Any]
 

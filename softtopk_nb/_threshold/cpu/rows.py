@@ -1,0 +1,114 @@
+"""The threshold of each row of a batch: sum f((x - lambda)/tau) = k over its finite entries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..._compile.array_intrinsics import borrowed
+from ..._compile.decorators import kernel, overload_scalar, row
+from ..._curves.base import exact_between_kinks
+from ..._math.elementary import from_ordinal
+from ..._nonfinite import (
+    ALL,
+    MIXED,
+    UNDEFINED,
+    classify,
+    expand,
+    fill_constant,
+    present_part,
+    survey,
+)
+from ..methods import Bisect, Newton, Scan
+from ..newton import advance, begin, inverse_temperature
+from ..policy import FAINT, ROUGH, enough_for, final_pass_radius
+from ..records import CODE, MAX, MIN, OPEN, PASSES, REST, SEEN, STATE, TAKEN, WEIGHT, C, D
+from .passes import fill, pass_room, search_pass
+from .scan import scan
+from .start import SAMPLED, guess, sample, sample_size
+
+
+@row
+def _scan(method, state, x, curve, k, inv):
+    return scan(x, curve, k, inv)
+
+
+_FIRST: dict[type, Any] = {Newton: guess, Scan: _scan, Bisect: guess}
+
+
+def first(method, state, x, curve, k, inv):
+    """(c, d): the threshold to start from."""
+    return _FIRST[type(method)](method, state, x, curve, k, inv)
+
+
+@overload_scalar(first, inline=True)
+def _first(method, state, x, curve, k, inv):
+    return _FIRST[method.instance_class]
+
+
+@kernel
+def solve(lo, hi, x, k, tau, curve, method, out, solution):
+    """Rows lo .. hi, if their CODE is OPEN: p to `out` (unless its rows are empty).
+
+    The thresholds go to `solution`: sum f((x - lambda)/tau) = k over the finite entries of each
+    row. A long row is first solved roughly, on a sample of them.
+    """
+    T = x.dtype.type
+    state = np.empty(STATE)
+    room = pass_room(curve, x, x.shape[1])
+    x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
+    for i in range(lo, hi):
+        entries, p, answer = x[i], out[i], solution[i]
+        if answer[CODE] != OPEN:
+            continue
+        code, n, above, left, lowest, highest = classify(entries, k[i], *survey(entries))
+        answer[CODE], answer[TAKEN] = code, 0.0
+        if code > MIXED:
+            answer[C] = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
+            answer[D] = answer[REST] = answer[WEIGHT] = answer[SEEN] = 0.0
+            if p.shape[0] > 0:
+                fill_constant(entries, k[i], code, above, p)
+            continue
+
+        present, _ = present_part(entries, entries, code)
+        inv = inverse_temperature(tau[i], x)
+        state[MIN], state[MAX] = from_ordinal(lowest), from_ordinal(highest)
+
+        part, share = present, left
+        if method.sampled and n >= SAMPLED:
+            part = np.empty(sample_size(n), x.dtype)
+            sample(present, part, 0, n)
+            share = left * part.shape[0] / n
+        c, d = first(method, state, part, curve, share, inv)
+        begin(state, curve, share, part.shape[0], c, d, inv, method.modelled)
+        # As `lanes` does, so that a row has the same bits if it is in float64 and not sampled.
+        keeps = p.shape[0] > 0 or method.enough == 0.0
+        with_light_passes = method.sampled and keeps and left >= FAINT
+        may_be_final = exact_between_kinks(curve) or not with_light_passes
+        near = may_be_final or part.shape[0] < n
+        while True:
+            whole, c, seen = part.shape[0] == n, state[C], state[D]
+            exact = whole and keeps
+            sums = search_pass(part, T(c), inv, T(seen), curve, exact and near, None, None, room)
+            enough = enough_for(method, n) if whole else ROUGH
+            found = advance(state, sums, share, curve, inv, method.modelled, enough, not near)
+            if found and whole and near:
+                break
+            move = abs((state[C] - c) * inv + (state[D] - seen))
+            near = move <= final_pass_radius(curve, x) or sums[3] == 0.0 or found
+            near = near or not exact or not with_light_passes
+            if found and not whole:
+                part, share = present, left
+                c, d = state[C], state[D] + state[REST]
+                begin(state, curve, share, n, c, d, inv, method.modelled)
+                near = may_be_final
+
+        answer[C], answer[D], answer[REST] = state[C], state[D], state[REST]
+        answer[TAKEN], answer[WEIGHT], answer[SEEN] = state[PASSES], sums[3], seen
+        if p.shape[0] > 0:
+            values = p[:n]
+            step = state[D] + state[REST] - seen
+            fill(present, T(state[C]), inv, T(seen), step, curve, values)
+            if code == MIXED:
+                expand(entries, values, 1.0, p)

@@ -1,0 +1,91 @@
+"""Where the search for a threshold starts: from the moments of a row, or of a part of it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..._compile.array_intrinsics import window
+from ..._compile.decorators import row, scalar, summing
+from ..._math.elementary import wide_vectors
+from ..law import law_of, quantile_of_law
+
+SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
+LARGEST_SAMPLE = 65536
+FRACTIONS = 1 << 20  # of a place, in which the stride of a sample is counted
+
+
+@summing
+def measure(x, pivot, inv):
+    """Means of z = (x - pivot)/tau, z^2 and |z|, for a first guess; finite only if x is."""
+    wide_vectors()
+    T = x.dtype.type
+    s, ss, sa = T(0), T(0), T(0)
+    for i in range(x.shape[0]):
+        z = (x[i] - pivot) * inv
+        s += z
+        ss += z * z
+        sa += abs(z)
+    share = 1.0 / x.shape[0]
+    return s * share, ss * share, sa * share
+
+
+@row
+def pivot_of(x):
+    """An entry that is hardly ever far out: the middle one of three."""
+    a, b, c = x[0], x[x.shape[0] // 2], x[x.shape[0] - 1]
+    low, high = min(a, b), max(a, b)
+    return max(low, min(high, c))
+
+
+@row
+def by_moments(x, curve, n, k, inv):
+    """(pivot, d): k of n entries would have the threshold pivot + tau d, by the moments of x."""
+    pivot = pivot_of(x)
+    mean, square, distance = measure(x, pivot, inv)
+    variance, tail = law_of(mean, square, distance)
+    return np.float64(pivot), quantile_of_law(curve, mean, variance, tail, n, k)
+
+
+@row
+def guess(method, state, x, curve, k, inv):
+    """(c, d) to start from, by the moments of the row."""
+    return by_moments(x, curve, x.shape[0], k, inv)
+
+
+@summing
+def finite(x):
+    """Whether all entries are."""
+    wide_vectors()
+    T = x.dtype.type
+    s = T(0)
+    for i in range(x.shape[0]):
+        s += x[i] * T(0)  # NaN for an infinity
+    return s == T(0)
+
+
+@scalar
+def sample_size(n):
+    """How many entries of a row of n are its sample."""
+    return n // 16 if n // 16 < LARGEST_SAMPLE else LARGEST_SAMPLE
+
+
+@scalar
+def sample(x, out, start, end):
+    """Copy to `out`, whose entries are spaced evenly all over the row, those of start .. end.
+
+    Whole strides would leave out the end, where a sorted row has its greatest entries.
+    """
+    stride = x.shape[0] * FRACTIONS // out.shape[0]
+    first, stop = -(-start * FRACTIONS // stride), -(-end * FRACTIONS // stride)
+    for j in range(first, stop if stop < out.shape[0] else out.shape[0]):
+        out[j] = x[j * stride // FRACTIONS]
+
+
+@row
+def part_of(x, few):
+    """What a search in x begins with: x itself, or of a long row a sample, written to `few`."""
+    part = x
+    if x.shape[0] >= SAMPLED:
+        part = window(few, 0, sample_size(x.shape[0]))
+        sample(x, part, 0, x.shape[0])
+    return part

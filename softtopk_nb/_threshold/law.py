@@ -1,0 +1,89 @@
+"""The law of a row, blurred by the noise of the curve: what a first guess is taken from."""
+
+from __future__ import annotations
+
+import math
+
+from .._compile.decorators import row, scalar
+from .._curves.base import moments
+from .._math.special import natural_log
+
+SCALE = 0.55  # of a logistic law, in standard deviations
+LOGISTIC_EXCESS = 1.2  # of its kurtosis over that of a normal law
+HEAVY = 1.3  # times the variance that the mean distance suggests: a row with heavy tails has more
+TAIL = 0.07  # how much wider its outer quantiles are then, for each unit of
+EVEN_ODDS = 2.3  # the logarithm of the odds beyond this
+
+
+@row
+def spread_of_law(curve, variance):
+    """The standard deviation of the row, blurred by noise whose CDF is the curve."""
+    T = type(variance)
+    _, own, _ = moments(curve)
+    return T(math.sqrt((variance if variance > T(0) else T(0)) + T(own)))
+
+
+@row
+def quantile_of_law(curve, mean, variance, tail, n, k):
+    """Where a share k/n of the row lies above, blurred by noise whose CDF is the curve.
+
+    p sums to k where a fraction k/n of x - tau * noise lies above lambda: the means and variances
+    of the two add. The quantile is that of a law between the normal and the logistic one, by the
+    kurtosis if only the noise has any; or that of one with a heavier `tail`. All in the type of
+    the mean: a guess needs no more digits than the row has.
+    """
+    T = type(mean)
+    zero, one = T(0), T(1)
+    centre, own, excess = moments(curve)
+    odds = natural_log((T(n) - T(k)) / T(k))
+    spread = spread_of_law(curve, variance)
+    share = T(own) / (spread * spread)  # of the variance, and its square of the excess
+    peaked = share * share * T(excess / LOGISTIC_EXCESS)
+    peaked = one if (peaked > one) | (tail > zero) else zero if peaked < zero else peaked
+    logistic = T(SCALE) * odds * (one + tail * (abs(odds) - T(EVEN_ODDS)))
+    blurred = peaked * logistic + (one - peaked) * normal_quantile(odds)
+    return mean - T(centre) + spread * blurred
+
+
+@row
+def normal_quantile(odds):
+    """The z with log(Phi(z)/Phi(-z)) = odds, but for 0.01 up to 5, and 0.03 up to 10.
+
+    Those odds are about a cubic in z. This is a step of Newton's from close to its root.
+    """
+    T = type(odds)
+    most, linear, cubic = T(36), T(1.5976), T(0.070566)
+    square = odds * odds
+    square = most if square > most else square
+    near = odds * (T(0.6262) - square * (T(0.00842) - T(0.0001117) * square))
+    square = near * near
+    return (odds + T(2) * cubic * near * square) / (linear + T(3) * cubic * square)
+
+
+@scalar
+def by_law(residual, k, n, spread):
+    """The way to the threshold by the law of the row alone, whatever entries lie nearby.
+
+    Quantiles of a logistic law are its scale apart, times what the logarithms of their odds differ
+    by: 2 artanh(u), u = n r/(m (n - k) + k (n - m)), m = k + r. Twice u is enough here, and at
+    least half as far as entries are from each other.
+    """
+    mass = k + residual
+    far = residual if abs(residual) > 0.5 else 0.5 if residual > 0.0 else -0.5
+    return 2.0 * SCALE * spread * n * far / (mass * (n - k) + k * (n - mass))
+
+
+@row
+def law_of(mean, square, distance):
+    """(variance, tail) of the law that the means of z, z^2 and |z| suggest.
+
+    A few entries far out decide the variance of a row with heavy tails, not where most of it lies.
+    There its spread is taken from the mean distance, sqrt(2/pi) of a normal law's own.
+    """
+    T = type(mean)
+    variance = square - mean * mean
+    # From a pivot away from the mean, the mean distance m is larger, by about mean^2/(pi m).
+    middle = distance - mean * mean / (T(math.pi) * distance)
+    narrow = T(0.5 * math.pi) * middle * middle
+    heavy = variance > T(HEAVY) * narrow
+    return narrow if heavy else variance, T(TAIL) if heavy else T(0)

@@ -1,0 +1,363 @@
+"""The threshold of one row: where to look next, given what one pass over the row has found.
+
+The threshold is kept as lambda = c + tau (d + rest): c a number of the row's own type among its
+entries, d a number of the same type in units of the temperature, `rest` what rounding took from
+d. Entries near the threshold lie within a factor two of c, so x_i - c is exact there (Sterbenz)
+and neither a large offset nor a long row costs accuracy.
+
+A pass returns the four sums (m, a, b, w) of `split`. The residual
+r = sum p - k = (m - k) - a + b subtracts whole numbers before it adds tails: it keeps its
+relative accuracy when nearly every entry is saturated. See docs, Proposition prop-solver.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .._compile.decorators import overload_scalar, row, scalar
+from .._curves.base import (
+    cdf_after_shift,
+    clamp,
+    exact_between_kinks,
+    has_continuous_slope,
+    has_exponential_tails,
+    has_second_derivative,
+    quantile,
+    split,
+)
+from .._math.elementary import from_ordinal, limits, to_ordinal
+from .._math.special import natural_log
+from .policy import BLUR, CROWD, CUBE_32, CUBE_64, FAR, FAR_BY_CORNERS, FIFTH_32, FREE, MOST_PASSES
+from .records import (
+    FALLBACKS,
+    HI_C,
+    HI_D,
+    HI_R,
+    LAST_R,
+    LO_C,
+    LO_D,
+    LO_R,
+    MAX,
+    MIN,
+    PASSES,
+    REST,
+    STALLED,
+    C,
+    D,
+)
+
+UNKNOWN = math.nan, math.nan, math.nan  # in place of the sums of higher derivatives
+
+
+@scalar
+def inverse_temperature(tau, x):
+    """1/tau in the type of the row x, kept finite and normal."""
+    return inverse_temperature_of(tau, x.dtype.type(1))
+
+
+@scalar
+def inverse_temperature_of(tau, one):
+    """1/tau in the type of `one`, kept finite and normal."""
+    T = type(one)
+    _, least, most = limits(one)
+    inv = 1.0 / tau
+    return T(least if inv < least else most if inv > most else inv)
+
+
+@row
+def nearest(target, c, d, inv):
+    """(c', d') with c' + tau d' = c + tau d: c' the float next to `target`, d' what is left."""
+    T = type(inv)
+    near = np.float64(T(target))
+    rest = np.float64(T(d - (near - c) * inv))
+    return near, rest if abs(rest) < np.inf else 0.0
+
+
+@scalar
+def place(state, c, d, inv):
+    """Move the threshold to c + tau d; say whether that is strictly within the bracket.
+
+    c moves to the float next to the threshold, within the range of the row.
+    """
+    target = c + d * (1.0 / inv)
+    target = state[MIN] if target < state[MIN] else state[MAX] if target > state[MAX] else target
+    near, rest = nearest(target, c, d, inv)
+    state[C], state[D], state[REST] = near, rest, 0.0
+    above = (near - state[LO_C]) * inv + (rest - state[LO_D])
+    below = (state[HI_C] - near) * inv + (state[HI_D] - rest)
+    return above > 0.0 and below > 0.0
+
+
+@row
+def crowded(curve, r, mass, a, b, w, v, clear):
+    """Whether entries lie so close that many of them pass a corner, or the middle of f, on the way.
+
+    Then not the tails but the mass is modelled as an exponential, as it is where entries get fewer
+    upwards at a constant rate. Where they lie far apart that would crawl.
+    """
+    # Where f' is continuous, the model of the tails is right to second order.
+    far = (abs(r) > (FAR if has_continuous_slope(curve) else FAR_BY_CORNERS) * w) & (w > 0.25)
+    if exact_between_kinks(curve):
+        return far & (abs(r) > CROWD * clear * w) & (clear > 0.0)
+    if has_second_derivative(curve):
+        # Is the second derivative of this model, w^2/mass, nearer to the residual's than that of
+        # the other? v varies from row to row, by 0.2 to 0.4 sqrt(w), where entries lie close.
+        tails, off = a + b, abs(v * mass - w * w)
+        nearer = off * tails * tails < abs(v * tails * tails - w * w * (b - a)) * mass
+        return far & (nearer | ((off * off < w * mass * mass) & (w > 2.0)))
+    return False
+
+
+@row
+def model_step(curve, k, m, a, b, w, r, mass, dense):
+    """The step from the sums of one pass; NaN or infinite where they say nothing.
+
+    Exponential model: the upper tails grow as e^(rho s), the lower ones fall as e^(-rho s) with
+    rho = w/(a + b), so that y = e^(rho s) solves a y^2 + (k - m) y - b = 0. It is exact for exp
+    and laplace while no entry changes side (Theorems thm-closed-form-exp and -laplace), agrees
+    with Newton to first order always, and does not crawl where all entries are far in the tails.
+    Otherwise Newton, exact for clip while no entry changes piece (thm-closed-form-clip).
+
+    `dense`: the mass falls as e^(-s w/mass) instead, to log(mass/k) mass/w. That logarithm is
+    6 u/(3 - u^2), u = r/(mass + k), to fifth order, and as it should be of no more than 3.
+    """
+    # No branches, so that rows side by side take the step in SIMD lanes; and few divisions.
+    whole = mass + k
+    far, rate = 6.0 * r * mass * whole, (3.0 * whole * whole - r * r) * w
+    if not has_exponential_tails(curve):
+        newton = r / w if w > 0.0 else np.nan
+        if not exact_between_kinks(curve):
+            return newton
+        # r'' is the density of entries at 0, less that at 1: 6 w - 12 b, if it is linear between.
+        bent = (3.0 - 6.0 * b / w) * newton
+        bent = -0.5 if bent < -0.5 else 0.5 if bent > 0.5 else bent
+        crossing = far / rate if abs(newton) > 0.5 else newton + bent * newton
+        return crossing if dense else newton
+    # Numbers so small that their squares would vanish are enlarged; y does not change.
+    g = k - m
+    unit = 2.0**480 if abs(g) + a + b < 2.0**-480 else 1.0
+    g, above, below = g * unit, a * unit, 2.0 * b * unit
+    root = abs(g) + math.sqrt(g * g + 2.0 * above * below)
+    over, under = (below, root) if g >= 0.0 else (root, 2.0 * above)
+    y = over / under
+    _, least, most = limits(y)
+    known = (w > 0.0) & (y >= least) & (y <= most)
+    # Between the corners of an exponential rho is 1.
+    tails, one = (1.0, 1.0) if exact_between_kinks(curve) else (a + b, w)
+    near = natural_log(y) * tails if known else np.nan
+    return (far if dense else near) / (rate if dense else one)
+
+
+@scalar
+def _nearer_root(s, r, w, bent):
+    """One step of Halley's from s, for the Taylor polynomial of the residual."""
+    v, v3, v4 = bent
+    half, third, fourth = 0.5 * s, s * (1.0 / 3.0), 0.25 * s
+    curvature = v - s * (v3 - half * v4)
+    slope = w - s * (v - half * (v3 - third * v4))
+    value = r - s * (w - half * (v - third * (v3 - fourth * v4)))
+    return s + 2.0 * value * slope / (2.0 * slope * slope - value * curvature)
+
+
+def refined(curve, step, r, a, b, w, bent, mass, dense):
+    """(step, length, third, fifth): the model's step refined, and whether to that order.
+
+    `bent`: the sums of the second, third and fourth derivative of f. The second corrects the
+    model's own; with all of them the step leads to the root of the residual's Taylor polynomial.
+    """
+    v, _, _ = bent
+    length, tails = abs(step), mass if dense else a + b
+    share = 1.0 / (tails * w)  # one division for two quotients, rho = w/tails and 1/w
+    rho = w * w * share
+    # What the model's second derivative lacks of the residual's.
+    lacks = (v - rho * rho * (mass if dense else b - a)) * step * step * (0.5 * tails * share)
+    third = (abs(lacks) <= 0.5 * length) & (length < np.inf)
+    step += lacks if third else 0.0
+    root = _nearer_root(step, r, w, bent)
+    fifth = third & (abs(root - step) <= 0.25 * length)
+    return root if fifth else step, length * (1.0 if rho < 1.0 else rho), third, fifth
+
+
+@overload_scalar(refined, inline=True)
+def _refined(curve, step, r, a, b, w, bent, mass, dense):
+    if has_second_derivative(curve):
+        return refined
+    return lambda curve, step, r, a, b, w, bent, mass, dense: (step, abs(step), False, False)
+
+
+@row
+def judge(curve, k, sums, clear, d, one, modelled, enough):
+    """What a pass at the threshold says: (r, step, moved, stays, arrives).
+
+    r is the residual, `step` the model's step, which leads from d to `moved`. The search ends
+    where it is (`stays`), or once it has moved (`arrives`), or goes on. `sums` are those of `tally`
+    but for the last, `clear`: the length of a step up to which the model is the residual itself
+    (Proposition prop-solver).
+    """
+    m, a, b, w, v, v3, v4 = sums
+    r = (m - k) - a + b
+    eps = limits(one)[0]
+    mass = (m - a) + b
+    dense = crowded(curve, r, mass, a, b, w, v, clear)
+    step = model_step(curve, k, m, a, b, w, r, mass, dense)
+    # A step s leaves an error of order s^2 where f' is continuous; elsewhere entries that cross
+    # a kink leave one of order s.
+    least = 0.5 * math.sqrt(eps) if has_continuous_slope(curve) else 4.0 * eps
+    bent = v, v3, v4
+    step, length, third, fifth = refined(curve, step, r, a, b, w, bent, mass, dense)
+    if third:
+        least = CUBE_32 if eps > 1e-10 else CUBE_64
+    if fifth:
+        least = FIFTH_32
+    # |r| is the distance of p from the answer (Proposition prop-mass). Bisection stops on it; the
+    # exponential model goes on to small p of full relative accuracy, if it knows the way.
+    distance = 0.25 * eps * (k if k < 1.0 else 1.0)
+    if not modelled:
+        distance += 2.0 * eps * (a + b)
+    knows = modelled & has_exponential_tails(curve) & (abs(step) < np.inf)
+    stays = (r == 0.0) | (r != r) | ((abs(r) <= distance) & (not knows))
+    rough = enough > least
+    # Entries near a kink of a curve with compact support can outnumber their mass.
+    exact = has_exponential_tails(curve) | rough | (abs(r) <= 16.0 * eps * b)
+    # If `moved` is d, no pass could tell the difference.
+    moved = np.float64(type(one)(d + step))
+    short = length <= (enough if rough else least)
+    # The pass is as exact as its sums, which a residual beyond k would outweigh; and a long way
+    # takes the last digits from small p.
+    straight = (abs(step) < clear) & (abs(step) <= 1.0) & (abs(r) <= 0.5 * k)
+    if exact_between_kinks(curve) and has_exponential_tails(curve):
+        # With all entries below, nothing is subtracted, and on the way up none passes a corner.
+        straight |= (m == 0.0) & (step > -clear) & (step > -1.0) & (step <= FREE)
+    arrives = ((moved == d) | (short & exact) | straight) & (rough | (not dense))
+    return r, step, moved, stays, modelled & arrives
+
+
+@scalar
+def middle_of(lo, hi):
+    """The middle of two ordinals, whose sum can overflow."""
+    return type(lo)((lo >> 1) + (hi >> 1) + (lo & hi & 1))
+
+
+@scalar
+def halve(state, inv, informed):
+    """Move to the inside of the bracket without the model; say whether there is an inside.
+
+    Three ways take turns: regula falsi (Illinois; a midpoint if the residuals do not inform),
+    the midpoint of the values, and the midpoint of the ordinals, which leaves two neighbouring
+    floats after at most 64 of its turns whatever the spread. Neighbours can still lie many
+    temperatures apart: then they are tried themselves, and distances from the ends shrink to
+    their roots. Or no bracket could be narrower but next to an entry, where a curve can be
+    infinitely steep: then the distance in temperatures is halved by its ordinals too.
+    """
+    T = type(inv)
+    turn = state[FALLBACKS] % 3.0
+    state[FALLBACKS] += 1.0
+    lo_c, lo_d, hi_c, hi_d = state[LO_C], state[LO_D], state[HI_C], state[HI_D]
+    width = (hi_c - lo_c) * inv + (hi_d - lo_d)
+    lo, hi = to_ordinal(T(lo_c + lo_d / inv)), to_ordinal(T(hi_c + hi_d / inv))
+    between = lo + 1 < hi  # the difference of two ordinals can overflow
+    c, d = lo_c, lo_d + 0.5 * width
+    if between and (turn == 2.0 or not abs(width) < np.inf):
+        c, d = np.float64(from_ordinal(middle_of(lo, hi))), 0.0
+    elif lo_c == hi_c and turn > 0.0 and width < 4.0 * limits(inv)[0]:
+        d = np.float64(from_ordinal(middle_of(to_ordinal(T(lo_d)), to_ordinal(T(hi_d)))))
+    elif between or not width > 1e3:
+        if informed and turn == 0.0:
+            share = state[LO_R] / (state[LO_R] - state[HI_R])
+            share = 0.01 if share < 0.01 else 0.99 if share > 0.99 else share
+            d = lo_d + share * width
+    else:
+        if place(state, hi_c, 0.0, inv) or place(state, lo_c, 0.0, inv):
+            return True
+        _, _, most = limits(inv)
+        width = most if most < width else width
+        d = lo_d + 0.5 * width
+        if turn == 0.0:
+            d = lo_d + math.sqrt(width)
+        elif turn == 2.0:
+            c, d = hi_c, hi_d - math.sqrt(width)
+    return place(state, c, d, inv) or place(state, lo_c, lo_d + 0.5 * width, inv)
+
+
+@scalar
+def begin(state, curve, k, n, c, d, inv, informed):
+    """Bracket the threshold and move to c + tau d, or to where the search starts without one.
+
+    The bracket is [min x - tau q, max x - tau q] with f(q) = k/n.
+    """
+    q = quantile(curve, k / n)
+    slack = 1e-3 * (1.0 + abs(q))  # the quantile is rounded, the bracket must not be
+    state[LO_C], state[LO_D], state[LO_R] = state[MIN], -q - slack, n - k
+    state[HI_C], state[HI_D], state[HI_R] = state[MAX], -q + slack, -k
+    state[LAST_R] = np.inf
+    state[PASSES] = state[FALLBACKS] = 0.0
+    state[STALLED] = -1.0
+    # The squares or differences of a row that spans nearly all numbers can overflow.
+    if not (abs(d) < np.inf and place(state, c, d, inv)):
+        halve(state, inv, informed)
+
+
+@scalar
+def advance(state, sums, k, curve, inv, modelled, enough, light):
+    """Take the sums of a pass at the threshold in hand; move it, or say that it is found.
+
+    The sums are those of `tally`, UNKNOWN and the clearance 0 if they have not been taken.
+    `modelled`: steps come from a model of the row, not from bisection alone. `enough`: the length
+    of a model's step that ends the search; 0 asks for all that the type allows. `light`: the sums
+    are not exact enough to end it.
+    """
+    one, here = type(inv)(1), state[D]
+    r, step, moved, stays, arrives = judge(
+        curve, k, sums[:-1], sums[-1], here, one, modelled, enough
+    )
+    state[PASSES] += 1.0
+    if stays and not light:
+        return True
+    c, d = state[C], state[D]
+    blur = BLUR if light else 0.0
+    if arrives and not light:
+        state[D], state[REST] = moved, d + step - moved
+        return True
+    if r > 0.0:
+        if state[LAST_R] > 0.0:
+            state[HI_R] *= 0.5  # Illinois: the end that stays counts for less
+        state[LO_C], state[LO_D], state[LO_R] = c, d - blur, r
+    else:
+        if state[LAST_R] < 0.0:
+            state[LO_R] *= 0.5
+        state[HI_C], state[HI_D], state[HI_R] = c, d + blur, r
+    if state[PASSES] >= MOST_PASSES:
+        return True
+
+    # A step of the model that does not halve the residual costs it its next two turns.
+    if state[STALLED] == 0.0 and abs(r) > 0.5 * abs(state[LAST_R]):
+        state[STALLED] = 2.0
+    state[LAST_R] = r
+    informed = modelled and abs(step) < np.inf
+    if informed and state[STALLED] <= 0.0 and place(state, c, d + step, inv):
+        state[STALLED] = 0.0
+        return False
+    # Negative: no step of the model is under judgement.
+    state[STALLED] = state[STALLED] - 1.0 if state[STALLED] > 1.0 else -1.0
+    if halve(state, inv, informed):
+        return False
+    # The ends of the bracket are neighbours: rounding allows nothing better.
+    state[C], state[D] = c, d
+    if abs(step) <= 8.0 * limits(inv)[0] * (1.0 + abs(d)):
+        state[D], state[REST] = moved, d + step - moved
+    return True
+
+
+@scalar
+def _corrected(curve, p, w, t, below, above):
+    """f(t - step) from p = f(t) and w = f'(t): the last step of a search (`judge`)."""
+    return clamp(curve, type(p)(cdf_after_shift(curve, p, w, t, below, above)))
+
+
+@scalar
+def polish(curve, t, below, above):
+    """f(t - step), of a step as `shift_factors` gives it."""
+    u, a, b, w = split(curve, t)
+    return _corrected(curve, type(t)(b if u == 0.0 else u - a), w, t, below, above)

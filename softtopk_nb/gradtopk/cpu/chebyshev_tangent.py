@@ -1,0 +1,190 @@
+"""The derivative of GradTopK where Chebyshev series take every entry, and there is no core.
+
+What `tangent` does with powers of s, done with Chebyshev polynomials of xi = 1 - 8 s (Proposition
+prop-grad-chebyshev). They are never small, however small s is, so that one loop makes all sums.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..._compile.array_intrinsics import block, read_apart, window, write_apart
+from ..._compile.decorators import row, scalar, summing
+from ..._math.elementary import fma, wide_vectors
+from ..formulas import motion, rarer
+from ..nodes import DEGREE, FEW
+from ..records import SLOPE_EVEN, SLOPE_ODD
+from .marginals import all_of, few_of, polynomial
+
+STEP = 512  # entries whose sums are of the row's own type
+
+
+@scalar
+def room_for(x):
+    """An array for `weigh_all` and `spread_all` to work in."""
+    return np.empty(STEP, x.dtype)
+
+
+@summing
+def pair(x, gradient, c, inv, d):
+    """<t, gradient>; a saturated entry may lie infinitely many temperatures away."""
+    wide_vectors()
+    T = x.dtype.type
+    total = 0.0
+    for start in range(0, x.shape[0], STEP):
+        part, gs = block(x, start, STEP), block(gradient, start, STEP)
+        several = T(0)
+        for i in range(part.shape[0]):
+            t = (part[i] - c) * inv - d
+            several += gs[i] * (t if gs[i] != T(0) else T(0))
+        total += several
+    return total
+
+
+@summing
+def keep(x, c, inv, d, y):
+    """Write y = 2 r of each entry, negative where pi >= 1/2."""
+    wide_vectors()
+    T = x.dtype.type
+    for i in range(x.shape[0]):
+        t = (read_apart(x, i) - c) * inv - d
+        r = rarer(t)
+        write_apart(y, i, (T(-1) if t >= T(0) else T(1)) * (r + r))
+
+
+@summing
+def motions(x, v, drift, c, inv, d, y, room):
+    """v - t dtau of each entry: v itself where it is."""
+    wide_vectors()
+    T = x.dtype.type
+    if drift == T(0):
+        return v
+    moved = window(room, 0, x.shape[0])
+    for i in range(x.shape[0]):
+        write_apart(moved, i, motion((read_apart(x, i) - c) * inv - d, abs(y[i]), v[i], drift))
+    return moved
+
+
+def sums_of(terms):
+    """The function that adds the sums of so many polynomials over a block, from what is kept."""
+
+    @summing
+    def add_sums(y, v, flows):
+        wide_vectors()
+        T = y.dtype.type
+        e0, e1, e2, e3, e4 = T(0), T(0), T(0), T(0), T(0)
+        o0, o1, o2, o3, o4 = T(0), T(0), T(0), T(0), T(0)
+        e5, e6, e7, o5, o6, o7 = T(0), T(0), T(0), T(0), T(0), T(0)
+        for i in range(y.shape[0]):
+            z = abs(y[i])
+            s = T(0.25) * z * (T(2) - z)
+            even = s * v[i]
+            odd = even * (y[i] - (T(1) if y[i] > T(0) else T(-1)))
+            xi = T(1) - T(8) * s
+            twice = xi + xi
+            second = fma(twice, xi, T(-1))
+            third = fma(twice, second, -xi)
+            fourth = fma(twice, third, -second)
+            e0 += even
+            e1 += even * xi
+            e2 += even * second
+            e3 += even * third
+            e4 += even * fourth
+            o0 += odd
+            o1 += odd * xi
+            o2 += odd * second
+            o3 += odd * third
+            o4 += odd * fourth
+            if terms > FEW:
+                fifth = fma(twice, fourth, -third)
+                sixth = fma(twice, fifth, -fourth)
+                seventh = fma(twice, sixth, -fifth)
+                e5 += even * fifth
+                e6 += even * sixth
+                e7 += even * seventh
+                o5 += odd * fifth
+                o6 += odd * sixth
+                o7 += odd * seventh
+        add(flows, 0, (e0, e1, e2, e3, e4), (o0, o1, o2, o3, o4))
+        if terms > FEW:
+            add(flows, FEW, (e5, e6, e7), (o5, o6, o7))
+
+    return add_sums
+
+
+@row
+def add(flows, m, even, odd):
+    """Add the sums over a block, from the m-th polynomial on."""
+    for j in range(len(even)):
+        flows[SLOPE_EVEN + m + j] += even[j]
+        flows[SLOPE_ODD + m + j] += odd[j]
+
+
+add_few, add_all = sums_of(FEW), sums_of(DEGREE)
+
+
+@row
+def weigh_all(x, v, dtau, c, inv, d, terms, room, flows, kept):
+    """Write the sums over the row of the direction v - t dtau; `room`: of `room_for`.
+
+    2 r of each entry goes to `kept`, with a sign, for `spread_all`.
+    """
+    for m in range(2 * DEGREE):
+        flows[m] = 0.0
+    for start in range(0, x.shape[0], STEP):
+        part, vs = block(x, start, STEP), block(v, start, STEP)
+        y = block(kept, start, STEP)
+        keep(part, c, inv, d, y)
+        moved = motions(part, vs, x.dtype.type(dtau), c, inv, d, y, room)
+        if terms == FEW:
+            add_few(y, moved, flows)
+        else:
+            add_all(y, moved, flows)
+
+
+@scalar
+def sums_at(g, root, terms, flows):
+    """The sums (odd, even) of s z v/(1 - g s) and s v/(1 - g s) over the row; root: tan(theta/4).
+
+    1/(1 - g s) = (1 + 2 sum over m of (-root^2)^m T_m(xi))/cos(theta/2).
+    """
+    share = 1.0 / math.sqrt(1.0 - 0.25 * g)
+    odd, even = share * flows[SLOPE_ODD], share * flows[SLOPE_EVEN]
+    share *= 2.0
+    for m in range(1, terms):
+        share *= -root * root
+        odd += share * flows[SLOPE_ODD + m]
+        even += share * flows[SLOPE_EVEN + m]
+    return odd, even
+
+
+@summing
+def write_tangents(v, inv, own, side_own, others, side_others, out):
+    """Turn what is kept of a block into J v; the polynomials, in s, with and without a factor z."""
+    wide_vectors()
+    T = out.dtype.type
+    for i in range(out.shape[0]):
+        y = out[i]
+        z = abs(y)
+        s = T(0.25) * z * (T(2) - z)
+        side = y - (T(1) if y > T(0) else T(-1))
+        slope = polynomial(own, s) + side * polynomial(side_own, s)
+        moved = polynomial(others, s) + side * polynomial(side_others, s)
+        out[i] = s * inv * (v[i] * slope + moved)
+
+
+@row
+def spread_all(x, v, dtau, c, inv, d, terms, pieces, room, out):
+    """Turn what `weigh_all` has kept in `out` into J (v - t dtau): polynomials of `steer`."""
+    a, b, w, z = pieces[0], pieces[1], pieces[2], pieces[3]
+    few = few_of(a), few_of(b), few_of(w), few_of(z)
+    full = all_of(a), all_of(b), all_of(w), all_of(z)
+    for start in range(0, x.shape[0], STEP):
+        part, vs, target = block(x, start, STEP), block(v, start, STEP), block(out, start, STEP)
+        moved = motions(part, vs, x.dtype.type(dtau), c, inv, d, target, room)
+        if terms == FEW:
+            write_tangents(moved, inv, few[0], few[1], few[2], few[3], target)
+        else:
+            write_tangents(moved, inv, full[0], full[1], full[2], full[3], target)

@@ -1,0 +1,111 @@
+"""GradTopK on a device: what the operator asks of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..._cuda.arrays import Argument, Buffer, Rows
+from ..._cuda.long_rows import is_long
+from ..records import SOLUTION
+from . import long, long_tangent
+from .nodes import choose_whole
+from .tangent import make_push
+from .value import make_solve
+
+MOVERS = 256  # threads of a block: more do not leave each the registers that a tangent takes
+
+
+def enough(n: int) -> float:
+    """As `GradTopK._tilt`, by powers of 2: a kernel serves rows of many lengths."""
+    return min(0.02, 2.0 ** (-0.25 * n.bit_length()))
+
+
+def _solve(rows: Rows, out: Buffer, solution: Buffer, phi: Buffer) -> None:
+    """Write p, and what derivatives need, or else phi; what is not wanted is nothing."""
+    if is_long(rows):
+        if phi is rows.nothing:
+            long.solve(rows, enough(rows.n), out, solution)
+        else:
+            long.potential(rows, enough(rows.n), phi)
+        return
+    team = choose_whole(rows.n, rows.dtype)
+    writes, keeps = phi is rows.nothing, solution is not rows.nothing
+    kernel = make_solve(rows.dtype, team, enough(rows.n), writes, keeps)
+    kernel(
+        team.blocks(rows.rows),
+        rows.stream,
+        rows.x.pointer,
+        rows.rows,
+        rows.n,
+        rows.wide(out),
+        *rows.k,
+        *rows.temperature,
+        out.pointer,
+        solution.pointer,
+        phi.pointer,
+    )
+
+
+def _check(method: str) -> None:
+    if method not in ("auto", "contour"):
+        raise ValueError(
+            f"method {method!r} runs on the CPU only; expected 'auto' or 'contour' on a device"
+        )
+
+
+def value(rows: Rows, plan: Any, out: Buffer) -> None:
+    """Write p."""
+    _check(plan)
+    _solve(rows, out, rows.nothing, rows.nothing)
+
+
+def linearize(rows: Rows, plan: Any, out: Buffer) -> Buffer:
+    """Write p; returns the solutions, which the derivatives need."""
+    _check(plan)
+    solution = rows.empty(rows.rows * SOLUTION, np.float64)
+    _solve(rows, out, solution, rows.nothing)
+    return solution
+
+
+def potential(rows: Rows, plan: Any, out: Buffer) -> None:
+    """Write phi, one number for each row, whatever the method."""
+    _solve(rows, rows.nothing, rows.nothing, out)
+
+
+def _push(
+    rows: Rows, solution: Buffer, v: Buffer, dtau: Argument, out: Buffer, gtau: Buffer
+) -> None:
+    team = choose_whole(rows.n, rows.dtype, MOVERS)
+    if is_long(rows):
+        long_tangent.push(rows, team, solution, v, dtau, out, gtau)
+        return
+    make_push(rows.dtype, team, gtau is not rows.nothing)(
+        team.blocks(rows.rows),
+        rows.stream,
+        rows.x.pointer,
+        rows.rows,
+        rows.n,
+        rows.wide(v, out),
+        *rows.temperature,
+        solution.pointer,
+        v.pointer,
+        *dtau,
+        out.pointer,
+        gtau.pointer,
+    )
+
+
+def push(
+    rows: Rows, plan: Any, state: Buffer, dx: Buffer, dk: Argument, dtau: Argument, dp: Buffer
+) -> None:
+    """Write dp along (dx, dtau); k does not move."""
+    _push(rows, state, dx, dtau, dp, rows.nothing)
+
+
+def pull(
+    rows: Rows, plan: Any, state: Buffer, g: Buffer, gx: Buffer, gk: Buffer, gtau: Buffer
+) -> None:
+    """Write the gradients of <g, p>: the Jacobian is symmetric. gk has no meaning here."""
+    _push(rows, state, g, Argument(rows.nothing.pointer, 0.0, 0), gx, gtau)

@@ -1,0 +1,206 @@
+"""What happens to one entry, and at one node: the formulas that the CPU and a device share."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .._compile.decorators import row, scalar, summing
+from .._math.elementary import circular, exp_neg, fma, limits, quotient
+from .nodes import DEGREE
+from .records import ORDER, POWERS, SLOPE_EVEN, SLOPE_ODD
+
+# What the series leave out is below 1e-14, in float32 below 1e-7 (Proposition prop-grad-series).
+RATIO, RATIO_32 = 1 / 64, 1 / 8  # of the geometric series in g s that polynomials cut off
+DEEP = 0.98  # of the log of the smallest normal number: below it p is not r times a polynomial
+
+
+@scalar
+def exponent(variance, inv):
+    """L: the nodes' sum is exact to e^-L P(N = k), and nodes of modulus below e^-L are left out.
+
+    log(2/eps), and the bound of Theorem thm-grad-mass on -log P(N = k).
+    """
+    return math.log(2.0 / limits(inv)[0]) + math.log(16.0 * math.sqrt(variance) + 4.0)
+
+
+@scalar
+def bernstein(level, variance):
+    """How far from its mean the count is with a chance of at most e^-level on either side."""
+    return level / 3.0 + math.sqrt(level * level / 9.0 + 2.0 * level * variance)
+
+
+@scalar
+def ratio_of(inv):
+    """RATIO for the type of inv."""
+    return RATIO if limits(inv)[0] < 1e-10 else RATIO_32
+
+
+@scalar
+def cut_of(weight, inv):
+    """The s up to which an entry is not of the core, from a sum of s at a threshold nearby."""
+    variance = 0.9 * weight if weight > 0.25 else 0.2
+    largest = 2.0 * exponent(variance, inv) / variance
+    return ratio_of(inv) / (largest if largest < 4.0 else 4.0)
+
+
+@scalar
+def rarer(t):
+    """r = min(pi, 1 - pi) of a coin with log-odds t: the sigmoid of -|t|."""
+    e = exp_neg(-abs(t))
+    return quotient(e, type(t)(1) + e)
+
+
+@scalar
+def node_count(n, variance, excess, inv, most):
+    """Of how many nodes how many are taken, at most `most`; `excess`: of the mean count over k."""
+    # The tilt need not be exact: what it is off k - 1/2 by costs a node or two. Of counts farther
+    # out than the standard deviation the chance is exact to e^-L, and not to e^-L of itself.
+    off = excess + 0.5
+    level = exponent(variance, inv) + (off * off / variance if off * off < variance else 1.0)
+    wanted = bernstein(level, variance) + abs(excess)
+    # n + 1 nodes are exact. An odd number avoids w = -1, where a factor can vanish.
+    size = (int(wanted) + 1 if wanted < n else n + 1) | 1
+    used = size // 2 + 1
+    if 2.0 * variance > level:
+        reach = math.asin(math.sqrt(0.5 * level / variance))
+        used = min(used, int(size * reach / math.pi) + 1)
+    return size, min(used, most)
+
+
+@row
+def node_weight(j, size, square, sine, order, turns, sums):
+    """What the entries away from the core and w^-k multiply to at node j and its conjugate.
+
+    `turns`: entries with pi >= 1/2, less k. `order`: how many power sums there are.
+    """
+    ur, ui = -0.5 * square, sine
+    # log(1 + r u) = sum of (-1)^(m+1) (r u)^m / m.
+    log_modulus, angle = 0.0, 2.0 * math.pi * j / size * turns
+    power_r, power_i = ur, ui
+    for m in range(order):
+        below, above = sums[POWERS + m], sums[POWERS + ORDER + m]
+        log_modulus += power_r * (below + above) / (m + 1)
+        angle += power_i * (below - above) / (m + 1)
+        power_r, power_i = power_i * ui - power_r * ur, -(power_r * ui + power_i * ur)
+    scale = exp_neg(log_modulus) * (1.0 if j == 0 else 2.0)
+    cosine, sine = circular(angle)
+    return scale * cosine, scale * sine
+
+
+@scalar
+def softplus(value, tau, c, d):
+    """(t, tau log(1 + e^-|t|)) of an entry."""
+    t = (np.float64(value) - c) / tau - d
+    return t, tau * math.log1p(math.exp(-abs(t)))
+
+
+@scalar
+def node_flow(g, sine, re, im, odd, even, flows):
+    """`carried` of power series; odd, even: the sums of the core at node j."""
+    power = 1.0
+    for m in range(DEGREE):
+        odd += power * flows[SLOPE_ODD + m]
+        even += power * flows[SLOPE_EVEN + m]
+        power *= g
+    return carried(g, sine, re, im, odd, even)
+
+
+@scalar
+def carried(g, sine, re, im, odd, even):
+    """c_j Q_j, from the sums over the row at node j."""
+    qr, qi = 0.5 * g * odd, sine * even
+    return re * qr - im * qi, re * qi + im * qr
+
+
+@scalar
+def slopes(m, even, odd, last):
+    """Coefficients m of p' = A + z B, from those of h = even + z odd; last: odd's before."""
+    # p' = 1 - z h + s h', with z' = 2, s' = -z, z^2 = 1 - 4 s.
+    return (1.0 if m == 0 else (4 * m + 2) * last) - (m + 1) * odd, -(m + 1) * even
+
+
+@summing
+def add_flow(h, slope, others, share, z, g, sine, re, im, flow_re, flow_im):
+    """Add a node to h, its slope and the third term of an entry; `share` is 1/(1 - g s)."""
+    yr, yi = 0.5 * g * z * share, sine * share
+    h += re * yr - im * yi
+    slope -= re * (yr * yr - yi * yi) - 2.0 * im * yr * yi
+    return h, slope, others + flow_re * yr - flow_im * yi
+
+
+@summing
+def core_move(s, z, move, h, slope, others):
+    """tau (J v)_i of an entry of the core, from all nodes."""
+    return s * (move * (1.0 - z * h + s * slope) + others)
+
+
+@summing
+def tangent_away(move, s, side, inv, a, b, w, z):
+    """(J v)_i of an entry away from the core; a, b, w, z: the polynomials of `steer`."""
+    own = horner(a, s)
+    own += side * horner(b, s)
+    others = horner(w, s)
+    others += side * horner(z, s)
+    return s * inv * (move * own + others)
+
+
+LIFT, LIFT_32 = 512.0, 64.0  # of an exponent, out of reach of underflow
+
+
+@scalar
+def node_terms(g, sine, re, im):
+    """Re(c w), Re c and Re(c / w)."""
+    even, odd = re * (1.0 - 0.5 * g), im * sine
+    return even - odd, re, even + odd
+
+
+@scalar
+def horner(c, s):
+    """The polynomial of DEGREE coefficients c at s."""
+    high = fma(fma(fma(c[7], s, c[6]), s, c[5]), s, c[4])
+    return fma(fma(fma(fma(high, s, c[3]), s, c[2]), s, c[1]), s, c[0])
+
+
+@summing
+def tail_of(r, upper, below, middle, above):
+    """p below 1/2, 1 - p above, from the polynomials at its s."""
+    T = type(r)
+    tail = r * ((T(1) - r) * (above if upper else below) + r * middle)
+    # Sums that are 0 or 1 but for rounding.
+    return T(0) if tail < T(0) else T(1) if tail > T(1) else tail
+
+
+@scalar
+def deep_tail(t, a0):
+    """p where r is about to underflow, and p = r a(0) can be larger.
+
+    e^t as a product of two normal numbers; t and its exponent have the same digits after the point.
+    """
+    T = type(t)
+    lift = LIFT if limits(t)[0] < 1e-10 else LIFT_32
+    return exp_neg(t + T(lift)) * T(a0 * math.exp(-lift))
+
+
+@summing
+def add_node(over, under, r, edge, square, plain):
+    """Add a node to the fraction over/under of `core_tails`; edge: Re(c w), or Re(c/w) above."""
+    rest = 1.0 - r
+    share = 1.0 - square * (r * rest)
+    value = rest * edge + r * plain
+    return over * share + value * under, under * share
+
+
+@summing
+def core_marginal(r, upper, over, under):
+    """p of an entry of the core, from `core_tails`."""
+    tail = r * (over / under)
+    tail = 0.0 if tail < 0.0 else 1.0 if tail > 1.0 else tail
+    return 1.0 - tail if upper else tail
+
+
+@summing
+def motion(t, s, v, drift):
+    """v - t dtau; where s underflows, t can be infinite."""
+    return v - drift * (t if s > type(t)(0) else type(t)(0))

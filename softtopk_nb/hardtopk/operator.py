@@ -1,0 +1,80 @@
+"""The hard top-k: what every other construction turns into as the temperature goes to 0."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._api import operator
+from .._threads import pool
+from .._threads.long_rows import LONG as _LONG
+from .cpu import long as _long
+from .cpu import rows as _rows
+
+__all__ = ["hardtopk"]
+
+# A pass of comparisons is so short that shorter rows are done before the threads have begun.
+SHARED_OUT = 4 * _LONG
+
+
+class HardTopK(operator.Operator):
+    """The indicator of the k largest entries along an axis.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., n, ...)
+        Scores. float16, float32 and float64 keep their type; integers and bools give float64.
+    k : int or array_like of int
+        How many entries, 0 <= k <= n; broadcast against x's shape without the axis.
+    temperature : float or array_like, optional
+        Accepted so that operators can be exchanged, checked, and without effect.
+    axis : int, optional
+        The axis of the scores, the last by default.
+    largest : bool, optional
+        False takes the k smallest.
+    where : array_like of bool, optional
+        Entries that take part; the others get 0.
+    out : ndarray, optional
+        Array of x's shape and of the result's type to write to; it is returned.
+
+    Returns
+    -------
+    p : array of x's shape and type
+        Exactly k ones in each row and zeros elsewhere. Ties go to the lowest index, ties of more
+        than k entries at +inf too. A row with a NaN, or with fewer than k entries above -inf, is
+        NaN.
+
+    Raises
+    ------
+    TypeError
+        x, k, temperature, where or out of a wrong type.
+    ValueError
+        k outside [0, n], a temperature that is not positive, a shape that does not fit.
+
+    See Also
+    --------
+    thretopk : a smooth form.
+
+    Notes
+    -----
+    At most 64 passes of comparisons (32 in float32), about log2(n) for most rows; no sort.
+    It is T_k of the source, and has no useful derivative: it is constant almost everywhere.
+
+    Examples
+    --------
+    >>> import softtopk_nb as stk
+    >>> stk.hardtopk([3.0, 2.0, 1.0, 4.0], 2)
+    array([1., 0., 0., 1.])
+    """
+
+    __name__ = "hardtopk"
+    is_soft = False
+
+    def _value(self, rows: operator.Rows, plan: Any, out: operator.Array) -> None:
+        if rows.x.shape[1] >= SHARED_OUT:
+            for x, k, p in zip(rows.x, rows.k, out, strict=True):
+                _long.solve(x, int(k), p)
+        else:
+            pool.over(len(rows.x), 4 * rows.x.size, _rows.solve, rows.x, rows.k, out)
+
+
+hardtopk = HardTopK()

@@ -1,0 +1,263 @@
+"""The iterations on rows: value, tangent and pullback, each for rows lo .. hi of a batch.
+
+All of it in float64, whatever the type of the row: a step multiplies the errors of the one before
+(Proposition prop-iter-error), and float32 would not last long.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..._compile.array_intrinsics import APART, borrowed
+from ..._compile.decorators import kernel, row, summing
+from ..._math.elementary import from_ordinal, wide_vectors
+from ..._nonfinite import ALL, MIXED, UNDEFINED, classify, compress, expand, fill_constant, survey
+from ..formulas import back, carry, collect, lies_at_zero, scale, slide, swing, turn, unslide
+from .steps import COUNT, FACTS, INV, RATE, REF, begin, open_row, shares, slopes, unnormalized
+
+A, P, S, E = 0, 1, 2, 3  # rows of scratch: the entries, p, the shares, the construction's own
+DZ, DP, ALPHA, BETA = 4, 5, 6, 7
+GZ, ADJ = 4, 5
+ROWS = 8
+
+
+@row
+def pack(x, values, out):
+    """`compress` to as many finite entries as there are, which is what `out` has room for."""
+    wide_vectors()
+    if out.shape[0] < x.shape[0]:
+        compress(x, values, out)
+        return
+    for i in range(x.shape[0]):
+        out[i] = values[i]
+
+
+@row
+def prepare(kind, x, k, tau, a, e, facts):
+    """Lay out the finite entries in a; returns (code, how many, how many +inf, k left to them).
+
+    A row with k left for every finite entry (ALL) is iterated as any other: p is not bounded by 1.
+    """
+    code, n, above, left, least, most = classify(x, k, *survey(x))
+    if code <= MIXED or code == ALL:
+        a = a[:n]
+        pack(x, x, a)
+        low, high = np.float64(from_ordinal(least)), np.float64(from_ordinal(most))
+        half, facts[INV], facts[RATE], facts[REF] = scale(kind, low, high, tau)
+        if half < 1.0:
+            for i in range(n):
+                a[i] *= half
+        count = 0
+        for i in range(n):
+            if lies_at_zero(kind, a[i], facts[REF], facts[INV]):
+                a[i] = facts[REF]
+                count += 1
+        facts[COUNT] = count
+        open_row(kind, a, facts, e[:n])
+    return code, n, above, left
+
+
+@summing
+def add(s, scale, p):
+    """p += scale * s."""
+    wide_vectors()
+    for i in range(p.shape[0]):
+        p[i] += scale * s[i]
+
+
+@row
+def iterate(kind, first, last, a, facts, p, e, s):
+    """Steps first .. last of the iteration."""
+    begin(kind, e, facts, p)
+    s[:] = 0.0
+    done = 0.0
+    for t in range(first, last):
+        done = 1.0 / unnormalized(kind, t, a, facts, p, e, s, done)
+    add(s, done, p)
+
+
+@row
+def solve_row(kind, x, k, tau, scratch, facts, out):
+    """Write p of one row."""
+    scratch, facts = borrowed(scratch), borrowed(facts)
+    code, n, above, left = prepare(kind, x, k, tau, scratch[A], scratch[E], facts)
+    if code > MIXED and code != ALL:
+        fill_constant(x, k, code, above, out)
+        return
+    a, p, s, e = scratch[A, :n], scratch[P, :n], scratch[S, :n], scratch[E, :n]
+    p[:] = 0.0
+    iterate(kind, 0, left, a, facts, p, e, s)
+    expand(x, p, 1.0, out)
+
+
+@kernel
+def solve(lo, hi, x, k, tau, kind, out):
+    """Rows lo .. hi: p to `out`."""
+    x, out = borrowed(x), borrowed(out)
+    scratch, facts = np.empty((E + 1, x.shape[1] + APART)), np.empty(FACTS)
+    for i in range(lo, hi):
+        solve_row(kind, x[i], k[i], tau[i], scratch, facts, out[i])
+
+
+@summing
+def directions(a, facts, v, dtau, dz):
+    """Write dz along dx = v and dtau; v is replaced by what it is relative to the zero of z.
+
+    Where several entries are the zero of z (the smallest of a row, say), their v count equally.
+    """
+    wide_vectors()
+    base = 0.0
+    for i in range(a.shape[0]):
+        base += v[i] if a[i] == facts[REF] else 0.0
+    base /= facts[COUNT]
+    for i in range(a.shape[0]):
+        dz[i] = slide(a[i], v[i], base, dtau, facts[REF], facts[INV], facts[RATE])
+
+
+@summing
+def tangent(a, facts, kappa, s, alpha, beta, dz, dp):
+    """Move dp over one step (Theorem thm-iter-derivatives)."""
+    wide_vectors()
+    mean = others = total = 0.0
+    if kappa > 0.0:
+        for i in range(a.shape[0]):
+            mean += dp[i] if a[i] == facts[REF] else 0.0
+            others += dp[i] if a[i] != facts[REF] else 0.0
+        mean /= facts[COUNT]
+    for i in range(a.shape[0]):
+        at_zero = a[i] == facts[REF]
+        alpha[i] = swing(alpha[i], beta[i], dz[i], dp[i], at_zero, mean, kappa, others)
+        total += alpha[i]
+    for i in range(a.shape[0]):
+        dp[i] = carry(dp[i], alpha[i], s[i], total)
+
+
+@summing
+def adjoint(a, facts, kappa, s, alpha, beta, gz, adj):
+    """Move the gradient in p back over one step, and collect that in z."""
+    wide_vectors()
+    centre = total = 0.0
+    for i in range(a.shape[0]):
+        centre += s[i] * adj[i]
+    if kappa > 0.0:
+        for i in range(a.shape[0]):
+            total += adj[i] - centre if a[i] == facts[REF] else 0.0
+    mean = total / facts[COUNT]
+    for i in range(a.shape[0]):
+        at_zero = a[i] == facts[REF]
+        b = adj[i] - centre
+        gz[i] = collect(gz[i], alpha[i], b)
+        adj[i] = back(adj[i], beta[i], b, at_zero, mean, kappa, total)
+
+
+@summing
+def gather(a, facts, gz, gx):
+    """Write the gradient in the entries from that in z; returns the one in the temperature."""
+    wide_vectors()
+    total = turned = 0.0
+    for i in range(a.shape[0]):
+        total += gz[i]
+        turned += turn(a[i], gz[i], facts[REF], facts[INV])
+    base = total / facts[COUNT]
+    for i in range(a.shape[0]):
+        gx[i] = unslide(gz[i], a[i] == facts[REF], base, facts[RATE])
+    return -turned * facts[RATE]
+
+
+@row
+def push_row(kind, x, k, tau, v, dtau, scratch, facts, out):
+    """Write the derivative of one row along v and dtau."""
+    T = x.dtype.type
+    scratch, facts = borrowed(scratch), borrowed(facts)
+    code, n, _, left = prepare(kind, x, k, tau, scratch[A], scratch[E], facts)
+    if code > MIXED and code != ALL:
+        out[:] = T(np.nan) if code == UNDEFINED else T(0)
+        return
+    a, p, s, e = scratch[A, :n], scratch[P, :n], scratch[S, :n], scratch[E, :n]
+    dz, dp = scratch[DZ, :n], scratch[DP, :n]
+    alpha, beta = scratch[ALPHA, :n], scratch[BETA, :n]
+    pack(x, v, s)
+    directions(a, facts, s, dtau, dz)
+    p[:] = 0.0
+    dp[:] = 0.0
+    begin(kind, e, facts, p)
+    for t in range(left):
+        total = shares(kind, t, a, facts, p, e, s)
+        kappa = slopes(kind, t, a, facts, p, e, s, total, alpha, beta)
+        tangent(a, facts, kappa, s, alpha, beta, dz, dp)
+        add(s, 1.0, p)
+    expand(x, dp, 0.0, out)
+
+
+@kernel
+def push(lo, hi, x, k, tau, kind, v, dtau, out):
+    """Rows lo .. hi: dp along (v, dtau)."""
+    x, v, out = borrowed(x), borrowed(v), borrowed(out)
+    scratch, facts = np.empty((ROWS, x.shape[1] + APART)), np.empty(FACTS)
+    for i in range(lo, hi):
+        push_row(kind, x[i], k[i], tau[i], v[i], dtau[i], scratch, facts, out[i])
+
+
+@row
+def pull_row(kind, x, k, tau, g, scratch, facts, marks, ps, ss, totals, gx):
+    """The gradient in x to `gx`; returns the one in the temperature.
+
+    Proposition prop-iter-checkpoint: the loop is run once to keep p before every m-th step, and
+    once more, from one of these to the next, backwards; m is the square root of k.
+    """
+    T = x.dtype.type
+    scratch, facts, totals = borrowed(scratch), borrowed(facts), borrowed(totals)
+    marks, ps, ss = borrowed(marks), borrowed(ps), borrowed(ss)
+    code, n, _, left = prepare(kind, x, k, tau, scratch[A], scratch[E], facts)
+    if code > MIXED and code != ALL:
+        constant = np.nan if code == UNDEFINED else 0.0
+        gx[:] = T(constant)
+        return constant
+    a, p, s, e = scratch[A, :n], scratch[P, :n], scratch[S, :n], scratch[E, :n]
+    gz, adj = scratch[GZ, :n], scratch[ADJ, :n]
+    alpha, beta = scratch[ALPHA, :n], scratch[BETA, :n]
+    p[:] = 0.0
+    gz[:] = 0.0
+    pack(x, g, adj)
+    m = math.ceil(math.sqrt(left))
+    segments = (left + m - 1) // m
+    for j in range(segments):
+        marks[j, :n] = p
+        if j < segments - 1:
+            iterate(kind, j * m, (j + 1) * m, a, facts, p, e, s)
+    for j in range(segments - 1, -1, -1):
+        first, last = j * m, min(left, (j + 1) * m)
+        p[:] = marks[j, :n]
+        begin(kind, e, facts, p)
+        for t in range(first, last):
+            step = ss[t - first, :n]
+            ps[t - first, :n] = p
+            totals[t - first] = shares(kind, t, a, facts, p, e, step)
+            add(step, 1.0, p)
+        for t in range(last - 1, first - 1, -1):
+            before, step, total = ps[t - first, :n], ss[t - first, :n], totals[t - first]
+            kappa = slopes(kind, t, a, facts, before, e, step, total, alpha, beta)
+            adjoint(a, facts, kappa, step, alpha, beta, gz, adj)
+    in_tau = gather(a, facts, gz, s)
+    expand(x, s, 0.0, gx)
+    return in_tau
+
+
+@kernel
+def pull(lo, hi, x, k, tau, kind, g, gx, gtau):
+    """Rows lo .. hi: the gradients of <g, p>, those in x to `gx`."""
+    x, g, gx = borrowed(x), borrowed(g), borrowed(gx)
+    scratch, facts = np.empty((ROWS, x.shape[1] + APART)), np.empty(FACTS)
+    most = 1
+    for i in range(lo, hi):
+        most = max(most, k[i])
+    stride = math.ceil(math.sqrt(most))
+    marks = np.empty((stride, x.shape[1] + APART))
+    ps, ss = np.empty_like(marks), np.empty_like(marks)
+    totals = np.empty(stride)
+    for i in range(lo, hi):
+        gtau[i] = pull_row(
+            kind, x[i], k[i], tau[i], g[i], scratch, facts, marks, ps, ss, totals, gx[i]
+        )

@@ -1,0 +1,220 @@
+"""One step of an iteration: the shares s that it adds to p, and how they change with z and p.
+
+Both constructions repeat p += s(z, p) with shares u / sum(u). A step needs one pass: it adds the
+shares of the step before, which were left as u, and makes its own u. The slopes of a step are two
+rows,
+
+    ds = q - s sum(q),   q = alpha dz - beta dp
+
+(and a term of rank one, see `slopes`), so that derivatives of either iteration are the same loop.
+A row is kept as `a`, its entries in float64, and `facts`, numbers about it;
+z = (a - facts[REF]) * facts[INV]. What happens to one entry is in `formulas`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..._compile.decorators import overload_scalar, row, scalar, summing
+from ..._math.elementary import exp_neg, from_ordinal, to_ordinal, wide_vectors
+from ..formulas import Plain, Weighted, ahead, plain_slope, relative, score, weight, weighted_slope
+
+# Numbers about a row. It is halved where its spread overflows: INV is the reciprocal temperature
+# of the halved row, RATE that of the row as given.
+INV, RATE = 0, 1
+REF, COUNT = 2, 3  # where z is 0, and how many entries lie there
+TOP = 4  # what Plain's scores are seen from, in the units of x
+FACTS = 5
+
+# An old maximum of the scores serves while the sum of the exponentials is at least this
+# (Proposition prop-iter-maximum).
+FADED = 2.0**-60
+
+
+@row
+def _open_plain(kind, a, facts, e):
+    wide_vectors()
+    ref = facts[REF]
+    for i in range(a.shape[0]):
+        e[i] = a[i] - ref
+
+
+@row
+def _begin_plain(kind, e, facts, p):
+    wide_vectors()
+    # In the units of x until the maximum is taken off: nothing overflows on the way up, and what
+    # overflows on the way down has the exponential 0.
+    highest = to_ordinal(-np.inf)
+    for i in range(e.shape[0]):
+        o = to_ordinal(score(e[i], p[i]))
+        highest = o if o > highest else highest
+    facts[TOP] = from_ordinal(highest)
+
+
+@summing
+def _exponentials(e, facts, p, u, done):
+    wide_vectors()
+    inv, top = facts[INV], facts[TOP]
+    total = 0.0
+    for i in range(e.shape[0]):
+        p[i] += done * u[i]
+        u[i] = exp_neg((score(e[i], p[i]) - top) * inv)
+        total += u[i]
+    return total
+
+
+@row
+def _plain_step(kind, t, a, facts, p, e, u, done):
+    total = _exponentials(e, facts, p, u, done)
+    if total < FADED:
+        _begin_plain(kind, e, facts, p)
+        total = _exponentials(e, facts, p, u, 0.0)
+    return total
+
+
+@summing
+def _plain_slopes(kind, t, a, facts, p, e, s, total, alpha, beta):
+    wide_vectors()
+    ref, inv = facts[REF], facts[INV]
+    for i in range(a.shape[0]):
+        alpha[i], beta[i] = plain_slope(a[i], p[i], s[i], ref, inv)
+    return 0.0
+
+
+@row
+def _open_weighted(kind, a, facts, e):
+    wide_vectors()
+    ref, inv = facts[REF], facts[INV]
+    highest = to_ordinal(-np.inf)
+    for i in range(a.shape[0]):
+        o = to_ordinal(a[i] if a[i] < ref else -np.inf)
+        highest = o if o > highest else highest
+    second = from_ordinal(highest)
+    gap = ahead(ref, second, inv)
+    for i in range(a.shape[0]):
+        e[i] = relative(a[i], ref, second, inv, gap)
+
+
+@summing
+def _weights(p, e, u, done):
+    wide_vectors()
+    total = 0.0
+    for i in range(p.shape[0]):
+        p[i] += done * u[i]
+        u[i] = weight(p[i], e[i])
+        total += u[i]
+    return total
+
+
+@summing
+def _settle(a, facts, p, u):
+    """Give the leaders the 1 - p that the others have left them; returns sum(u).
+
+    After as many steps as there are leaders, 1 - p of a leader is what the others have received,
+    shared among the leaders (Proposition prop-iter-leaders): as a difference from 1 it would lose
+    as many digits as the leaders lie ahead, and the others' u is no larger.
+    """
+    wide_vectors()
+    ref = facts[REF]
+    left = total = 0.0
+    for i in range(a.shape[0]):
+        left += p[i] if a[i] < ref else 0.0
+    left /= facts[COUNT]
+    for i in range(a.shape[0]):
+        u[i] = left if a[i] == ref else u[i]
+        total += u[i]
+    return total
+
+
+@row
+def _weighted_step(kind, t, a, facts, p, e, u, done):
+    total = _weights(p, e, u, done)
+    return _settle(a, facts, p, u) if t == facts[COUNT] else total
+
+
+@summing
+def _weighted_slopes(kind, t, a, facts, p, e, s, total, alpha, beta):
+    wide_vectors()
+    for i in range(a.shape[0]):
+        alpha[i], beta[i] = weighted_slope(s[i], e[i], total)
+    # Settled leaders are equal, but may move apart: the mean of their dw is the sum of the others'
+    # dp, shared, and e = 1.
+    return 1.0 / (total * facts[COUNT]) if t == facts[COUNT] else 0.0
+
+
+@summing
+def shares(kind, t, a, facts, p, e, s):
+    """Write the shares of step t = 0, 1, ... from p to s; returns the sum that they were over."""
+    wide_vectors()
+    s[:] = 0.0
+    total = unnormalized(kind, t, a, facts, p, e, s, 0.0)
+    per_total = 1.0 / total
+    for i in range(s.shape[0]):
+        s[i] *= per_total
+    return total
+
+
+@scalar
+def _begin_weighted(kind, e, facts, p):
+    return None
+
+
+_OPEN: dict[type, Any] = {Plain: _open_plain, Weighted: _open_weighted}
+_BEGIN: dict[type, Any] = {Plain: _begin_plain, Weighted: _begin_weighted}
+_STEPS: dict[type, Any] = {Plain: _plain_step, Weighted: _weighted_step}
+_SLOPES: dict[type, Any] = {Plain: _plain_slopes, Weighted: _weighted_slopes}
+
+
+def open_row(kind, a, facts, e):
+    """Write what all steps of this row share to e."""
+    return _OPEN[type(kind)](kind, a, facts, e)
+
+
+def begin(kind, e, facts, p):
+    """Before any run of steps from a p that is not that of the step before."""
+    return _BEGIN[type(kind)](kind, e, facts, p)
+
+
+def unnormalized(kind, t, a, facts, p, e, u, done):
+    """p += done u, and the shares of step t times their sum to u; returns that sum.
+
+    e is the construction's own.
+    """
+    return _STEPS[type(kind)](kind, t, a, facts, p, e, u, done)
+
+
+def slopes(kind, t, a, facts, p, e, s, total, alpha, beta):
+    """Write alpha and beta of a step whose shares are s, over the sum `total`; returns kappa.
+
+    Unless it is 0, the entries at z = 0 have their mean taken off dp, and kappa times the sum of
+    dp over all other entries added to q.
+    """
+    return _SLOPES[type(kind)](kind, t, a, facts, p, e, s, total, alpha, beta)
+
+
+@overload_scalar(open_row, inline=True)
+def _open_row(kind, a, facts, e):
+    own = _OPEN[kind.instance_class]
+    return lambda kind, a, facts, e: own(kind, a, facts, e)
+
+
+@overload_scalar(begin, inline=True)
+def _begin(kind, e, facts, p):
+    own = _BEGIN[kind.instance_class]
+    return lambda kind, e, facts, p: own(kind, e, facts, p)
+
+
+@overload_scalar(unnormalized, inline=True)
+def _unnormalized(kind, t, a, facts, p, e, u, done):
+    own = _STEPS[kind.instance_class]
+    return lambda kind, t, a, facts, p, e, u, done: own(kind, t, a, facts, p, e, u, done)
+
+
+@overload_scalar(slopes, inline=True)
+def _slopes(kind, t, a, facts, p, e, s, total, alpha, beta):
+    own = _SLOPES[kind.instance_class]
+    return lambda kind, t, a, facts, p, e, s, total, alpha, beta: own(
+        kind, t, a, facts, p, e, s, total, alpha, beta
+    )

@@ -1,0 +1,156 @@
+"""What happens to one entry: the formulas that loops on the CPU and threads of a device share.
+
+An entry is a, in float64; z = (a - ref) * inv. The formulas inside sums carry the flags of the
+loops they become part of on the CPU; a device compiles the same functions without flags.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .._compile.decorators import scalar, summing
+from .._math.elementary import exp_neg
+
+TIED = 2.0**-48  # temperatures; Weighted: entries this close below the largest count as equal
+FAR = 500.0  # temperatures; e^-500 is nothing beside 1, and its reciprocal far from overflow
+LARGEST = 1e250  # derivatives stop here: an overflow must not turn into inf - inf
+TINY = 2.0**-1022  # the smallest normal number; shorter temperatures act as this one
+
+
+class Plain(NamedTuple):
+    """s = softmax((1 - p) z), z = 0 at the smallest entry."""
+
+    lowest: bool = True
+    tied: float = 0.0
+
+
+class Weighted(NamedTuple):
+    """s = (1 - p) e^z / sum((1 - p) e^z), z = 0 at the largest entry."""
+
+    lowest: bool = False
+    tied: float = TIED
+
+
+@scalar
+def scale(kind, low, high, tau):
+    """(half, inv, rate, ref) of a row from low to high, once it is multiplied by `half`."""
+    half = 1.0 if high - low < np.inf else 0.5
+    rate = 1.0 / (tau if tau > TINY else TINY)
+    return half, rate / half, rate, (low if kind.lowest else high) * half
+
+
+@scalar
+def lies_at_zero(kind, a, ref, inv):
+    """Whether an entry counts as equal to the one at z = 0.
+
+    A sum of weights that are differences from 1 cannot tell such entries apart.
+    """
+    return abs(a - ref) * inv <= kind.tied
+
+
+@scalar
+def hold(v):
+    """Keep v within +-LARGEST, NaN as it is."""
+    return LARGEST if v > LARGEST else -LARGEST if v < -LARGEST else v
+
+
+@summing
+def z_of(a, ref, inv):
+    """Keep z where derivatives can use it."""
+    return hold((a - ref) * inv)
+
+
+# The shares of a step, and its slopes q = alpha dz - beta dp.
+
+
+@scalar
+def score(b, p):
+    """(1 - p) z in the units of x, b = a - ref; rounded alike everywhere: they are compared."""
+    return (1.0 - p) * b
+
+
+@summing
+def plain_slope(a, p, s, ref, inv):
+    """(alpha, beta): dy = (1 - p) dz - z dp, and q = s dy."""
+    return s * (1.0 - p), s * z_of(a, ref, inv)
+
+
+@scalar
+def ahead(ref, second, inv):
+    """How far the leaders, the entries at the maximum, are ahead of the rest."""
+    gap = (ref - second) * inv
+    return FAR if gap > FAR else gap
+
+
+@scalar
+def relative(a, ref, second, inv, gap):
+    """e^z relative to the leaders.
+
+    All others are seen from the largest of them, so that a leader far away costs them no digits,
+    and the leaders are at most FAR above it: what lies further is saturated (Proposition
+    prop-iter-leaders).
+    """
+    t = (a - second) * inv - gap
+    return exp_neg(t) if a < ref else 1.0
+
+
+@summing
+def weight(p, e):
+    """(1 - p) e^z; of settled leaders it is known otherwise."""
+    return (1.0 - p) * e
+
+
+@summing
+def weighted_slope(s, e, total):
+    """(alpha, beta): q = s dz + (e / sum) dw, dw = -dp."""
+    return s, e / total
+
+
+# Derivatives of the iteration (Theorem thm-iter-derivatives).
+
+
+@summing
+def slide(a, v, base, dtau, ref, inv, rate):
+    """dz along dx = v and dtau, v relative to what the zero of z does."""
+    turned = hold(z_of(a, ref, inv) * hold(dtau * rate))
+    return hold(hold((v - base) * rate) - turned)
+
+
+@summing
+def swing(alpha, beta, dz, dp, at_zero, mean, kappa, others):
+    """How far an entry would go by itself: q, and what comes to settled leaders from the others."""
+    q = alpha * dz - beta * (dp - mean if at_zero else dp)
+    return hold(q + kappa * others if at_zero else q)
+
+
+@summing
+def carry(dp, q, s, total):
+    """Move dp over a step."""
+    return hold(dp + (q - s * total))
+
+
+@summing
+def collect(gz, alpha, b):
+    """Add what a step gives to the gradient in z; b is that in q."""
+    return hold(gz + alpha * b)
+
+
+@summing
+def back(adj, beta, b, at_zero, mean, kappa, total):
+    """Move the gradient in p back over a step."""
+    before = adj - beta * (b - mean if at_zero else b)
+    return hold(before if at_zero else before + kappa * total)
+
+
+@summing
+def turn(a, gz, ref, inv):
+    """What the temperature's gradient has from an entry."""
+    return hold(gz * z_of(a, ref, inv))
+
+
+@summing
+def unslide(gz, at_zero, base, rate):
+    """The gradient in an entry from that in z."""
+    return (gz - (base if at_zero else 0.0)) * rate

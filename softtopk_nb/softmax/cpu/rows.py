@@ -1,0 +1,295 @@
+"""Softmax, its logarithm and logsumexp on rows, each for rows lo .. hi of a batch.
+
+What the derivatives need of a row is its record, two numbers, from which they make the
+probabilities again: that takes less than to keep and to read them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..._compile.array_intrinsics import block, borrowed, window
+from ..._compile.decorators import kernel, row, summing
+from ..._math.elementary import exp_neg, from_ordinal, to_ordinal, wide_vectors
+from ..._math.sums import FEW
+from ..._nonfinite import FINITE, MIXED, expand, present_part, survey
+from ..formulas import OF_LOGS, OF_LOGS_BACK, OF_SHARES, inverse, share, slope, z_of
+from ..records import EXCESS, RECORD, TOP
+
+# Of a row solved here also how many entries take part: those at -inf are taken out before anything
+# is summed, so that the others have the bits that they would have without them.
+PRESENT = RECORD
+SOLVED = RECORD + 1
+
+BLOCK = 1024  # entries that are written, and summed while they are at hand
+
+
+@row
+def top(x):
+    """The largest entry of a row, NaN if any is; and whether entries at -inf are to be taken out.
+
+    Not where that leaves none, nor beside +inf, where every other entry is absent.
+    """
+    T = x.dtype.type
+    lo, hi = survey(x)
+    lowest, highest = to_ordinal(T(-np.inf)), to_ordinal(T(np.inf))
+    ordered = lowest <= lo and hi <= highest
+    return from_ordinal(hi) if ordered else T(np.nan), lo == lowest and lowest < hi < highest
+
+
+# A loop that both writes and sums is vectorised only where the compiler's test at run time says
+# that its arrays do not overlap, and that test is coarse: the order of the sum would depend on
+# where the arrays lie. So each loop here does one of the two.
+
+
+@summing
+def write_block(part, m, inv, logs, out):
+    """Write e^z of each entry, or z."""
+    wide_vectors()
+    for i in range(part.shape[0]):
+        z = z_of(part[i], m, inv)
+        out[i] = z if logs else exp_neg(z)
+
+
+@summing
+def sum_block(part, logs):
+    """The sum of e^z below 1, and how many are 1, of what `write_block` has written."""
+    wide_vectors()
+    T = part.dtype.type
+    zero, one = T(0), T(1)
+    s = ones = zero
+    for i in range(part.shape[0]):
+        e = exp_neg(part[i]) if logs else part[i]
+        s += e if e < one else zero
+        ones += one if e == one else zero
+    return s, ones
+
+
+@row
+def gather(x, m, inv, logs, out):
+    """Write e^z of each entry, or z; returns the sum of e^z below 1, and how many are 1.
+
+    Blocks are added in their order: else the compiler would make one sum of them in float64.
+    """
+    rest, largest = 0.0, 0.0
+    for start in range(0, x.shape[0], BLOCK):
+        target = block(out, start, BLOCK)
+        write_block(block(x, start, BLOCK), m, inv, logs, target)
+        for first in range(0, target.shape[0], FEW):
+            s, ones = sum_block(block(target, first, FEW), logs)
+            rest += s
+            largest += ones
+    return rest, largest
+
+
+@row
+def total_of(m, rest, largest):
+    """Sum e^z - 1.
+
+    The 1 of the largest entry is left out of the sum, so that log p keeps its relative accuracy
+    where p is close to 1 (prop-stable); entries equal to it are counted.
+    """
+    return rest + (largest - 1.0) if m == m else np.nan
+
+
+@row
+def scale_of(excess):
+    """What makes e^z a probability."""
+    return 1.0 / (1.0 + excess)
+
+
+@row
+def finish(excess, logs, out):
+    """e^z to p, or z to log p."""
+    wide_vectors()
+    T = out.dtype.type
+    scale, log_s = T(scale_of(excess)), T(math.log1p(excess))
+    for i in range(out.shape[0]):
+        out[i] = out[i] - log_s if logs else out[i] * scale
+
+
+@row
+def expand_logs(x, values, logs, out):
+    """Undo the removal of entries at -inf: their p is 0, its logarithm -inf."""
+    expand(x, values, 0.0, out)
+    if logs:
+        for i in range(x.shape[0]):
+            out[i] = out[i] if np.isfinite(x[i]) else x[i]
+
+
+@kernel
+def value(lo, hi, x, tau, logs, out, record):
+    """Softmax of each row, or its logarithm (unless the rows of `out` are empty); the records."""
+    x, out, record = borrowed(x), borrowed(out), borrowed(record)
+    wanted = out.shape[1] > 0
+    nowhere = np.empty(0 if wanted else x.shape[1], x.dtype)
+    for i in range(lo, hi):
+        m, absent = top(x[i])
+        present, _ = present_part(x[i], x[i], MIXED if absent else FINITE)
+        target = window(out[i] if wanted else nowhere, 0, present.shape[0])
+        rest, largest = gather(present, m, inverse(tau[i], m), logs, target)
+        record[i, TOP], record[i, EXCESS] = m, total_of(m, rest, largest)
+        record[i, PRESENT] = present.shape[0]
+        if wanted:
+            finish(record[i, EXCESS], logs, target)
+            if absent:
+                expand_logs(x[i], target, logs, out[i])
+
+
+@summing
+def chances(x, v, m, inv, scale, out):
+    """Write p; returns <p, v>, <p, z>, and the sum of v over the entries that are there.
+
+    Where p is 0, v may be anything.
+    """
+    wide_vectors()
+    T = x.dtype.type
+    zero, infinity = T(0), T(np.inf)
+    mean_v, mean_z, whole = 0.0, 0.0, 0.0
+    for start in range(0, x.shape[0], BLOCK):
+        part, target = block(x, start, BLOCK), block(out, start, BLOCK)
+        vs = block(v, start, BLOCK)
+        for i in range(part.shape[0]):
+            target[i] = share(z_of(part[i], m, inv), scale)
+        sv = sz = s = zero
+        for i in range(part.shape[0]):
+            z, p = z_of(part[i], m, inv), target[i]
+            sv += p * vs[i] if p > zero else zero
+            sz += p * z if p > zero else zero
+            s += vs[i] if z > -infinity else zero
+        mean_v += sv
+        mean_z += sz
+        whole += s
+    return mean_v, mean_z, whole
+
+
+@summing
+def spread(x, v, m, inv, dtau, mean, rule, out):
+    """Turn p into the derivative along (v, dtau); returns its product with z."""
+    wide_vectors()
+    T = x.dtype.type
+    zero, infinity = T(0), T(np.inf)
+    product = 0.0
+    for start in range(0, x.shape[0], BLOCK):
+        part, target = block(x, start, BLOCK), block(out, start, BLOCK)
+        vs = block(v, start, BLOCK)
+        for i in range(part.shape[0]):
+            z, p = z_of(part[i], m, inv), target[i]
+            target[i] = slope(z, p, vs[i], inv, dtau, mean, rule)
+        s = zero
+        for i in range(part.shape[0]):
+            z, moved = z_of(part[i], m, inv), target[i]
+            s += moved * z if z > -infinity else zero
+        product += s
+    return product
+
+
+@row
+def constant(m, sums, out):
+    """Whether no direction moves the row; then `out` is written: 0, or NaN where the value is."""
+    if abs(m) < np.inf:
+        return False
+    out[:] = np.nan if m != m or not (sums or m > 0.0) else 0.0
+    return True
+
+
+@row
+def taking_part(x, v, present):
+    """The entries above -inf of a row whose record says how many there are, and their v."""
+    return present_part(x, v, MIXED if present < x.shape[0] else FINITE)
+
+
+@row
+def moved(x, values, out):
+    """Write what belongs to the entries that take part; the others do not move."""
+    if values.shape[0] < x.shape[0]:
+        expand(x, values, 0.0, out)
+
+
+@kernel
+def push(lo, hi, x, tau, record, logs, dx, dtau, out):
+    """The derivative of softmax, or of its logarithm, along (dx, dtau)."""
+    T = x.dtype.type
+    x, dx, out, record = borrowed(x), borrowed(dx), borrowed(out), borrowed(record)
+    for i in range(lo, hi):
+        m = T(record[i, TOP])
+        if not constant(m, False, out[i]):
+            inv, scale = inverse(tau[i], m), T(scale_of(record[i, EXCESS]))
+            xs, vs = taking_part(x[i], dx[i], record[i, PRESENT])
+            target = window(out[i], 0, xs.shape[0])
+            mean_v, mean_z, _ = chances(xs, vs, m, inv, scale, target)
+            mean, rule = T(mean_v - dtau[i] * mean_z), OF_LOGS if logs else OF_SHARES
+            spread(xs, vs, m, inv, T(dtau[i]), mean, rule, target)
+            moved(x[i], target, out[i])
+
+
+@kernel
+def pull(lo, hi, x, tau, record, logs, g, gx, gtau):
+    """The gradients of <g, p>, or of <g, log p>."""
+    T = x.dtype.type
+    x, g, gx, record = borrowed(x), borrowed(g), borrowed(gx), borrowed(record)
+    for i in range(lo, hi):
+        m = T(record[i, TOP])
+        if constant(m, False, gx[i]):
+            gtau[i] = gx[i, 0]
+        else:
+            inv, scale = inverse(tau[i], m), T(scale_of(record[i, EXCESS]))
+            xs, gs = taking_part(x[i], g[i], record[i, PRESENT])
+            target = window(gx[i], 0, xs.shape[0])
+            mean, _, whole = chances(xs, gs, m, inv, scale, target)
+            back, rule = T(whole if logs else mean), OF_LOGS_BACK if logs else OF_SHARES
+            gtau[i] = -spread(xs, gs, m, inv, T(0), back, rule, target)
+            moved(x[i], target, gx[i])
+
+
+@kernel
+def push_sum(lo, hi, x, tau, record, dx, dtau, out):
+    """The derivative of logsumexp along (dx, dtau)."""
+    T = x.dtype.type
+    x, dx, record = borrowed(x), borrowed(dx), borrowed(record)
+    weights = np.empty(x.shape[1], x.dtype)
+    for i in range(lo, hi):
+        m, excess = T(record[i, TOP]), record[i, EXCESS]
+        if constant(m, True, weights):
+            out[i] = weights[0]
+        else:
+            inv, scale = inverse(tau[i], m), T(scale_of(excess))
+            xs, vs = taking_part(x[i], dx[i], record[i, PRESENT])
+            along, mean_z, _ = chances(xs, vs, m, inv, scale, window(weights, 0, xs.shape[0]))
+            # thm-lse-gradient: softmax, and in the temperature its entropy log sum e^z - <p, z>.
+            out[i] = along + (math.log1p(excess) - mean_z) * dtau[i]
+
+
+@kernel
+def pull_sum(lo, hi, x, tau, record, g, gx, gtau):
+    """The gradients of logsumexp, times g."""
+    T = x.dtype.type
+    x, gx, record = borrowed(x), borrowed(gx), borrowed(record)
+    for i in range(lo, hi):
+        m, excess = T(record[i, TOP]), record[i, EXCESS]
+        if constant(m, True, gx[i]):
+            gtau[i] = gx[i, 0]
+        else:
+            inv, scale = inverse(tau[i], m), T(scale_of(excess))
+            xs, _ = taking_part(x[i], x[i], record[i, PRESENT])
+            target = window(gx[i], 0, xs.shape[0])
+            _, mean_z, _ = chances(xs, xs, m, inv, scale, target)
+            gtau[i] = g[i] * (math.log1p(excess) - mean_z)
+            for j in range(target.shape[0]):
+                target[j] *= T(g[i])
+            moved(x[i], target, gx[i])
+
+
+@kernel
+def shift(lo, hi, x, tau, tops, out):
+    """The largest entry of each row to `tops`, and z; a NaN makes every entry above -inf NaN."""
+    T = x.dtype.type
+    x, out = borrowed(x), borrowed(out)
+    for i in range(lo, hi):
+        m = tops[i] = top(x[i])[0]
+        inv = inverse(tau[i], m)
+        for j in range(x.shape[1]):
+            z = z_of(x[i, j], m, inv)
+            out[i, j] = T(np.nan) if m != m and x[i, j] > T(-np.inf) else z

@@ -1,0 +1,58 @@
+"""One entry of a row as softmax sees it: from the largest of the row, in temperatures."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._compile.decorators import scalar
+from .._math.elementary import exp_neg, limits
+
+# Whose slope: that of softmax, either way; of its logarithm, along a direction and back.
+OF_SHARES, OF_LOGS, OF_LOGS_BACK = range(3)
+
+
+@scalar
+def inverse(tau, one):
+    """1/tau in the type of `one`, finite; a temperature below 1/max acts as that."""
+    T = type(one)
+    _, _, most = limits(one)
+    width = min(max(tau, 1.0 / most), most)
+    return T(min(1.0 / width, most))
+
+
+@scalar
+def z_of(v, m, inv):
+    """z = (v - m)/tau for an entry v of a row whose largest is m: 0 there, and nowhere above 0.
+
+    An absent entry has z = -inf and no other entry has: a difference that overflows is taken to
+    be the lowest finite number. Where m is +inf, the entries equal to it have z = 0 and all
+    others are absent.
+    """
+    T = type(v)
+    _, _, most = limits(v)
+    lowest, infinity = T(-most), T(np.inf)
+    d = v - m
+    d = (d if d > lowest else lowest) * inv
+    d = d if d > lowest else lowest
+    return d if (v > -infinity) & (m < infinity) else T(0) if v == infinity else -infinity
+
+
+@scalar
+def share(z, scale):
+    """p = e^z / sum e^z. No loop may turn the product into anything else: p has the same bits."""
+    return exp_neg(z) * scale
+
+
+@scalar
+def slope(z, p, v, inv, dtau, mean, rule):
+    """One entry of the derivative along (v, dtau), from the mean that the rule asks for.
+
+    thm-lse-gradient: the Jacobian of softmax is (Diag(p) - p p^T)/tau, applied to v - z dtau. No
+    direction moves an absent entry.
+    """
+    T = type(p)
+    zero = T(0)
+    d = v - z * dtau if dtau != zero else v
+    if rule == OF_SHARES:
+        return p * (d - mean) * inv if p > zero else zero
+    return (d - (mean if rule == OF_LOGS else p * mean)) * inv if z > T(-np.inf) else zero

@@ -1,0 +1,6 @@
+"""What a row leaves for its derivatives."""
+
+from __future__ import annotations
+
+RECORD = 2  # of a row: its largest entry, and sum exp z - 1 with z = (x - largest)/tau
+TOP, EXCESS = range(RECORD)

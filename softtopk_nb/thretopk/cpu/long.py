@@ -1,0 +1,135 @@
+"""ThreTopK on one long row, its parts shared out among the threads, as in `_threads.long_rows`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..._compile.decorators import kernel
+from ..._curves.base import kernel_for
+from ..._nonfinite import FINITE, MIXED, UNDEFINED
+from ..._threads.long_rows import LONG, PART, part_count
+from ..._threads.pool import over
+from ..._threshold.newton import inverse_temperature
+from ..._threshold.records import CODE, REST, C, D
+from . import rows
+from .rows import moments, smoothed_sum, spread
+
+Array = Any
+
+
+@kernel
+def moments_parts(lo, hi, x, v, tau, solution, curve, out, sums):
+    """Write the weights of each part, and the sums of weights along v."""
+    T = x.dtype.type
+    inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
+    for j in range(lo, hi):
+        part = slice(j * PART, (j + 1) * PART)
+        w0, wv, wt, wvt = moments(x[part], v[part], c, inv, d, curve, out[part])
+        sums[j, 0], sums[j, 1], sums[j, 2], sums[j, 3] = w0, wv, wt, wvt
+
+
+@kernel
+def smoothed_parts(lo, hi, x, tau, solution, curve, sums):
+    """The sums of each part for the potential."""
+    c, d = solution[C], solution[D] + solution[REST]
+    for j in range(lo, hi):
+        part = x[j * PART : (j + 1) * PART]
+        sums[j, 0], sums[j, 1] = smoothed_sum(part, tau, curve, c, d)
+
+
+@kernel
+def spread_parts(lo, hi, x, v, tau, solution, mean, dtau, out):
+    """Write the derivative of each part along v."""
+    T = x.dtype.type
+    inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
+    for j in range(lo, hi):
+        part = slice(j * PART, (j + 1) * PART)
+        spread(x[part], v[part], c, inv, d, mean, dtau, out[part])
+
+
+def _moments(x: Array, v: Array, tau: float, curve: Any, solution: Array, out: Array) -> Array:
+    sums = np.empty((part_count(x), 4))
+    problem = x, v, tau, solution, curve, out, sums
+    over(len(sums), x.size // 2, kernel_for(curve, moments_parts), *problem)
+    return sums.sum(axis=0)
+
+
+def _spread(
+    x: Array, v: Array, tau: float, solution: Array, mean: float, dtau: float, out: Array
+) -> None:
+    over(part_count(x), x.size // 4, spread_parts, x, v, tau, solution, mean, dtau, out)
+
+
+def potential(x: Array, k: float, tau: float, curve: Any, solution: Array) -> float:
+    """phi of one row, as `rows.potential`."""
+    if solution[CODE] != FINITE:
+        phi = np.empty(1)
+        one = x[None], np.array([k]), np.array([tau])
+        kernel_for(curve, rows.potential)(0, 1, *one, curve, solution[None], phi)
+        return float(phi[0])
+    sums = np.empty((part_count(x), 2))
+    over(len(sums), 16 * x.size, kernel_for(curve, smoothed_parts), x, tau, solution, curve, sums)
+    smoothed, upper = sums.sum(axis=0)
+    threshold = solution[C] + tau * (solution[D] + solution[REST])
+    return float(smoothed + (k - upper) * threshold)
+
+
+def push(
+    x: Array, tau: float, curve: Any, solution: Array, v: Array, dk: float, dtau: float, out: Array
+) -> None:
+    """The tangent of one row, as `rows.push`."""
+    if solution[CODE] == UNDEFINED:
+        out[...] = np.nan
+    elif solution[CODE] > MIXED:
+        out[...] = 0
+    elif solution[CODE] == MIXED:
+        finite = np.isfinite(x)
+        values = np.empty(np.count_nonzero(finite), x.dtype)
+        push(x[finite], tau, curve, _as_finite(solution), v[finite], dk, dtau, values)
+        out[...] = 0
+        out[finite] = values
+    elif len(x) < LONG:  # what infinities left of a long row
+        one = x[None], np.array([tau]), curve, solution[None], v[None]
+        moves = np.array([dk]), np.array([dtau])
+        kernel_for(curve, rows.push)(0, 1, *one, *moves, out[None])
+    else:
+        w0, wv, wt, _ = _moments(x, v, tau, curve, solution, out)
+        mean = (wv - dtau * wt - dk * tau) / w0 if w0 > 0.0 else 0.0
+        _spread(x, v, tau, solution, mean, dtau, out)
+
+
+def pull(
+    x: Array, tau: float, curve: Any, solution: Array, g: Array, out: Array
+) -> tuple[float, float]:
+    """The pullback of one row, as `rows.pull`: the gradient in x to `out`; returns (gk, gtau)."""
+    if solution[CODE] == UNDEFINED:
+        out[...] = np.nan
+        return np.nan, np.nan
+    if solution[CODE] > MIXED:
+        out[...] = 0
+        return 0.0, 0.0
+    if solution[CODE] == MIXED:
+        finite = np.isfinite(x)
+        values = np.empty(np.count_nonzero(finite), x.dtype)
+        gk, gtau = pull(x[finite], tau, curve, _as_finite(solution), g[finite], values)
+        out[...] = 0
+        out[finite] = values
+        return gk, gtau
+    if len(x) < LONG:  # what infinities left of a long row
+        sums = np.empty((2, 1))
+        one = x[None], np.array([tau]), curve, solution[None], g[None]
+        kernel_for(curve, rows.pull)(0, 1, *one, out[None], sums[0], sums[1])
+        return float(sums[0, 0]), float(sums[1, 0])
+    w0, wg, wt, wgt = _moments(x, g, tau, curve, solution, out)
+    mean = wg / w0 if w0 > 0.0 else 0.0
+    _spread(x, g, tau, solution, mean, 0.0, out)
+    return mean, -(wgt - mean * wt) / tau
+
+
+def _as_finite(solution: Array) -> Array:
+    """The same threshold for the finite part of the row."""
+    finite = solution.copy()
+    finite[CODE] = FINITE
+    return finite

@@ -1,0 +1,147 @@
+"""ThreTopK on rows: tangent, pullback and potential, each for rows lo .. hi of a batch.
+
+The value is `_threshold.cpu.rows.solve` itself. What it leaves in `solution` is what these need, so
+that none of them solves again.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..._compile.array_intrinsics import block, borrowed, read_apart, write_apart
+from ..._compile.decorators import kernel, row, scalar, summing
+from ..._curves.base import excess
+from ..._math.elementary import wide_vectors
+from ..._nonfinite import ALL, MIXED, UNDEFINED, expand, present_part
+from ..._threshold.newton import inverse_temperature
+from ..._threshold.records import CODE, REST, C, D
+from ..formulas import centre, lever, smoothed, tangent, weight
+
+BLOCK = 1024  # entries whose derivatives are summed in their own type
+
+
+@summing
+def moments(x, v, c, inv, d, curve, out):
+    """Write w = f'(t) of each entry; returns the sums over the row of w, w v, w t and w v t."""
+    wide_vectors()
+    T = x.dtype.type
+    w0, wv, wt, wvt = 0.0, 0.0, 0.0, 0.0
+    for start in range(0, x.shape[0], BLOCK):
+        xs, ws = block(x, start, BLOCK), block(out, start, BLOCK)
+        vs = block(v, start, BLOCK)
+        s0 = sv = st = svt = T(0)
+        for i in range(xs.shape[0]):
+            t, vi = (read_apart(xs, i) - c) * inv - d, read_apart(vs, i)
+            w = weight(curve, t)
+            write_apart(ws, i, w)
+            wti = lever(w, t)
+            s0 += w
+            sv += w * vi
+            st += wti
+            svt += wti * vi
+        w0 += s0
+        wv += sv
+        wt += st
+        wvt += svt
+    return w0, wv, wt, wvt
+
+
+@row
+def spread(x, v, c, inv, d, mean, dtau, out):
+    """Turn the weight of each entry into its tangent."""
+    wide_vectors()
+    T = x.dtype.type
+    mean, dtau = T(mean), T(dtau)
+    for i in range(x.shape[0]):
+        out[i] = tangent(out[i], (x[i] - c) * inv - d, v[i], inv, mean, dtau)
+
+
+@kernel
+def push(lo, hi, x, tau, curve, solution, v, dk, dtau, out):
+    """Rows lo .. hi: dp along (v, dk, dtau)."""
+    T = x.dtype.type
+    x, v, out, solution = borrowed(x), borrowed(v), borrowed(out), borrowed(solution)
+    for i in range(lo, hi):
+        entries, answer, dp = x[i], solution[i], out[i]
+        code = int(answer[CODE])
+        if code > MIXED:
+            for j in range(dp.shape[0]):
+                dp[j] = T(np.nan) if code == UNDEFINED else T(0)
+            continue
+        inv = inverse_temperature(tau[i], x)
+        c, d = T(answer[C]), T(answer[D])
+        xs, vs = present_part(entries, v[i], code)
+        target = dp[: xs.shape[0]]
+        w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve, target)
+        mean = centre(w0, wv - dtau[i] * wt - dk[i] / inv)
+        spread(xs, vs, c, inv, d, mean, dtau[i], target)
+        if code == MIXED:
+            expand(entries, target, 0.0, dp)
+
+
+@kernel
+def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau):
+    """Rows lo .. hi: the gradients of <g, p>, those in x to `gx`.
+
+    The Jacobian in x is symmetric, so this is `push` along g, with two sums more.
+    """
+    T = x.dtype.type
+    x, g, gx, solution = borrowed(x), borrowed(g), borrowed(gx), borrowed(solution)
+    for i in range(lo, hi):
+        entries, answer, gradient = x[i], solution[i], gx[i]
+        code = int(answer[CODE])
+        if code > MIXED:
+            gk[i] = gtau[i] = np.nan if code == UNDEFINED else 0.0
+            for j in range(gradient.shape[0]):
+                gradient[j] = T(gk[i])
+            continue
+        inv = inverse_temperature(tau[i], x)
+        c, d = T(answer[C]), T(answer[D])
+        xs, gs = present_part(entries, g[i], code)
+        target = gradient[: xs.shape[0]]
+        w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve, target)
+        mean = centre(w0, wg)
+        gk[i], gtau[i] = mean, -inv * (wgt - mean * wt)
+        spread(xs, gs, c, inv, d, mean, 0.0, target)
+        if code == MIXED:
+            expand(entries, target, 0.0, gradient)
+
+
+@scalar
+def smoothed_sum(x, tau, curve, c, d):
+    """Sum of tau F(t) over the finite entries, plus lambda where t >= 0; and how often that is."""
+    total, above = 0.0, 0
+    for i in range(x.shape[0]):
+        if np.isfinite(x[i]):
+            tail, whole, upper = smoothed(curve, np.float64(x[i]), tau, c, d)
+            total += tail
+            total += whole
+            above += upper
+    return total, above
+
+
+@kernel
+def potential(lo, hi, x, k, tau, curve, solution, out):
+    """Rows lo .. hi: phi = tau * min over l of [k l + sum F(x/tau - l)] (Theorem thm-potential)."""
+    for i in range(lo, hi):
+        code = int(solution[i, CODE])
+        above = 0
+        for value in x[i]:
+            above += value == np.inf
+        if code == UNDEFINED:
+            out[i] = np.nan
+        elif k[i] == 0.0:
+            out[i] = 0.0
+        elif above > 0:
+            out[i] = np.inf
+        elif code == ALL:
+            # lambda -> -inf: F(t) = t + const for every entry.
+            far = tau[i] * excess(curve, np.inf)
+            out[i] = 0.0
+            for value in x[i]:
+                if np.isfinite(value):
+                    out[i] += value + far
+        else:
+            c, d = solution[i, C], solution[i, D] + solution[i, REST]
+            smoothed, upper = smoothed_sum(x[i], tau[i], curve, c, d)
+            out[i] = smoothed + (k[i] - upper) * (c + tau[i] * d)

@@ -1,0 +1,48 @@
+"""What happens to one entry: the formulas that the CPU and a device share."""
+
+from __future__ import annotations
+
+from .._compile.decorators import scalar
+from .._curves.base import excess, split
+
+
+@scalar
+def weight(curve, t):
+    """w = f'(t)."""
+    _, _, _, w = split(curve, t)
+    return w
+
+
+@scalar
+def lever(w, t):
+    """w t. A saturated entry may lie infinitely many temperatures away: 0 * inf is not 0."""
+    T = type(t)
+    return w * t if w > T(0) else T(0)
+
+
+@scalar
+def tangent(w, t, v, inv, mean, dtau):
+    """(w/tau) (v - t dtau - mean): Theorem thm-jacobian, Theorem thm-derivatives-k-tau."""
+    T = type(t)
+    move = v - mean
+    if dtau != T(0) and w > T(0):
+        move -= t * dtau
+    return w * inv * move
+
+
+@scalar
+def centre(w0, moved):
+    """How far the threshold moves where the entries move the sum of p by `moved`/tau."""
+    # All weights zero: every entry is saturated, and nothing moves.
+    return moved / w0 if w0 > 0.0 else 0.0
+
+
+@scalar
+def smoothed(curve, value, tau, c, d):
+    """(tau F(t) - tau max(t, 0), the entry itself if t >= 0 else 0, whether t >= 0).
+
+    Above 0, tau F(t) + lambda is x and a tail: sums of t would only have to be taken back.
+    """
+    t = (value - c) / tau - d
+    upper = t >= 0.0
+    return tau * excess(curve, t), value if upper else 0.0, upper

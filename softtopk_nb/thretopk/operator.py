@@ -1,0 +1,345 @@
+"""ThreTopK: p_i = f((x_i - lambda)/tau), with the threshold lambda that makes p sum to k."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _threshold
+from .._api import host_arrays, operator
+from .._curves.base import is_steep, kernel_for, origin
+from .._curves.entmax import Entmax
+from .._curves.registry import CURVES
+from .._curves.user import UserCurve
+from .._threads import pool
+from .._threshold.cpu.scan import SCANNED
+from .._threshold.methods import METHODS
+from .._threshold.records import REST, C, D
+from .cpu import long as _long
+from .cpu import rows as _rows
+from .cpu.at_edge import beside, narrow, widened
+from .curve import Curve, check_integral, check_mass, missing_mass
+
+__all__ = ["Curve", "thretopk"]
+
+MOST_ALPHA = 100.0  # with more entmax is all but a step, and float64 has too few numbers for it
+
+
+class _Plan(NamedTuple):
+    curve: Any  # a value of one of the types in `_curves`
+    method: Any  # a value of one of the types in `_threshold.methods`
+    name: str
+
+
+class ThreTopK(operator.Differentiable):
+    """Smooth top-k by a threshold: p_i = f((x_i - lambda) / temperature), sum p = k.
+
+    f is a CDF, the *curve*; lambda is the one number for each row that makes p sum to k. As the
+    temperature goes to 0, p turns into the hard top-k.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., n, ...)
+        Scores. float16, float32 and float64 keep their type (float16 is computed in float32);
+        integers and bools give float64.
+    k : float or array_like
+        Sum of p, any real number 0 <= k <= n; broadcast against x's shape without the axis.
+    curve : {"laplace", "sigmoid", "exp", "clip", "normal", "entmax"} or Curve, optional
+        The curve f: see the page "Which operator?".
+    alpha : float, optional
+        Exponent of ``curve="entmax"``, 1 < alpha <= 100; towards 1 it becomes exp, 2 is clip, 1.5
+        is the usual choice.
+    method : {"auto", "newton", "scan", "bisect"}, optional
+        How lambda is found. newton: passes over the row, no sort (auto takes it). scan: sort and
+        scan analytically, for exp, laplace and clip. bisect: halve until the mass is right.
+    temperature : float or array_like, optional
+        Width of the transition, in the units of x; broadcast as k.
+    axis : int, optional
+        The axis of the scores, the last by default.
+    largest : bool, optional
+        False smooths the k smallest instead.
+    where : array_like of bool, optional
+        Entries that take part; the others get 0, exactly as if they were not there.
+    out : ndarray, optional
+        Array of x's shape and of the result's type to write to; it is returned.
+
+    Returns
+    -------
+    p : array of x's shape and type
+        Between 0 and 1, summing to k along the axis.
+
+    Raises
+    ------
+    TypeError
+        x, k, temperature, where, alpha or out of a wrong type, an unknown keyword.
+    ValueError
+        k outside [0, n], a temperature that is not positive and finite, an unknown curve or
+        method, a shape that does not fit.
+
+    See Also
+    --------
+    hardtopk : the limit of temperature 0.
+
+    Notes
+    -----
+    *Holds*: range, sum, monotonicity (x_i >= x_j implies p_i >= p_j), invariance under shifts
+    and permutations, convergence to the hard top-k when x_(k) > x_(k+1), and a symmetric positive
+    semidefinite Jacobian: p is the gradient of `potential`. *Does not hold*: p_i >= p_j implies
+    x_i >= x_j only for the strictly increasing curves, not where exp, clip or entmax saturate;
+    exp, clip and entmax have kinks.
+
+    *Accuracy*, R = (max x - min x)/temperature: 1e-13 + 4 eps R in float64, 1e-6 + 4 eps R in
+    float32, for entmax with every alpha; with alpha > 2, where the slope is infinite at the edge
+    of the support, float32 rows are solved in float64 (on the CPU). *Cost*: O(n), a few passes
+    over the row; a row is never sorted unless asked for. The derivatives cost two passes.
+
+    *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; +inf gives 1 and uses up
+    one of k, and more +inf than k share k equally. At k = 0 and k = n, and where every entry is
+    saturated to rounding, all derivatives are 0. Temperatures may be as small or large as numbers
+    are; on a device those beyond 1/max or max of the type (3e-39 and 3e38 in float32) act as these.
+
+    Source: Su, "Softmax Sequel: Finding Smooth Approximations for Top-K" (2024).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import softtopk_nb as stk
+    >>> x = np.array([3.0, 2.0, 1.0, 4.0])
+    >>> stk.thretopk(x, 2, temperature=0.5).round(3)
+    array([0.816, 0.184, 0.025, 0.975])
+    >>> p, pullback = stk.thretopk.vjp(x, 2, temperature=0.5)
+    >>> pullback(np.array([1.0, 0.0, 0.0, 0.0])).x.round(3)
+    array([ 0.206, -0.162, -0.022, -0.022])
+    """
+
+    __name__ = "thretopk"
+    real_k = True
+
+    def potential(
+        self,
+        x: Any,
+        /,
+        k: Any,
+        *,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: Any = None,
+        **options: Any,
+    ) -> Any:
+        """Smoothed sum of the k largest entries; its gradient in x is p.
+
+        temperature * min over l of [k l + sum F(x/temperature - l)], F the antiderivative of the
+        curve that vanishes at -inf. For entmax it goes to -inf as -k temperature/(alpha - 1) where
+        alpha goes to 1, and has digits in proportion.
+
+        Parameters
+        ----------
+        x, k, temperature, axis, largest, where, **options
+            As in a call of the operator. A `Curve` of one's own needs its ``integral``.
+
+        Returns
+        -------
+        phi : array of the batch shape, or a scalar
+            In the units of x. With ``largest=False``, the smoothed sum of the k smallest.
+        """
+        if host_arrays.on_device(x):
+            return self._device().batch(
+                self, "potential", x, k, temperature, axis, largest, where, None, options
+            )
+        call = self._check(x, k, temperature, axis, largest, where, None, options)
+        curve = call.plan.curve
+        check_integral(curve, call.plan.name)
+        rows = call.rows
+        solution = self._solve(rows, call.plan, np.empty((len(rows.x), 0), rows.x.dtype))
+        phi = np.empty(len(rows.x))
+        if _threshold.is_long(rows.x, call.plan.method):
+            for i, (x, k, tau) in enumerate(zip(*rows, strict=True)):
+                phi[i] = _long.potential(x, k, tau, curve, solution[i])
+        else:
+            kernel, work = kernel_for(curve, _rows.potential), 16 * rows.x.size
+            pool.over(len(phi), work, kernel, *rows, curve, solution, phi)
+        phi -= rows.k * rows.temperature * origin(curve)
+        return self._give_back_batch(call, call.sign * phi)
+
+    def threshold(
+        self,
+        x: Any,
+        /,
+        k: Any,
+        *,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: Any = None,
+        **options: Any,
+    ) -> Any:
+        """The threshold lambda of p = f((x - lambda)/temperature).
+
+        Parameters
+        ----------
+        x, k, temperature, axis, largest, where, **options
+            As in a call of the operator.
+
+        Returns
+        -------
+        lam : array of the batch shape, or a scalar
+            In the units of x; +inf where nothing is selected (k = 0), -inf where everything is
+            (k = n). With ``largest=False``, p = f((lam - x)/temperature). That of entmax goes to
+            -inf as -temperature/(alpha - 1) where alpha goes to 1.
+        """
+        if host_arrays.on_device(x):
+            return self._device().batch(
+                self, "threshold", x, k, temperature, axis, largest, where, None, options
+            )
+        call = self._check(x, k, temperature, axis, largest, where, None, options)
+        rows = call.rows
+        solution = self._solve(rows, call.plan, np.empty((len(rows.x), 0), rows.x.dtype))
+        with np.errstate(over="ignore"):
+            d = solution[:, D] + solution[:, REST] - origin(call.plan.curve)
+            lam = solution[:, C] + rows.temperature * d
+        return self._give_back_batch(call, call.sign * lam)
+
+    def _options(self, *, curve: Any = "laplace", alpha: Any = None, method: str = "auto") -> _Plan:
+        chosen: Any
+        if isinstance(curve, Curve):
+            chosen, name = curve.compiled, curve.name
+        elif curve == "entmax" and isinstance(curve, str):
+            chosen, name = Entmax(_check_alpha(alpha)), curve
+        elif isinstance(curve, str) and curve in CURVES:
+            chosen, name = CURVES[curve], curve
+        else:
+            known = ", ".join(map(repr, (*CURVES, "entmax")))
+            raise ValueError(f"curve is {curve!r}; expected one of {known} or a Curve")
+        if alpha is not None and name != "entmax":
+            raise ValueError(f"alpha is {alpha!r}, but curve {name!r} has no alpha")
+        if method not in ("auto", *METHODS):
+            known = ", ".join(map(repr, ("auto", *METHODS)))
+            raise ValueError(f"method is {method!r}; expected one of {known}")
+        if method == "scan" and not isinstance(chosen, SCANNED):
+            raise ValueError(
+                f"method is 'scan', which curve {name!r} does not have; "
+                "expected curve 'exp', 'laplace' or 'clip'"
+            )
+        return _Plan(chosen, METHODS["newton" if method == "auto" else method], name)
+
+    def _computed_in(self, plan: _Plan, given: type) -> type:
+        # float32 has not the digits for tails that are differences from 1.
+        return np.float64 if isinstance(plan.curve, UserCurve) else given
+
+    @staticmethod
+    def _solve(rows: operator.Rows, plan: _Plan, out: operator.Array) -> Any:
+        if rows.x.dtype != np.float64 and is_steep(plan.curve):
+            p = np.empty(out.shape)
+            solution = _threshold.solve(*widened(rows), plan.curve, plan.method, p)
+            out[...] = p
+            return solution
+        if not isinstance(plan.curve, UserCurve):
+            return _threshold.solve(*rows, plan.curve, plan.method, out)
+        p = out if out.shape == rows.x.shape else np.empty_like(rows.x)
+        solution = _threshold.solve(*rows, plan.curve, plan.method, p)
+        missed = missing_mass(rows.k, p, solution)
+        if len(missed):
+            # What is known of the curve has misled the steps.
+            some = operator.Rows(*(each[missed] for each in rows))
+            found = np.empty_like(some.x)
+            solution[missed] = _threshold.solve(*some, plan.curve, METHODS["bisect"], found)
+            p[missed] = found
+            check_mass(plan.name, rows.k, p, solution)
+        return solution
+
+    def _value(self, rows: operator.Rows, plan: _Plan, out: operator.Array) -> None:
+        self._solve(rows, plan, out)
+
+    def _linearize(self, rows: operator.Rows, plan: _Plan, out: operator.Array) -> Any:
+        return self._solve(rows, plan, out)
+
+    def _push(
+        self,
+        rows: operator.Rows,
+        plan: _Plan,
+        state: Any,
+        dx: operator.Array,
+        dk: operator.Array,
+        dtau: operator.Array,
+        dp: operator.Array,
+    ) -> None:
+        if is_steep(plan.curve):
+            rows, moved = widened(rows), np.empty(dp.shape)
+            v, _ = beside(rows, plan.curve, state, dx)
+            self._push_rows(rows, plan, state, v, dk, dtau, moved)
+            narrow(moved, dp)
+        else:
+            self._push_rows(rows, plan, state, dx, dk, dtau, dp)
+
+    @staticmethod
+    def _push_rows(
+        rows: operator.Rows,
+        plan: _Plan,
+        state: Any,
+        dx: operator.Array,
+        dk: operator.Array,
+        dtau: operator.Array,
+        dp: operator.Array,
+    ) -> None:
+        x, tau = rows.x, rows.temperature
+        if _threshold.is_long(x, plan.method):
+            for i in range(len(x)):
+                _long.push(x[i], tau[i], plan.curve, state[i], dx[i], dk[i], dtau[i], dp[i])
+        else:
+            kernel = kernel_for(plan.curve, _rows.push)
+            pool.over(len(x), x.size, kernel, x, tau, plan.curve, state, dx, dk, dtau, dp)
+
+    def _pull(
+        self,
+        rows: operator.Rows,
+        plan: _Plan,
+        state: Any,
+        g: operator.Array,
+        gx: operator.Array,
+        gk: operator.Array,
+        gtau: operator.Array,
+    ) -> None:
+        if is_steep(plan.curve):
+            rows, moved = widened(rows), np.empty(gx.shape)
+            v, u = beside(rows, plan.curve, state, g)
+            self._pull_rows(rows, plan, state, v, moved, gk, gtau)
+            narrow(moved, gx)
+            gk += u
+        else:
+            self._pull_rows(rows, plan, state, g, gx, gk, gtau)
+
+    @staticmethod
+    def _pull_rows(
+        rows: operator.Rows,
+        plan: _Plan,
+        state: Any,
+        g: operator.Array,
+        gx: operator.Array,
+        gk: operator.Array,
+        gtau: operator.Array,
+    ) -> None:
+        x, tau = rows.x, rows.temperature
+        if _threshold.is_long(x, plan.method):
+            for i in range(len(x)):
+                gk[i], gtau[i] = _long.pull(x[i], tau[i], plan.curve, state[i], g[i], gx[i])
+        else:
+            kernel = kernel_for(plan.curve, _rows.pull)
+            pool.over(len(x), x.size, kernel, x, tau, plan.curve, state, g, gx, gk, gtau)
+
+
+def _check_alpha(alpha: Any) -> float:
+    expected = f"a number above 1, at most {MOST_ALPHA:g}"
+    if alpha is None:
+        raise ValueError(f"curve 'entmax' needs alpha=..., {expected}")
+    if isinstance(alpha, (bool, np.bool_)) or not isinstance(
+        alpha, (int, float, np.integer, np.floating)
+    ):
+        raise TypeError(f"alpha is {alpha!r}; expected {expected}")
+    if not (1 < alpha <= MOST_ALPHA and float(alpha) > 1.0):
+        raise ValueError(f"alpha is {alpha!r}; expected {expected}")
+    return float(alpha)
+
+
+thretopk = ThreTopK()
