@@ -29,8 +29,8 @@ from softtopk_nb.gradtopk import cuda as gradtopk
 from softtopk_nb.gradtopk.cuda import long as long_gradtopk
 from softtopk_nb.gradtopk.cuda import long_tangent
 from softtopk_nb.gradtopk.cuda import nodes as cuda_nodes
+from softtopk_nb.gradtopk.cuda import rows as cuda_rows
 from softtopk_nb.gradtopk.cuda import tangent as cuda_tangent
-from softtopk_nb.gradtopk.cuda import value as cuda_value
 from softtopk_nb.hardtopk import cuda as hardtopk
 from softtopk_nb.hardtopk.cuda import long as long_hardtopk
 from softtopk_nb.iterative import cuda as iterative
@@ -214,9 +214,9 @@ KERNELS = {
     "thretopk long, pull": made(long_thretopk._make_pull, LAPLACE, reads=2, **LONG),
     "thretopk long, heights": made(long_thretopk._make_heights, LAPLACE, **HEIGHTS, **LONG),
     "thretopk long, potential": made(long_thretopk._make_potential, LAPLACE, **SUMS),
-    "gradtopk": made(cuda_value.make_solve, 0.02, True, False, **WHOLE_WARPS),
-    "gradtopk, keep": made(cuda_value.make_solve, 0.02, True, True, **WHOLE_WARPS),
-    "gradtopk potential": made(cuda_value.make_solve, 0.02, False, False, writes=0, **WHOLE_WARPS),
+    "gradtopk": made(cuda_rows.make_solve, 0.02, True, False, **WHOLE_WARPS),
+    "gradtopk, keep": made(cuda_rows.make_solve, 0.02, True, True, **WHOLE_WARPS),
+    "gradtopk potential": made(cuda_rows.make_solve, 0.02, False, False, writes=0, **WHOLE_WARPS),
     "gradtopk push": made(cuda_tangent.make_push, False, **MOVING),
     "gradtopk pull": made(cuda_tangent.make_push, True, **MOVING),
     **{

@@ -68,8 +68,8 @@ def check_nonempty(shape: tuple[int, ...], axis: int) -> None:
 def shifted(x: Array, tau: Array) -> tuple[Array, Array]:
     """The largest entry m of each row, and z = (x - m)/tau, 0 at the largest entry.
 
-    The rules are those of `formulas.z_of`. A row with a NaN has m NaN, and z NaN at every entry above
-    -inf.
+    The rules are those of `formulas.z_of`. A row with a NaN has m NaN, and z NaN at every
+    entry above -inf.
     """
     m, z = np.empty((len(x), 1), x.dtype), np.empty_like(x)
     pool.over(len(x), x.size, rows.shift, x, tau, m[:, 0], z)

@@ -1,7 +1,7 @@
 """The derivative of GradTopK of short rows: the law of the count and how it moves, in one go.
 
-Along a direction v every odds moves, and with them the law b of `poisson_binomial`: each factor carries its
-own slope, and products carry theirs. With B the sum that entry i's quotient is (Theorem
+Along a direction v every odds moves, and with them the law b of `poisson_binomial`: each factor
+carries its own slope, and products carry theirs. With B the sum that entry i's quotient is (Theorem
 thm-grad-division), B' its derivative in y = -e, and G the same sum over how b moves beside b_k,
 with a minus above 1/2, tau (J v)_i = e (v_i (B + y B') + G)/b_k.
 """

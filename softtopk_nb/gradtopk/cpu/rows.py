@@ -40,9 +40,8 @@ from .moments import collect, cut_for, toss
 from .recursions import dp, recursion
 from .tangent import PIECES, flow, spread, steer, tangent_room, weigh
 
-BRIEF = (
-    -2.0
-)  # the code of a tilt whose row has so few finite entries that `poisson_binomial` takes them
+# The code of a tilt whose row has so few finite entries that `poisson_binomial` takes them.
+BRIEF = -2.0
 
 SIGMOID = CURVES["sigmoid"]
 # What a last step leaves is of third order (Proposition prop-solver), and must be small against the

@@ -11,8 +11,8 @@ from ..._cuda.long_rows import is_long
 from ..records import SOLUTION
 from . import long, long_tangent
 from .nodes import choose_whole
+from .rows import make_solve
 from .tangent import make_push
-from .value import make_solve
 
 MOVERS = 256  # threads of a block: more do not leave each the registers that a tangent takes
 

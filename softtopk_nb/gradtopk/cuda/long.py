@@ -28,7 +28,7 @@ from ..nodes import NODES
 from ..records import CODE, SOLUTION
 from .contour import CORE_SIZE, LESS, PRODUCTS, arrange, contours, keep, shared_by, sums_of, times
 from .nodes import choose_whole, lane
-from .value import heights
+from .rows import heights
 
 _numbers = pointer_to(np.float64)
 _per_row = (_numbers, float64, int32)
@@ -282,7 +282,7 @@ def _start(rows: Rows, enough: float) -> _Quadrature:
 
 
 def solve(rows: Rows, enough: float, out: Buffer, solution: Buffer) -> None:
-    """As the kernel of `cuda.value.make_solve`: p, and what derivatives need if that is wanted."""
+    """As the kernel of `cuda.rows.make_solve`: p, and what derivatives need if that is wanted."""
     team, records, sums, products = _start(rows, enough)
     _, count, length = parts_of(rows)
     _make_fill(rows.dtype, team, enough, solution is not rows.nothing)(

@@ -29,7 +29,7 @@ def row(rng):
 @pytest.fixture(autouse=True)
 def hard_rows_in_parts(monkeypatch):
     """hardtopk shares out longer rows only; here every row of N entries is."""
-    monkeypatch.setattr(sys.modules["softtopk_nb.hardtopk"], "SHARED_OUT", long_rows.LONG)
+    monkeypatch.setattr(sys.modules["softtopk_nb.hardtopk.operator"], "SHARED_OUT", long_rows.LONG)
 
 
 def in_one_piece(kernel, x, *args):

@@ -8,7 +8,7 @@ from scipy import special
 
 import softtopk_nb as stk
 from softtopk_nb._curves.registry import CURVES
-from softtopk_nb._threshold.cpu import rows as threshold
+from softtopk_nb._threshold import records
 from softtopk_nb._threshold.newton import UNKNOWN, judge
 from softtopk_nb.gradtopk.cpu import rows
 
@@ -17,11 +17,11 @@ both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f
 
 def tilts(x, k, tau):
     """(solutions, which rows were left open) of `rows.solve`."""
-    tilt = np.full((len(x), threshold.SOLUTION), threshold.OPEN)
+    tilt = np.full((len(x), records.SOLUTION), records.OPEN)
     solution, left_open = np.empty((len(x), rows.SOLUTION)), np.zeros(2, np.bool_)
     problem = x, np.full(len(x), k), np.full(len(x), tau)
     rows.solve(0, len(x), *problem, tilt, 0, np.empty((len(x), 0), x.dtype), solution, left_open)
-    still = tilt[:, threshold.CODE] == threshold.OPEN
+    still = tilt[:, records.CODE] == records.OPEN
     assert left_open[0] == still.any()
     return solution, still
 

@@ -16,6 +16,7 @@ from numba import njit
 from softtopk_nb._compile.decorators import in_memory
 from softtopk_nb._curves.entmax import Entmax
 from softtopk_nb._curves.registry import CURVES
+from softtopk_nb._threshold import records
 from softtopk_nb._threshold.cpu import lanes
 from softtopk_nb._threshold.cpu import rows as threshold
 from softtopk_nb._threshold.cpu.passes import pass_room, tally
@@ -70,7 +71,7 @@ def problem(dtype):
 def test_threshold(name, dtype):
     x, k, tau = problem(dtype)
     curve = Entmax(1.5) if name == "entmax" else CURVES[name]
-    solution = np.full((ROWS, threshold.SOLUTION), threshold.OPEN)
+    solution = np.full((ROWS, records.SOLUTION), records.OPEN)
     code = machine_code(
         threshold.solve, x, k, tau, curve, METHODS["newton"], np.empty_like(x), solution
     )
@@ -85,7 +86,7 @@ def test_threshold(name, dtype):
 def test_rows_side_by_side(name, dtype):
     x, k, tau = problem(dtype)
     curve = Entmax(1.5) if name == "entmax" else CURVES[name]
-    solution, sizes = np.empty((ROWS, threshold.SOLUTION)), np.full(ROWS, N)
+    solution, sizes = np.empty((ROWS, records.SOLUTION)), np.full(ROWS, N)
     numbers = sizes, k, tau, curve, METHODS["newton"]
     left_open = np.zeros(1, np.bool_)
     code = machine_code(lanes.solve, x, *numbers, np.empty_like(x), solution, left_open)
@@ -128,7 +129,7 @@ def test_a_user_curve_is_what_this_test_would_find():
     curve = stk.Curve(
         lambda t: 0.5 * math.erfc(-t), lambda t: math.exp(-t * t) / math.sqrt(math.pi)
     ).compiled
-    solution = np.full((ROWS, threshold.SOLUTION), threshold.OPEN)
+    solution = np.full((ROWS, records.SOLUTION), records.OPEN)
     code = machine_code(
         threshold.solve, x, k, tau, curve, METHODS["newton"], np.empty_like(x), solution
     )
@@ -138,7 +139,7 @@ def test_a_user_curve_is_what_this_test_would_find():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_derivatives(dtype):
     x, _, tau = problem(dtype)
-    solution = np.zeros((ROWS, threshold.SOLUTION))
+    solution = np.zeros((ROWS, records.SOLUTION))
     sums = np.empty(ROWS), np.empty(ROWS)
     curve = CURVES["laplace"]
     code = machine_code(thretopk.pull, x, tau, curve, solution, x, np.empty_like(x), *sums)
@@ -163,7 +164,7 @@ def test_iterations(kind):
 
 def test_gradtopk():
     x, k, tau = problem(np.float32)
-    tilt = np.full((ROWS, threshold.SOLUTION), threshold.OPEN)
+    tilt = np.full((ROWS, records.SOLUTION), records.OPEN)
     arrays = tilt, 0, np.empty_like(x), np.empty((ROWS, subsets.SOLUTION)), np.zeros(2, np.bool_)
     code = machine_code(subsets.solve, x, k.astype(np.int64), tau, *arrays)
     assert packed(code, np.float32) >= 60  # power sums, and the polynomials of the marginals
@@ -175,7 +176,7 @@ def test_gradtopk():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_gradtopk_of_short_rows(dtype):
     x, k, tau = problem(dtype)
-    tilt = np.zeros((ROWS, threshold.SOLUTION))
+    tilt = np.zeros((ROWS, records.SOLUTION))
     solution, k = np.zeros((ROWS, counts.SOLUTION)), k.astype(np.int64)
     code = machine_code(counts.solve, x, k, tau, tilt, np.empty_like(x), solution)
     assert packed(code, dtype) >= 30  # the odds

@@ -15,7 +15,9 @@ from reference import dot, mp, to_float64
 
 import softtopk_nb as stk
 
-ALL_CASES = json.loads((Path(__file__).parent / "data" / "public.json").read_text(encoding="utf-8"))
+ALL_CASES = json.loads(
+    (Path(__file__).parents[1] / "data" / "public.json").read_text(encoding="utf-8")
+)
 CASES = [case for case in ALL_CASES if getattr(stk, case["op"], None) is not None]
 SCANNED = ("exp", "laplace", "clip")
 DTYPES = [np.float64, np.float32]

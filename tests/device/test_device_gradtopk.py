@@ -31,7 +31,9 @@ TEAMS = [
 ]
 teams = pytest.mark.parametrize(("team", "n"), TEAMS, ids=str)
 
-PUBLIC = json.loads((Path(__file__).parent / "data" / "public.json").read_text(encoding="utf-8"))
+PUBLIC = json.loads(
+    (Path(__file__).parents[1] / "data" / "public.json").read_text(encoding="utf-8")
+)
 VECTORS = [case for case in PUBLIC if case["op"] == "gradtopk" and len(case["x"]) <= 33]
 vectors = pytest.mark.parametrize("case", VECTORS, ids=lambda case: case["name"])
 

@@ -24,7 +24,7 @@ every = pytest.mark.parametrize("f", [pytest.param(f, id=name) for name, f in SM
 dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 TEAMS = ["small", "held", "block", "streaming warp", "streaming block"]
 DRAWS = 300 if config.ENABLE_CUDASIM else 40_000
-PUBLIC = json.loads(Path(__file__).parent.joinpath("data", "public.json").read_text("utf-8"))
+PUBLIC = json.loads(Path(__file__).parents[1].joinpath("data", "public.json").read_text("utf-8"))
 
 
 def on(x):

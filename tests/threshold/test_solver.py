@@ -25,9 +25,11 @@ from softtopk_nb._curves.base import (
 )
 from softtopk_nb._curves.entmax import Entmax
 from softtopk_nb._curves.registry import CURVES
+from softtopk_nb._threshold import records
 from softtopk_nb._threshold.cpu import lanes, rows, start
 from softtopk_nb._threshold.cpu.passes import BLOCK, correct, fill, search_pass, tally
 from softtopk_nb._threshold.cpu.scan import scan
+from softtopk_nb._threshold.methods import METHODS
 from softtopk_nb._threshold.newton import UNKNOWN, judge
 from softtopk_nb._threshold.policy import BLUR, CUBE_64, FIFTH_32
 
@@ -36,10 +38,10 @@ KINDS = 9
 
 
 def count_passes(x, k, tau, curve, method):
-    solution = np.full((1, rows.SOLUTION), rows.OPEN)
+    solution = np.full((1, records.SOLUTION), records.OPEN)
     one = x[None], np.array([float(k)]), np.array([tau])
     rows.solve(0, 1, *one, curve, method, np.empty((1, 0), x.dtype), solution)
-    return solution[0, rows.TAKEN]
+    return solution[0, records.TAKEN]
 
 
 @njit
@@ -90,7 +92,7 @@ def test_hard_rows(curve, dtype, method):
         assert abs(math.fsum(p.astype(float)) - k) <= bound * max(1, k), (kind, len(x), k, tau)
         assert (p >= 0).all()
         assert (p <= 1).all()
-        passes.append(count_passes(x, k, tau, HARD[curve], rows.METHODS[method]))
+        passes.append(count_passes(x, k, tau, HARD[curve], METHODS[method]))
     assert len(kinds) == KINDS
     assert max(passes) <= 250
     if method == "newton":
@@ -106,19 +108,19 @@ def test_ordinary_rows_take_few_passes(curve, dtype, rng):
         for _ in range(20):
             x = rng.normal(size=n).astype(dtype)
             k, tau = float(rng.integers(1, n // 4)), 10.0 ** rng.uniform(-1, 1)
-            passes.append(count_passes(x, k, tau, CURVES[curve], rows.METHODS["newton"]))
+            passes.append(count_passes(x, k, tau, CURVES[curve], METHODS["newton"]))
     assert np.mean(passes) <= 4
     assert max(passes) <= 25
 
 
 def searched(x, k, tau, curve, size=None):
     """(p, solution) of rows side by side; what is left open keeps p = -1."""
-    out, solution = np.full_like(x, -1), np.full((len(x), rows.SOLUTION), np.nan)
+    out, solution = np.full_like(x, -1), np.full((len(x), records.SOLUTION), np.nan)
     sizes = np.full(0 if size is None else len(x), size or 0)
-    problem = np.full(len(x), float(k)), np.full(len(x), tau), curve, rows.METHODS["newton"]
+    problem = np.full(len(x), float(k)), np.full(len(x), tau), curve, METHODS["newton"]
     left_open = np.zeros(1, np.bool_)
     lanes.solve(0, len(x), x, sizes, *problem, out, solution, left_open)
-    assert left_open[0] == (solution[:, rows.CODE] == rows.OPEN).any()
+    assert left_open[0] == (solution[:, records.CODE] == records.OPEN).any()
     return out, solution
 
 
@@ -162,11 +164,11 @@ def test_rows_with_heavy_tails_start_near(rng):
     x = rng.standard_t(2, size=(200, 1024)).astype(np.float32)
     for k in (32, 300):
         _, solution = searched(x, k, 1.0, CURVES["sigmoid"])
-        threshold = solution[:, rows.C] + solution[:, rows.D]
+        threshold = solution[:, records.C] + solution[:, records.D]
         found, by_moments = np.median(abs(starts(x, k, 1.0, CURVES["sigmoid"]) - threshold), axis=1)
         assert found <= 0.2
         assert by_moments >= 0.3
-        assert solution[:, rows.TAKEN].mean() <= 2.5
+        assert solution[:, records.TAKEN].mean() <= 2.5
     # A normal row is one whose moments say all, wherever its pivot lies.
     row = np.sort(rng.normal(size=1024))
     for pivot in row[[300, 512, 700]]:
@@ -181,7 +183,7 @@ def test_rows_that_are_not_finite_are_left_open(place, value, rng):
     x = rng.normal(size=(3, 5000)).astype(np.float32)
     x[1, place] = value
     _, solution = searched(x, 64, 1.0, CURVES["laplace"])
-    assert (solution[:, rows.CODE] == rows.OPEN).tolist() == [False, True, False]
+    assert (solution[:, records.CODE] == records.OPEN).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -193,14 +195,14 @@ def test_ordinary_rows_are_solved_side_by_side(curve, dtype, rng):
         for tau in (0.5, 10.0):
             x = rng.normal(size=(20, n)).astype(dtype)
             p, solution = searched(x, k, tau, HARD[curve])
-            assert (solution[:, rows.CODE] == 0).mean() >= (0.7 if n == 2 else 0.9)
-            done = solution[:, rows.CODE] == 0
+            assert (solution[:, records.CODE] == 0).mean() >= (0.7 if n == 2 else 0.9)
+            done = solution[:, records.CODE] == 0
             np.testing.assert_allclose(p[done].sum(1, np.float64), k, atol=bound * k)
             few = 10 if curve.startswith("entmax") else 6  # entmax goes on until rounding stops it
-            assert solution[done, rows.TAKEN].mean() <= few
-            alone, solution = np.empty_like(x), np.full((20, rows.SOLUTION), rows.OPEN)
+            assert solution[done, records.TAKEN].mean() <= few
+            alone, solution = np.empty_like(x), np.full((20, records.SOLUTION), records.OPEN)
             numbers = np.full(20, float(k)), np.full(20, tau)
-            newton = rows.METHODS["newton"]
+            newton = METHODS["newton"]
             rows.solve(0, 20, x, *numbers, HARD[curve], newton, alone, solution)
             assert abs(p - alone)[done].sum(1, np.float64).max() <= 2 * bound * k
 
@@ -221,11 +223,11 @@ def test_what_is_left_open_is_left_as_it_was(rng):
     x = rng.normal(size=(5, 40))
     x[0, 3], x[1, 4], x[2, 5] = np.inf, -np.inf, np.nan
     p, solution = searched(x, 3, 1.0, CURVES["exp"])
-    np.testing.assert_array_equal(solution[:, rows.CODE], [-1, -1, -1, 0, 0])
+    np.testing.assert_array_equal(solution[:, records.CODE], [-1, -1, -1, 0, 0])
     assert (p[:3] == -1).all()
     for k in (0, 40):
         _, solution = searched(x[3:], k, 1.0, CURVES["exp"])
-        np.testing.assert_array_equal(solution[:, rows.CODE], [-1, -1])
+        np.testing.assert_array_equal(solution[:, records.CODE], [-1, -1])
     _, solution = searched(x, 3, 1.0, CURVES["exp"], size=-1)
     assert np.isnan(solution).all()
 
@@ -374,7 +376,7 @@ def test_a_pass_notes_how_far_the_corners_are(name, dtype, rng):
 @pytest.mark.parametrize("name", CORNERS)
 def test_a_search_ends_where_no_entry_passes_a_corner(name, dtype, rng):
     """prop-last-step: a step shorter than that is exact, whatever its length, and ends it."""
-    newton, eps, curve = rows.METHODS["newton"], float(np.finfo(dtype).eps), CURVES[name]
+    newton, eps, curve = METHODS["newton"], float(np.finfo(dtype).eps), CURVES[name]
     none = np.empty(0, dtype)
     for n in (30, 64, 3000):
         x = (4 * rng.normal(size=n)).astype(dtype)
@@ -409,8 +411,8 @@ def test_a_search_ends_where_no_entry_passes_a_corner(name, dtype, rng):
     assert not verdict[4]
     x = rng.normal(size=(200, 64)).astype(dtype)
     p, solution = searched(x, 8, 1.0, curve)
-    assert (solution[:, rows.CODE] == 0).all()
-    assert solution[:, rows.TAKEN].mean() < 2.5
+    assert (solution[:, records.CODE] == 0).all()
+    assert solution[:, records.TAKEN].mean() < 2.5
     np.testing.assert_allclose(p.sum(1, np.float64), 8, rtol=0, atol=64 * eps)
 
 
@@ -421,7 +423,7 @@ def test_a_last_step_may_lead_far_away_from_all_entries(name, dtype, rng):
     x, k, curve = rng.normal(size=500).astype(dtype), 1e-3, CURVES[name]
     exact = math.log(np.exp(x.astype(np.longdouble)).sum() / k / (1 if name == "exp" else 2))
     eps, none = float(np.finfo(dtype).eps), np.empty(0, dtype)
-    newton = rows.METHODS["newton"]
+    newton = METHODS["newton"]
     for away in (-0.9, 0.5, 3.9, 4.1, -1.1):
         at = float(dtype(exact - away))
         *sums, clear = recorded(x, dtype(at), 0.0, curve, np.empty_like(x), none)[0]
@@ -497,7 +499,7 @@ def test_order_of_a_step(curve, rng):
 
     An eighth, if the pass has not summed the higher derivatives.
     """
-    newton, x = rows.METHODS["newton"], rng.normal(size=500)
+    newton, x = METHODS["newton"], rng.normal(size=500)
     for known, at, least, most in ((7, 2.5, 24.0, 42.0), (5, 1.3, 6.0, 10.0)):
         left = []
         m, a, b, *_ = taylor_sums(curve, x - at)
@@ -512,7 +514,7 @@ def test_order_of_a_step(curve, rng):
 def test_what_a_step_of_fifth_order_leaves():
     """prop-solver: |s|^5 e^|s|/120 W; of any row, since each entry has |f'''''| <= f'."""
     rng, curve, left = np.random.default_rng(23), CURVES["sigmoid"], []
-    newton = rows.METHODS["newton"]
+    newton = METHODS["newton"]
     for _ in range(3000):
         n = int(rng.integers(2, 30))
         x = rng.normal(size=n) * rng.choice([0.3, 1.0, 3.0, 8.0])
@@ -563,10 +565,12 @@ def test_rows_with_light_tails_start_near(curve, rng):
         even = rng.uniform(-1, 1, size=x.shape).astype(np.float32)
         for some, tau in ((x, 1.0), (even, 1.0), (x, 3.0)):
             _, solution = searched(some, k, tau, CURVES[curve])
-            threshold = solution[:, rows.C] + tau * (solution[:, rows.D] + solution[:, rows.REST])
+            threshold = solution[:, records.C] + tau * (
+                solution[:, records.D] + solution[:, records.REST]
+            )
             off = (starts(some, k, tau, CURVES[curve])[0] - threshold) / tau
             assert np.quantile(abs(off), 0.9) < 0.06
-            assert solution[:, rows.TAKEN].mean() <= 1.2
+            assert solution[:, records.TAKEN].mean() <= 1.2
 
 
 def test_a_long_row_with_entries_far_out_starts_from_its_sample(rng):
@@ -575,8 +579,8 @@ def test_a_long_row_with_entries_far_out_starts_from_its_sample(rng):
     for far in (1e3, 1e30):
         x[:, 17] = far  # no entry of the sample
         p, solution = searched(x, 64, 1.0, CURVES["sigmoid"])
-        assert (solution[:, rows.CODE] != rows.OPEN).all()
-        assert solution[:, rows.TAKEN].mean() <= 2.2
+        assert (solution[:, records.CODE] != records.OPEN).all()
+        assert solution[:, records.TAKEN].mean() <= 2.2
         assert (p[:, 17] == 1).all()
 
 

@@ -11,11 +11,13 @@ from scipy import special
 
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threads.long_rows import LONG, ordinals_of
-from softtopk_nb._threshold.cpu import lanes, long, rows, start
+from softtopk_nb._threshold import records
+from softtopk_nb._threshold.cpu import lanes, long, start
 from softtopk_nb._threshold.cpu.passes import tally
+from softtopk_nb._threshold.methods import METHODS
 from softtopk_nb._threshold.newton import UNKNOWN, judge
 
-NEWTON = rows.METHODS["newton"]
+NEWTON = METHODS["newton"]
 
 
 @njit
@@ -85,13 +87,13 @@ def test_the_way_by_the_law_of_a_row():
 
 def taken(x, k, tau, curve):
     """Passes over each row; all are found."""
-    out, solution = np.empty_like(x), np.full((len(x), rows.SOLUTION), np.nan)
+    out, solution = np.empty_like(x), np.full((len(x), records.SOLUTION), np.nan)
     whole, left_open = np.empty(0, np.int64), np.zeros(1, np.bool_)
     problem = np.full(len(x), float(k)), np.full(len(x), tau), curve, NEWTON
     lanes.solve(0, len(x), x, whole, *problem, out, solution, left_open)
-    still = solution[:, rows.CODE] == rows.OPEN
+    still = solution[:, records.CODE] == records.OPEN
     assert still.mean() <= 0.01
-    return solution[~still, rows.TAKEN]
+    return solution[~still, records.TAKEN]
 
 
 @pytest.mark.parametrize("name", CURVES)
@@ -99,9 +101,9 @@ def test_a_long_row_with_heavy_tails(name):
     """Its sample says little of a threshold among its greatest entries."""
     x = np.random.default_rng(0).standard_t(2, size=LONG).astype(np.float32)
     for row in (x, np.sort(x)):
-        solution = np.full(rows.SOLUTION, np.nan)
+        solution = np.full(records.SOLUTION, np.nan)
         long.solve(row, 1000.0, 1.0, CURVES[name], NEWTON, np.empty_like(x), solution)
-        assert solution[rows.TAKEN] <= 4
+        assert solution[records.TAKEN] <= 4
 
 
 def test_what_a_step_leaves_whichever_model_is_taken():

@@ -166,6 +166,6 @@ def test_mistakes(arguments, error, words):
 
 
 def test_the_example_runs(capsys):
-    path = Path(__file__).parent.parent / "examples" / "inside_cuda.py"
+    path = Path(__file__).parents[2] / "examples" / "inside_cuda.py"
     runpy.run_path(str(path), run_name="__main__")
     assert "largest difference" in capsys.readouterr().out
