@@ -19,8 +19,9 @@ if numba_config.ENABLE_CUDASIM:
 
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
-    """Random numbers that depend on the test's name and on nothing else."""
-    return np.random.default_rng(zlib.crc32(request.node.nodeid.encode()))
+    """Random numbers that depend on the test's name and on nothing else, not on its folder."""
+    name = request.node.nodeid.rpartition("/")[2]
+    return np.random.default_rng(zlib.crc32(f"tests/{name}".encode()))
 
 
 def _device_missing() -> str | None:

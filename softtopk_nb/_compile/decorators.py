@@ -27,10 +27,10 @@ from typing import Any
 import llvmlite
 import numba
 import numpy as np
-from numba import config, njit
+from numba import config, njit, types
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
-from numba.extending import overload, register_jitable
+from numba.core.typing.templates import infer, infer_global, make_overload_template
 
 if config.DISABLE_JIT:
     raise ImportError(
@@ -213,24 +213,60 @@ def own(function: Callable[..., Any]) -> Any:
     return _collector_paused(njit(**_EXACT)(function))
 
 
+class _ByTypes(dict[Any, Any]):
+    """Compiled forms by the types of their arguments, whatever the caller is compiled with.
+
+    Numba keeps one for each set of the caller's flags, of which ours use none: the first call of
+    an operator compiled a quarter of its functions twice.
+    """
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(key[:3])
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key[:3], value)
+
+
+def _overload(function: Callable[..., Any], choose: Callable[..., Any], **options: Any) -> None:
+    """`numba.extending.overload`, with compiled forms that every caller shares."""
+    strict = not options.pop("for_all", False)
+    template = make_overload_template(
+        function, choose, {"no_cpython_wrapper": True, **_INNER, **options}, strict, "never"
+    )
+    template._impl_cache = _ByTypes()
+    infer(template)
+    infer_global(function, types.Function(template))
+
+
+def _shared(function: Callable[..., Any], **options: Any) -> Any:
+    """Make a function callable from compiled code, and leave it callable from Python."""
+    _overload(function, lambda *args, **kwargs: function, for_all=True, **options)
+    return function
+
+
 def scalar(function: Callable[..., Any]) -> Any:
     """Make a function callable from compiled code, and leave it callable from Python."""
-    return register_jitable(**_INNER, **_EXACT)(function)
+    return _shared(function, **_EXACT)
 
 
 def summing(function: Callable[..., Any]) -> Any:
     """As `scalar`, with sums that the vectoriser may reorder."""
-    return register_jitable(**_INNER, **_INLINE, fastmath=_SUMS, error_model="numpy")(function)
+    return _shared(function, **_INLINE, fastmath=_SUMS, error_model="numpy")
 
 
 def row(function: Callable[..., Any]) -> Any:
     """As `scalar`, for a function that calls `summing` ones: it too becomes part of its kernel."""
-    return register_jitable(**_INNER, **_INLINE, **_EXACT)(function)
+    return _shared(function, **_INLINE, **_EXACT)
 
 
 def overload_scalar(function: Callable[..., Any], *, inline: bool = False) -> Any:
     """Choose the compiled form of `function` by the types of its arguments."""
-    return overload(function, jit_options={**_INNER, **(_INLINE if inline else {}), **_EXACT})
+
+    def decorate(choose: Callable[..., Any]) -> Callable[..., Any]:
+        _overload(function, choose, **(_INLINE if inline else {}), **_EXACT)
+        return choose
+
+    return decorate
 
 
 # A child forked while another thread compiles would inherit a lock that nobody will release.

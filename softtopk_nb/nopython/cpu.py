@@ -12,6 +12,7 @@ from .._threshold.cpu.rows import solve
 from .._threshold.methods import METHODS, Newton
 from .._threshold.records import OPEN, REST, SOLUTION, C, D
 from ..gradtopk.cpu import rows as _subsets
+from ..gradtopk.records import SOLUTION as SUBSET
 from ..hardtopk.cpu.rows import hard_row
 from ..iterative.cpu import rows as _iterations
 from ..iterative.formulas import Plain, Weighted
@@ -144,7 +145,7 @@ def _linearize(x, k, temperature, out):
     tilt, nothing = np.full((1, SOLUTION), OPEN), np.empty((1, 0), x.dtype)
     newton = Newton(_subsets.step_of_tilt(x.shape[0]), True, True, 0.0)
     solve(0, 1, batch, shares, tau, sigmoid, newton, nothing, tilt)
-    solution = np.empty((1, _subsets.SOLUTION))
+    solution = np.empty((1, SUBSET))
     target, left_open = np.expand_dims(out, 0), np.zeros(2, np.bool_)
     _subsets.solve(0, 1, batch, sizes, tau, tilt, 0, target, solution, left_open)
     return batch, tau, solution

@@ -21,6 +21,7 @@ from softtopk_nb._threshold.cpu import lanes
 from softtopk_nb._threshold.cpu import rows as threshold
 from softtopk_nb._threshold.cpu.passes import pass_room, tally
 from softtopk_nb._threshold.methods import METHODS
+from softtopk_nb.gradtopk import records as gradtopk_records
 from softtopk_nb.gradtopk.cpu import poisson_binomial as counts
 from softtopk_nb.gradtopk.cpu import poisson_binomial_tangent as counts_tangent
 from softtopk_nb.gradtopk.cpu import rows as subsets
@@ -165,7 +166,13 @@ def test_iterations(kind):
 def test_gradtopk():
     x, k, tau = problem(np.float32)
     tilt = np.full((ROWS, records.SOLUTION), records.OPEN)
-    arrays = tilt, 0, np.empty_like(x), np.empty((ROWS, subsets.SOLUTION)), np.zeros(2, np.bool_)
+    arrays = (
+        tilt,
+        0,
+        np.empty_like(x),
+        np.empty((ROWS, gradtopk_records.SOLUTION)),
+        np.zeros(2, np.bool_),
+    )
     code = machine_code(subsets.solve, x, k.astype(np.int64), tau, *arrays)
     assert packed(code, np.float32) >= 60  # power sums, and the polynomials of the marginals
     assert packed(code, np.float64) >= 60  # the core, node by node

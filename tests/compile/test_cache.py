@@ -57,7 +57,7 @@ def test_a_change_in_any_file_makes_the_cache_stale(tmp_path):
         import sys
         sys.path.insert(0, {str(tmp_path)!r})
         import softtopk_nb as stk
-        from softtopk_nb.hardtopk.rows import solve
+        from softtopk_nb.hardtopk.cpu.rows import solve
         assert stk.__file__.startswith({str(tmp_path)!r})
         print(stk.hardtopk([1.0, 2.0], 0)[0], sum(solve.stats.cache_hits.values()))
         """

@@ -248,7 +248,7 @@ def test_a_call_at_the_very_end_of_the_process_returns():
         times = np.zeros(1000)
         pool.over(1000, 1 << 30, mark, times)  # makes the helper
         class Late:
-            def __del__(self, over=schedule.over, mark=mark, times=times, print=print):
+            def __del__(self, over=pool.over, mark=mark, times=times, print=print):
                 over(1000, 1 << 30, mark, times)
                 print(set(times.tolist()))
         builtins.kept_to_the_end = Late()
@@ -313,8 +313,9 @@ def test_an_interrupt_is_seen_before_the_call_ends(threads):
             time.sleep(1)
         except KeyboardInterrupt:
             print(time.perf_counter() - sent[0], end=" ")
-        pool = schedule._pool
-        print(len(pool.idle) == pool.made == int(sys.argv[1]) - 1, (call(x[:64]) == expected).all())
+        helpers = pool._pool
+        print(len(helpers.idle) == helpers.made == int(sys.argv[1]) - 1, end=" ")
+        print((call(x[:64]) == expected).all())
         """,
         threads,
     )

@@ -11,7 +11,7 @@ from scipy import special
 
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threads.long_rows import LONG, ordinals_of
-from softtopk_nb._threshold import records
+from softtopk_nb._threshold import law, records
 from softtopk_nb._threshold.cpu import lanes, long, start
 from softtopk_nb._threshold.cpu.passes import tally
 from softtopk_nb._threshold.methods import METHODS
@@ -70,7 +70,7 @@ def test_rows_that_are_nearly_hard(name, rng):
 
 @njit
 def way_by_law(residual, k, n, spread):
-    return start.by_law(residual, k, n, spread)
+    return law.by_law(residual, k, n, spread)
 
 
 def test_the_way_by_the_law_of_a_row():

@@ -25,7 +25,7 @@ from softtopk_nb._curves.base import (
 )
 from softtopk_nb._curves.entmax import Entmax
 from softtopk_nb._curves.registry import CURVES
-from softtopk_nb._threshold import records
+from softtopk_nb._threshold import law, records
 from softtopk_nb._threshold.cpu import lanes, rows, start
 from softtopk_nb._threshold.cpu.passes import BLOCK, correct, fill, search_pass, tally
 from softtopk_nb._threshold.cpu.scan import scan
@@ -150,7 +150,7 @@ def starts(x, k, tau, curve):
 
 @njit
 def normal_quantile(odds):
-    return start.normal_quantile(odds)
+    return law.normal_quantile(odds)
 
 
 @njit
