@@ -52,6 +52,42 @@ def layout_known(rows: int, columns: int) -> Any:
     return known
 
 
+def records_in(table_width: int, first: int, kind: Any) -> Any:
+    """(take, put): a record of float64 in each column of a table, from the row `first` on.
+
+    take(table, r) is the record in column r, a `kind`, which is a NamedTuple; put(table, r, record)
+    writes it. One by one its fields would take the compiler three times as many statements.
+    """
+    count = len(kind._fields)
+    record = types.NamedUniTuple(types.float64, count, kind)
+
+    def places(context: Any, builder: Any, table: Any, args: Any) -> Any:
+        data = context.make_array(table)(context, builder, value=args[0]).data
+        for i in range(count):
+            offset = ir.Constant(args[1].type, (first + i) * table_width)
+            yield builder.gep(data, [builder.add(args[1], offset)])
+
+    @intrinsic
+    def take(typingctx: Any, table: Any, r: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            where = places(context, builder, signature.args[0], args)
+            return context.make_tuple(builder, record, [builder.load(p) for p in where])
+
+        return record(table, types.intp), codegen
+
+    @intrinsic
+    def put(typingctx: Any, table: Any, r: Any, values: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            where = places(context, builder, signature.args[0], args)
+            for place, value in zip(where, cgutils.unpack_tuple(builder, args[2]), strict=True):
+                builder.store(value, place)
+            return context.get_dummy_value()
+
+        return types.void(table, types.intp, record), codegen
+
+    return take, put
+
+
 @intrinsic
 def columns_from(typingctx: Any, table: Any, first: Any) -> Any:
     """The columns of a table from the `first` on, as a table that says it is as wide."""

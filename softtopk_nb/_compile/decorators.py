@@ -269,6 +269,29 @@ def overload_scalar(function: Callable[..., Any], *, inline: bool = False) -> An
     return decorate
 
 
+def _specialized(make: Callable[..., Any], **options: Any) -> Any:
+    @functools.wraps(make)
+    def function(*args: Any) -> Any:
+        return make(*args)(*args)
+
+    _overload(function, make, **_INLINE, **options)
+    return function
+
+
+def specialized(make: Callable[..., Any]) -> Any:
+    """As `row`, for a function that `make` makes anew for each set of argument types.
+
+    What follows from the types alone is a constant of the function made: a branch on it is dropped
+    before anything in it is compiled. From Python `make` gets the arguments themselves.
+    """
+    return _specialized(make, **_EXACT)
+
+
+def specialized_summing(make: Callable[..., Any]) -> Any:
+    """As `specialized`, with sums that the vectoriser may reorder."""
+    return _specialized(make, fastmath=_SUMS, error_model="numpy")
+
+
 # A child forked while another thread compiles would inherit a lock that nobody will release.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(

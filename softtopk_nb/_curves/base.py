@@ -217,6 +217,11 @@ def slope_sum(curve, a, b, w):
     return _traits(curve).slope_sum(curve, a, b, w)
 
 
+def sums_its_slope(curve):
+    """Whether the sum of f' is summed; else it follows from those of a and b (`slope_sum`)."""
+    return _traits(curve).slope_sum is _slope_as_summed
+
+
 def has_second_derivative(curve):
     """Whether f'' and more are known in closed form."""
     return _traits(curve).second_derivative_sums is not _not_summed
@@ -355,29 +360,3 @@ def _cdf_after_shift(curve, p, w, t, below, above):
 @overload_scalar(clamp)
 def _clamp(curve, p):
     return _traits(curve).clamp
-
-
-@overload_scalar(cheap_approximation, inline=True)
-def _cheap_approximation(curve):
-    cheap = _traits(curve).cheap
-    return (lambda curve: curve) if cheap is None else (lambda curve: cheap)
-
-
-def _constant_when_compiled(trait):
-    @overload_scalar(trait)
-    def known(curve):
-        if trait(curve):
-            return lambda curve: True
-        return lambda curve: False
-
-
-for _trait in (
-    exact_between_kinks,
-    has_cheap_approximation,
-    has_continuous_slope,
-    has_exponential_tails,
-    has_second_derivative,
-    float32_comes_near,
-    shifts_by_value_alone,
-):
-    _constant_when_compiled(_trait)

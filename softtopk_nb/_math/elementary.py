@@ -25,7 +25,7 @@ DEVICE_FORMS: dict[str, Any] = {}
 
 
 @intrinsic
-def _fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
+def fused(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
     """a*b + c, fused where the machine fuses: the same bits in every loop it is inlined into."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -44,7 +44,7 @@ def fma(a: float, b: float, c: float) -> float:
 
 @overload_scalar(fma)
 def _compiled_fma(a, b, c):
-    return lambda a, b, c: _fma(a, b, c)
+    return lambda a, b, c: fused(a, b, c)
 
 
 @intrinsic
@@ -147,30 +147,32 @@ def _exponential(t, factor):
 
     def impl(t):
         u = t if t > floor else floor
-        shifted = _fma(u, per_log2, magic)
+        shifted = fused(u, per_log2, magic)
         n = shifted - magic
-        r = _fma(n, minus_lo, _fma(n, minus_hi, u))
+        r = fused(n, minus_lo, fused(n, minus_hi, u))
         if short:
             q = c[4]
         else:
-            q = _fma(_fma(_fma(_fma(_fma(c[9], r, c[8]), r, c[7]), r, c[6]), r, c[5]), r, c[4])
-        q = _fma(_fma(_fma(_fma(q, r, c[3]), r, c[2]), r, c[1]), r, c[0])
-        q = _fma(_fma(q, r, one), r, one)
+            q = fused(fused(fused(fused(fused(c[9], r, c[8]), r, c[7]), r, c[6]), r, c[5]), r, c[4])
+        q = fused(fused(fused(fused(q, r, c[3]), r, c[2]), r, c[1]), r, c[0])
+        q = fused(fused(q, r, one), r, one)
         return scale * (q * power_of_two(shifted)) if t >= floor else zero
 
     return impl
 
 
-def limits(t: float) -> tuple[float, float, float]:
-    """(eps, smallest normal number, largest number) of the type of t, as float64."""
-    info = np.finfo(type(t))
+def limits(t: Any) -> tuple[float, float, float]:
+    """(eps, smallest normal number, largest number) of the type of t, as float64.
+
+    `t` is a number or, where a function is made for the types of its arguments, a Numba type.
+    """
+    info = np.finfo(np.float32 if t is types.float32 or isinstance(t, np.float32) else np.float64)
     return float(info.eps), float(info.tiny), float(info.max)
 
 
 @overload_scalar(limits)
 def _limits(t):
-    info = np.finfo(np.float32 if t is types.float32 else np.float64)
-    values = float(info.eps), float(info.tiny), float(info.max)
+    values = limits(t)
     return lambda t: values
 
 
@@ -205,13 +207,13 @@ def _circular(t):
 
     def impl(t):
         q = _round_even(t * per_part)
-        r = _fma(-q, part_3, _fma(-q, part_2, _fma(-q, part_1, t)))
+        r = fused(-q, part_3, fused(-q, part_2, fused(-q, part_1, t)))
         z = r * r
-        cosine = _fma(_fma(_fma(_fma(c[8], z, c[7]), z, c[6]), z, c[5]), z, c[4])
-        cosine = _fma(_fma(_fma(_fma(cosine, z, c[3]), z, c[2]), z, c[1]), z, c[0])
-        sine = _fma(_fma(_fma(_fma(s[8], z, s[7]), z, s[6]), z, s[5]), z, s[4])
-        sine = _fma(_fma(_fma(sine, z, s[3]), z, s[2]), z, s[1])
-        sine = _fma(r * z, sine, r)
+        cosine = fused(fused(fused(fused(c[8], z, c[7]), z, c[6]), z, c[5]), z, c[4])
+        cosine = fused(fused(fused(fused(cosine, z, c[3]), z, c[2]), z, c[1]), z, c[0])
+        sine = fused(fused(fused(fused(s[8], z, s[7]), z, s[6]), z, s[5]), z, s[4])
+        sine = fused(fused(fused(sine, z, s[3]), z, s[2]), z, s[1])
+        sine = fused(r * z, sine, r)
         # Which quarter of the circle: -2 to 2.
         quarter = q - 4.0 * _round_even(0.25 * q)
         crossed = abs(quarter) == 1.0

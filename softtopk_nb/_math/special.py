@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 
 from .._compile.decorators import overload_scalar, scalar
-from .elementary import exp_neg, fma, from_ordinal, power_of_two, quotient, to_ordinal
+from .elementary import exp_neg, fma, from_ordinal, fused, power_of_two, quotient, to_ordinal
 
 # (t + a) times the Mills ratio of the normal law, in powers of y = (t - a)/(t + a), which goes
 # from -1 to 1 as t goes from 0 to infinity.
@@ -89,7 +89,7 @@ def _horner_4(c, first, q, y):
     return fma(fma(q, y, c[first - 2]), y, c[first - 3])
 
 
-@overload_scalar(normal_tail)
+@overload_scalar(normal_tail, inline=True)
 def _normal_tail(t):
     T, (shift, c) = (np.float32, _MILLS_32) if t is types.float32 else (np.float64, _MILLS_64)
     a, half, one = T(shift), T(0.5), T(1)
@@ -169,11 +169,12 @@ def log_of_sum(s: float, rest: float) -> float:
     return type(s)(math.log(s) + rest / s)
 
 
-def _logarithms(s):
-    """(1, places, log) for numbers of this type.
+def _logarithm(s, with_rest):
+    """The compiled form of `natural_log`, or of `log_of_sum`, for numbers of this type.
 
-    places(s) -> (e, m, 2^-e), s = 2^e m with m in [sqrt(1/2), sqrt(2)); log(e, over, under) is
-    e log 2 + log m = e log 2 + 2 artanh(u), u = over/under = (m - 1)/(m + 1).
+    s = 2^e m with m in [sqrt(1/2), sqrt(2)), and e log 2 + log m = e log 2 + 2 artanh(u),
+    u = (m - 1)/(m + 1). Between sqrt(1/2) and sqrt(2) m is s, and m - 1 exact: all that is lost is
+    the rest.
     """
     T, integer, mantissa, terms, digits = (
         (np.float32, np.int32, 23, 5, 12)
@@ -184,58 +185,41 @@ def _logarithms(s):
     shift = integer(mantissa)
     high = T(round(math.log(2) * 2.0**digits) / 2.0**digits)
     low = T(math.log(2) - float(high))
-    two = T(2)
+    one, two = T(1), T(2)
     c = tuple(T(2 / (2 * j + 3)) for j in range(terms))
+    long = terms == 9
 
-    @scalar
-    def series(z):
-        return _horner_4(c, 3, c[4], z)
-
-    @scalar
-    def series_64(z):
-        return _horner_4(c, 3, _horner_4(c, 7, c[8], z), z)
-
-    if T is np.float64:
-        series = series_64
-
-    @scalar
-    def places(s):
+    def log_of_sum(s, rest):
         bits = to_ordinal(s)
         exponent = integer((bits - root) >> shift)
         moved = integer(exponent << shift)
-        e = T(np.int32(exponent))
-        return e, from_ordinal(integer(bits - moved)), from_ordinal(integer(unit - moved))
-
-    @scalar
-    def log(e, over, under):
-        u = quotient(over, under)
+        e, m = T(np.int32(exponent)), from_ordinal(integer(bits - moved))
+        over = m - one
+        if with_rest:
+            over = fused(rest, from_ordinal(integer(unit - moved)), over)
+        u = quotient(over, m + one)
         z = u * u
-        return fma(e, high, fma(e, low, fma(u * z, series(z), two * u)))
+        if long:
+            series = fused(fused(fused(c[8], z, c[7]), z, c[6]), z, c[5])
+            series = fused(series, z, c[4])
+        else:
+            series = c[4]
+        series = fused(fused(fused(fused(series, z, c[3]), z, c[2]), z, c[1]), z, c[0])
+        return fused(e, high, fused(e, low, fused(u * z, series, two * u)))
 
-    return T(1), places, log
+    return log_of_sum
 
 
 @overload_scalar(natural_log, inline=True)
 def _natural_log(s):
-    one, places, log = _logarithms(s)
-
-    def impl(s):
-        e, m, _ = places(s)
-        return log(e, m - one, m + one)
-
-    return impl
+    compiled = scalar(_logarithm(s, False))
+    zero = np.float32(0) if s is types.float32 else np.float64(0)
+    return lambda s: compiled(s, zero)
 
 
 @overload_scalar(log_of_sum, inline=True)
 def _log_of_sum(s, rest):
-    one, places, log = _logarithms(s)
-
-    def impl(s, rest):
-        # Between sqrt(1/2) and sqrt(2) m is s, and m - 1 exact: all that is lost is the rest.
-        e, m, scale = places(s)
-        return log(e, fma(rest, scale, m - one), m + one)
-
-    return impl
+    return _logarithm(s, True)
 
 
 def power_of_fraction(s: float, rest: float, q: float) -> float:

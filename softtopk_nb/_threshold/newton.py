@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from .._compile.decorators import overload_scalar, row, scalar
+from .._compile.decorators import row, scalar, specialized
 from .._curves.base import (
     cdf_after_shift,
     clamp,
@@ -29,7 +29,7 @@ from .._curves.base import (
 )
 from .._math.elementary import from_ordinal, limits, to_ordinal
 from .._math.special import natural_log
-from .policy import BLUR, CROWD, CUBE_32, CUBE_64, FAR, FAR_BY_CORNERS, FIFTH_32, FREE, MOST_PASSES
+from .policy import BLUR, CROWD, FAR, FAR_BY_KINKS, FREE, MOST_PASSES, tolerances
 from .records import (
     FALLBACKS,
     HI_C,
@@ -90,27 +90,7 @@ def place(state, c, d, inv):
     return above > 0.0 and below > 0.0
 
 
-@row
-def crowded(curve, r, mass, a, b, w, v, clear):
-    """Whether entries lie so close that many of them pass a corner, or the middle of f, on the way.
-
-    Then not the tails but the mass is modelled as an exponential, as it is where entries get fewer
-    upwards at a constant rate. Where they lie far apart that would crawl.
-    """
-    # Where f' is continuous, the model of the tails is right to second order.
-    far = (abs(r) > (FAR if has_continuous_slope(curve) else FAR_BY_CORNERS) * w) & (w > 0.25)
-    if exact_between_kinks(curve):
-        return far & (abs(r) > CROWD * clear * w) & (clear > 0.0)
-    if has_second_derivative(curve):
-        # Is the second derivative of this model, w^2/mass, nearer to the residual's than that of
-        # the other? v varies from row to row, by 0.2 to 0.4 sqrt(w), where entries lie close.
-        tails, off = a + b, abs(v * mass - w * w)
-        nearer = off * tails * tails < abs(v * tails * tails - w * w * (b - a)) * mass
-        return far & (nearer | ((off * off < w * mass * mass) & (w > 2.0)))
-    return False
-
-
-@row
+@specialized
 def model_step(curve, k, m, a, b, w, r, mass, dense):
     """The step from the sums of one pass; NaN or infinite where they say nothing.
 
@@ -123,51 +103,50 @@ def model_step(curve, k, m, a, b, w, r, mass, dense):
     `dense`: the mass falls as e^(-s w/mass) instead, to log(mass/k) mass/w. That logarithm is
     6 u/(3 - u^2), u = r/(mass + k), to fifth order, and as it should be of no more than 3.
     """
+    kinked = exact_between_kinks(curve)
+    _, least, most = limits(1.0)
+
     # No branches, so that rows side by side take the step in SIMD lanes; and few divisions.
-    whole = mass + k
-    far, rate = 6.0 * r * mass * whole, (3.0 * whole * whole - r * r) * w
-    if not has_exponential_tails(curve):
-        newton = r / w if w > 0.0 else np.nan
-        if not exact_between_kinks(curve):
-            return newton
+    def newton(curve, k, m, a, b, w, r, mass, dense):
+        step = r / w if w > 0.0 else np.nan
+        if not kinked:
+            return step
+        whole = mass + k
+        far, rate = 6.0 * r * mass * whole, (3.0 * whole * whole - r * r) * w
         # r'' is the density of entries at 0, less that at 1: 6 w - 12 b, if it is linear between.
-        bent = (3.0 - 6.0 * b / w) * newton
+        bent = (3.0 - 6.0 * b / w) * step
         bent = -0.5 if bent < -0.5 else 0.5 if bent > 0.5 else bent
-        crossing = far / rate if abs(newton) > 0.5 else newton + bent * newton
-        return crossing if dense else newton
-    # Numbers so small that their squares would vanish are enlarged; y does not change.
-    g = k - m
-    unit = 2.0**480 if abs(g) + a + b < 2.0**-480 else 1.0
-    g, above, below = g * unit, a * unit, 2.0 * b * unit
-    root = abs(g) + math.sqrt(g * g + 2.0 * above * below)
-    over, under = (below, root) if g >= 0.0 else (root, 2.0 * above)
-    y = over / under
-    _, least, most = limits(y)
-    known = (w > 0.0) & (y >= least) & (y <= most)
-    # Between the corners of an exponential rho is 1.
-    tails, one = (1.0, 1.0) if exact_between_kinks(curve) else (a + b, w)
-    near = natural_log(y) * tails if known else np.nan
-    return (far if dense else near) / (rate if dense else one)
+        crossing = far / rate if abs(step) > 0.5 else step + bent * step
+        return crossing if dense else step
+
+    def exponential(curve, k, m, a, b, w, r, mass, dense):
+        whole = mass + k
+        far, rate = 6.0 * r * mass * whole, (3.0 * whole * whole - r * r) * w
+        # Numbers so small that their squares would vanish are enlarged; y does not change.
+        g = k - m
+        unit = 2.0**480 if abs(g) + a + b < 2.0**-480 else 1.0
+        g, above, below = g * unit, a * unit, 2.0 * b * unit
+        root = abs(g) + math.sqrt(g * g + 2.0 * above * below)
+        over, under = (below, root) if g >= 0.0 else (root, 2.0 * above)
+        y = over / under
+        known = (w > 0.0) & (y >= least) & (y <= most)
+        # Between kinks of an exponential rho is 1.
+        tails, one = (1.0, 1.0) if kinked else (a + b, w)
+        near = natural_log(y) * tails if known else np.nan
+        return (far if dense else near) / (rate if dense else one)
+
+    return exponential if has_exponential_tails(curve) else newton
 
 
 @scalar
-def _nearer_root(s, r, w, bent):
-    """One step of Halley's from s, for the Taylor polynomial of the residual."""
-    v, v3, v4 = bent
-    half, third, fourth = 0.5 * s, s * (1.0 / 3.0), 0.25 * s
-    curvature = v - s * (v3 - half * v4)
-    slope = w - s * (v - half * (v3 - third * v4))
-    value = r - s * (w - half * (v - third * (v3 - fourth * v4)))
-    return s + 2.0 * value * slope / (2.0 * slope * slope - value * curvature)
-
-
-def refined(curve, step, r, a, b, w, bent, mass, dense):
+def refined(step, r, a, b, w, bent, mass, dense):
     """(step, length, third, fifth): the model's step refined, and whether to that order.
 
     `bent`: the sums of the second, third and fourth derivative of f. The second corrects the
-    model's own; with all of them the step leads to the root of the residual's Taylor polynomial.
+    model's own; with all of them the step leads to the root of the residual's Taylor polynomial,
+    by one step of Halley's.
     """
-    v, _, _ = bent
+    v, v3, v4 = bent
     length, tails = abs(step), mass if dense else a + b
     share = 1.0 / (tails * w)  # one division for two quotients, rho = w/tails and 1/w
     rho = w * w * share
@@ -175,19 +154,16 @@ def refined(curve, step, r, a, b, w, bent, mass, dense):
     lacks = (v - rho * rho * (mass if dense else b - a)) * step * step * (0.5 * tails * share)
     third = (abs(lacks) <= 0.5 * length) & (length < np.inf)
     step += lacks if third else 0.0
-    root = _nearer_root(step, r, w, bent)
+    half, cubic, fourth = 0.5 * step, step * (1.0 / 3.0), 0.25 * step
+    curvature = v - step * (v3 - half * v4)
+    slope = w - step * (v - half * (v3 - cubic * v4))
+    value = r - step * (w - half * (v - cubic * (v3 - fourth * v4)))
+    root = step + 2.0 * value * slope / (2.0 * slope * slope - value * curvature)
     fifth = third & (abs(root - step) <= 0.25 * length)
     return root if fifth else step, length * (1.0 if rho < 1.0 else rho), third, fifth
 
 
-@overload_scalar(refined, inline=True)
-def _refined(curve, step, r, a, b, w, bent, mass, dense):
-    if has_second_derivative(curve):
-        return refined
-    return lambda curve, step, r, a, b, w, bent, mass, dense: (step, abs(step), False, False)
-
-
-@row
+@specialized
 def judge(curve, k, sums, clear, d, one, modelled, enough):
     """What a pass at the threshold says: (r, step, moved, stays, arrives).
 
@@ -196,42 +172,60 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
     but for the last, `clear`: the length of a step up to which the model is the residual itself
     (Proposition prop-solver).
     """
-    m, a, b, w, v, v3, v4 = sums
-    r = (m - k) - a + b
-    eps = limits(one)[0]
-    mass = (m - a) + b
-    dense = crowded(curve, r, mass, a, b, w, v, clear)
-    step = model_step(curve, k, m, a, b, w, r, mass, dense)
-    # A step s leaves an error of order s^2 where f' is continuous; elsewhere entries that cross
-    # a kink leave one of order s.
-    least = 0.5 * math.sqrt(eps) if has_continuous_slope(curve) else 4.0 * eps
-    bent = v, v3, v4
-    step, length, third, fifth = refined(curve, step, r, a, b, w, bent, mass, dense)
-    if third:
-        least = CUBE_32 if eps > 1e-10 else CUBE_64
-    if fifth:
-        least = FIFTH_32
-    # |r| is the distance of p from the answer (Proposition prop-mass). Bisection stops on it; the
-    # exponential model goes on to small p of full relative accuracy, if it knows the way.
-    distance = 0.25 * eps * (k if k < 1.0 else 1.0)
-    if not modelled:
-        distance += 2.0 * eps * (a + b)
-    knows = modelled & has_exponential_tails(curve) & (abs(step) < np.inf)
-    stays = (r == 0.0) | (r != r) | ((abs(r) <= distance) & (not knows))
-    rough = enough > least
-    # Entries near a kink of a curve with compact support can outnumber their mass.
-    exact = has_exponential_tails(curve) | rough | (abs(r) <= 16.0 * eps * b)
-    # If `moved` is d, no pass could tell the difference.
-    moved = np.float64(type(one)(d + step))
-    short = length <= (enough if rough else least)
-    # The pass is as exact as its sums, which a residual beyond k would outweigh; and a long way
-    # takes the last digits from small p.
-    straight = (abs(step) < clear) & (abs(step) <= 1.0) & (abs(r) <= 0.5 * k)
-    if exact_between_kinks(curve) and has_exponential_tails(curve):
-        # With all entries below, nothing is subtracted, and on the way up none passes a corner.
-        straight |= (m == 0.0) & (step > -clear) & (step > -1.0) & (step <= FREE)
-    arrives = ((moved == d) | (short & exact) | straight) & (rough | (not dense))
-    return r, step, moved, stays, modelled & arrives
+    kinked, curved = exact_between_kinks(curve), has_second_derivative(curve)
+    exponential = has_exponential_tails(curve)
+    far = FAR if has_continuous_slope(curve) else FAR_BY_KINKS
+    may_crowd, finite_pieces = kinked or curved, kinked and exponential
+    eps, _, _ = limits(one)
+    tolerance = 0.25 * eps
+    first_order, third_order, fifth_order = tolerances(curve, eps)
+
+    def verdict(curve, k, sums, clear, d, one, modelled, enough):
+        m, a, b, w, v, v3, v4 = sums
+        r = (m - k) - a + b
+        mass = (m - a) + b
+        # Entries may lie so close that many of them pass a kink, or the middle of f, on the way.
+        # Then not the tails but the mass is modelled as an exponential, as it is where entries get
+        # fewer upwards at a constant rate. Where they lie far apart that would crawl.
+        dense = False
+        if may_crowd:
+            dense = (abs(r) > far * w) & (w > 0.25)
+        if kinked:
+            dense = dense & (abs(r) > CROWD * clear * w) & (clear > 0.0)
+        elif curved:
+            # Is the second derivative of this model, w^2/mass, nearer to the residual's than
+            # that of the other? v varies by 0.2 to 0.4 sqrt(w) where entries lie close.
+            tails, off = a + b, abs(v * mass - w * w)
+            nearer = off * tails * tails < abs(v * tails * tails - w * w * (b - a)) * mass
+            dense = dense & (nearer | ((off * off < w * mass * mass) & (w > 2.0)))
+        step = model_step(curve, k, m, a, b, w, r, mass, dense)
+        length, least = abs(step), first_order
+        if curved:
+            step, length, third, fifth = refined(step, r, a, b, w, (v, v3, v4), mass, dense)
+            least = fifth_order if fifth else third_order if third else first_order
+        # |r| is the distance of p from the answer (Proposition prop-mass). Bisection stops on it;
+        # the exponential model goes on to small p of full relative accuracy, if it knows the way.
+        distance = tolerance * (k if k < 1.0 else 1.0)
+        if not modelled:
+            distance += 2.0 * eps * (a + b)
+        knows = modelled & exponential & (abs(step) < np.inf)
+        stays = (r == 0.0) | (r != r) | ((abs(r) <= distance) & (not knows))
+        rough = enough > least
+        # Entries near a kink of a curve with compact support can outnumber their mass.
+        exact = exponential | rough | (abs(r) <= 16.0 * eps * b)
+        # If `moved` is d, no pass could tell the difference.
+        moved = np.float64(type(one)(d + step))
+        short = length <= (enough if rough else least)
+        # The pass is as exact as its sums, which a residual beyond k would outweigh; and a long way
+        # takes the last digits from small p.
+        straight = (abs(step) < clear) & (abs(step) <= 1.0) & (abs(r) <= 0.5 * k)
+        if finite_pieces:
+            # With all entries below, nothing is subtracted, and on the way up none passes a kink.
+            straight |= (m == 0.0) & (step > -clear) & (step > -1.0) & (step <= FREE)
+        arrives = ((moved == d) | (short & exact) | straight) & (rough | (not dense))
+        return r, step, moved, stays, modelled & arrives
+
+    return verdict
 
 
 @scalar
@@ -351,13 +345,8 @@ def advance(state, sums, k, curve, inv, modelled, enough, light):
 
 
 @scalar
-def _corrected(curve, p, w, t, below, above):
-    """f(t - step) from p = f(t) and w = f'(t): the last step of a search (`judge`)."""
-    return clamp(curve, type(p)(cdf_after_shift(curve, p, w, t, below, above)))
-
-
-@scalar
 def polish(curve, t, below, above):
-    """f(t - step), of a step as `shift_factors` gives it."""
+    """f(t - step), of a step as `shift_factors` gives it: the last step of a search (`judge`)."""
     u, a, b, w = split(curve, t)
-    return _corrected(curve, type(t)(b if u == 0.0 else u - a), w, t, below, above)
+    p = type(t)(b if u == 0.0 else u - a)
+    return clamp(curve, type(t)(cdf_after_shift(curve, p, w, t, below, above)))

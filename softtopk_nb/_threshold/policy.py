@@ -2,21 +2,63 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 from numba import types
 
-from .._compile.decorators import overload_scalar, scalar
+from .._compile.decorators import scalar, specialized
 from .._curves.base import (
     exact_between_kinks,
     float32_comes_near,
     has_cheap_approximation,
+    has_continuous_slope,
     has_second_derivative,
     shifts_by_value_alone,
 )
 from .._math.elementary import exp_neg
 from .._math.special import natural_log
 
-TELLING = 0.1  # temperatures that a sample may be off by, for a first pass to be worth keeping
+# Lengths of steps and distances are in units of the temperature.
+
+CUBE_32, CUBE_64 = 2.0 ** (-26 / 3), 2.0 ** (-55 / 3)  # eps^(1/3)/2 of either type
+FIFTH_32 = 2.0**-3.85  # 2^(3/4) eps^(1/5): float64 makes do with third order
+BLUR = 2.0**-10  # what a cheap pass may be wrong by where it says too low, too high
+# Steps that may pass many entries: from this long on, and so many clearances.
+FAR, FAR_BY_KINKS, CROWD = 0.25, 2.0**-10, 4.0
+FREE = 4.0  # how far a last step may lead up, away from all entries
+MOST_PASSES = 500  # of the robust search; the most hostile rows in the tests take 200
+MOST_FAST_PASSES = 16.0  # after these a row is left to the robust search; ordinary rows take 1 to 4
+FAINT = 1e-24  # k below is not to be searched in float32, where tails below 1e-37 are 0
+ROUGH = 0.02  # the step that ends the search over a sample
+TELLING = 0.1  # what a sample may be off by, for a first pass to be worth keeping
+# Rows of less variance start near. Less of it where a first pass that keeps p costs more than twice
+# as much as one that does not.
+NARROW, NARROWER = 9.0, 2.5
+# Of long rows, those whose moments tell more than a sample: narrower than the noise, and a number
+# of entries chosen, or left, that is not so small.
+BLURRED, SMALL = 4.0, 128.0
+
+
+def tolerances(curve: Any, eps: float) -> tuple[float, float, float]:
+    """How long a last step may be if it is of first, third or fifth order.
+
+    A step s leaves an error of order s^2 where f' is continuous; elsewhere entries that cross a
+    kink leave one of order s.
+    """
+    first = 0.5 * math.sqrt(eps) if has_continuous_slope(curve) else 4.0 * eps
+    return first, CUBE_32 if eps > 1e-10 else CUBE_64, FIFTH_32
+
+
+@scalar
+def enough_for(method, n):
+    """The length of a step that ends a search over n entries."""
+    enough = method.enough
+    if method.fades > 0.0:
+        most = method.fades * exp_neg(natural_log(np.float64(n if n > 1 else 1)) * (-1.0 / 6.0))
+        enough = most if most < enough else enough
+    return enough
 
 
 @scalar
@@ -29,84 +71,45 @@ def resembles(share, weight):
     return abs(share - weight) < (TELLING * weight) ** 2
 
 
-CUBE_32, CUBE_64 = 2.0 ** (-26 / 3), 2.0 ** (-55 / 3)  # eps^(1/3)/2 of either type
-FIFTH_32 = 2.0**-3.85  # 2^(3/4) eps^(1/5): float64 makes do with third order
-BLUR = 2.0**-10  # temperatures that a light pass may be wrong by where it says too low, too high
-# Steps that may pass many entries: from so many temperatures on, and so many clearances.
-FAR, FAR_BY_CORNERS, CROWD = 0.25, 2.0**-10, 4.0
-FREE = 4.0  # temperatures that a last step may lead up, away from all entries
-MOST_PASSES = 500  # a guard; the most hostile rows in the tests take 200, ordinary ones 4
-
-
-@scalar
-def enough_for(method, n):
-    """The length of a step that ends a search over n entries, in temperatures."""
-    enough = method.enough
-    if method.fades > 0.0:
-        most = method.fades * exp_neg(natural_log(np.float64(n if n > 1 else 1)) * (-1.0 / 6.0))
-        enough = most if most < enough else enough
-    return enough
-
-
-FAINT = 1e-24  # k below is not to be searched in float32, where tails below 1e-37 are 0
-ROUGH = 0.02
-# Temperatures squared: rows of less variance start near. Less of it where a first pass that keeps p
-# costs more than twice as much as one that does not.
-NARROW, NARROWER = 9.0, 2.5
-
-
-def searches_in_float32(curve, x):
+def searches_in_float32(curve: Any, x: Any) -> bool:
     """Whether a search over x spends its first passes in float32: enough to come near.
 
     Not where a first step can be exact (`exact_between_kinks`), nor with a user's functions.
     """
-    return (
-        float32_comes_near(curve)
-        and not exact_between_kinks(curve)
-        and x.dtype in (np.float64, types.float64)
-    )
+    wide = x.dtype in (np.float64, types.float64)
+    return wide and float32_comes_near(curve) and not exact_between_kinks(curve)
 
 
-@overload_scalar(searches_in_float32)
-def _compiled_patient(curve, x):
-    if searches_in_float32(curve, x):
-        return lambda curve, x: True
-    return lambda curve, x: False
-
-
-def has_light_passes(curve, x):
-    """Whether passes far from the end are light ones, on which no search may end.
+def has_cheap_passes(curve: Any, x: Any) -> bool:
+    """Whether passes far from the end are cheaper ones, on which no search may end.
 
     Where nearly every pass may be the last one a second kind of pass is not worth compiling.
     """
-    return searches_in_float32(curve, x) or (
-        has_cheap_approximation(curve) and not exact_between_kinks(curve)
-    )
+    cheap = has_cheap_approximation(curve) and not exact_between_kinks(curve)
+    return cheap or searches_in_float32(curve, x)
 
 
-@overload_scalar(has_light_passes)
-def _compiled_skims(curve, x):
-    if has_light_passes(curve, x):
-        return lambda curve, x: True
-    return lambda curve, x: False
-
-
-@scalar
-def final_pass_radius(curve, x):
+def final_pass_radius(curve: Any, x: Any) -> float:
     """After a step so short a pass may be the last one of a search.
 
-    A step without a corner in its way can be exact however long it is.
+    A step without a kink in its way can be exact however long it is.
     """
     if not searches_in_float32(curve, x):
         return 1.0
     return 2.0**-4 if has_second_derivative(curve) else 2.0**-5
 
 
-@scalar
-def one_pass_variance(curve, x):
-    """The variance, in temperatures, up to which a first pass over a row is often the last one."""
+def one_pass_variance(curve: Any, x: Any) -> float:
+    """The variance up to which a first pass over a row is often the last one."""
     if exact_between_kinks(curve):
-        return np.inf
+        return math.inf
     if searches_in_float32(curve, x) or not has_second_derivative(curve):
         return 0.0
     return NARROW if shifts_by_value_alone(curve) else NARROWER
+
+
+@specialized
+def when_final(curve, x):
+    """(`final_pass_radius`, `one_pass_variance`) of a search over x."""
+    radius, variance = final_pass_radius(curve, x), one_pass_variance(curve, x)
+    return lambda curve, x: (radius, variance)

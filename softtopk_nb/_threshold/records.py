@@ -2,19 +2,91 @@
 
 from __future__ import annotations
 
-# The solver's state: a record of float64, so that a driver in Python can hold it too.
-C, D, REST = 0, 1, 2  # the threshold in hand
-LO_C, LO_D, LO_R = 3, 4, 5  # highest threshold known to be too low, and its residual
-HI_C, HI_D, HI_R = 6, 7, 8  # lowest threshold known to be too high, and its residual
-MIN, MAX = 9, 10  # range of the entries
-LAST_R, PASSES, STALLED, FALLBACKS = 11, 12, 13, 14
-STATE = 15
-# A solved row: the threshold c + tau (d + rest), which kind of row it was (`_nonfinite`), how many
-# passes over the whole row it took, the sum of f' in the last of them, and its d: p is moved from
-# there to the threshold. C, D and REST are shared with the solver's state.
-CODE = 3
-TAKEN = 4
-WEIGHT = 5
-SEEN = 6
+from typing import Any, NamedTuple
+
+from .._compile.array_intrinsics import records_in
+
+# The threshold is c + tau (d + rest); every table of a search begins with it.
+C, D, REST = range(3)
+
+# A solved row: which kind of row it was (`_nonfinite`), how many passes over the whole row it took,
+# the sum of f' in the last of them, and its d: p is moved from there to the threshold.
+CODE, TAKEN, WEIGHT, SEEN = range(3, 7)
 SOLUTION = 7
 OPEN = -1.0  # the code of a row that has not been solved yet
+
+# The robust search of one row: the highest threshold known to be too low and the lowest known to be
+# too high, with their residuals; the range of the entries; and how the search went so far.
+LO_C, LO_D, LO_R, HI_C, HI_D, HI_R = range(3, 9)
+MIN, MAX = 9, 10
+LAST_R, PASSES, STALLED, FALLBACKS = range(11, 15)
+STATE = 15
+
+# The fast search has a column of a table for each row: four records, one below the other.
+LANES = 32  # columns of a table
+
+
+class Given(NamedTuple):
+    """What is given of a row, and its moments about the pivot (`start.measure`)."""
+
+    inv: float  # 1/tau in the type of the row
+    width: float  # tau
+    size: float  # entries searched
+    left: float  # what p sums to over them
+    pivot: float
+    mean: float
+    square: float
+    distance: float
+    enough: float  # the length of a step that ends the search
+
+
+class Search(NamedTuple):
+    """How far a search has come. Lengths are in temperatures."""
+
+    c: float  # the threshold c + tau (d + rest)
+    d: float
+    rest: float
+    lo: float  # the highest threshold known to be too low, from the pivot
+    hi: float  # the lowest known to be too high
+    spread: float  # how wide the row is
+    status: float
+    tries: float  # passes so far
+    last: float  # d of the last pass
+    move: float  # how far the threshold has moved since
+
+
+class Sums(NamedTuple):
+    """The sums of a pass (`passes.tally`): of f in pieces, of f' and of higher derivatives."""
+
+    m: float
+    a: float
+    b: float
+    w: float
+    v: float
+    v3: float
+    v4: float
+    clear: float  # how far the threshold may move before the model fails
+
+
+class Shift(NamedTuple):
+    """How far p is to be moved, as `shift_factors` has it."""
+
+    below: float
+    above: float
+
+
+SEEKING, FOUND, LOST = 0.0, 1.0, 2.0  # what `Search.status` can be
+
+_RECORDS = Given, Search, Sums, Shift
+_FIRST = [sum(len(record._fields) for record in _RECORDS[:i]) for i in range(len(_RECORDS) + 1)]
+FIELDS = _FIRST[-1]
+given_of, put_given = records_in(LANES, _FIRST[0], Given)
+search_of, put_search = records_in(LANES, _FIRST[1], Search)
+sums_of, put_sums = records_in(LANES, _FIRST[2], Sums)
+shift_of, put_shift = records_in(LANES, _FIRST[3], Shift)
+
+
+def read(kind: Any, table: Any) -> Any:
+    """A record in the first column of a table, from Python."""
+    first = _FIRST[_RECORDS.index(kind)]
+    return kind(*table[first : first + len(kind._fields), 0].tolist())

@@ -12,7 +12,8 @@ from scipy import special
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threads.long_rows import LONG, ordinals_of
 from softtopk_nb._threshold import law, records
-from softtopk_nb._threshold.cpu import lanes, long, start
+from softtopk_nb._threshold.cpu import long, start
+from softtopk_nb._threshold.cpu.batch import fast_search
 from softtopk_nb._threshold.cpu.passes import tally
 from softtopk_nb._threshold.methods import METHODS
 from softtopk_nb._threshold.newton import UNKNOWN, judge
@@ -90,7 +91,7 @@ def taken(x, k, tau, curve):
     out, solution = np.empty_like(x), np.full((len(x), records.SOLUTION), np.nan)
     whole, left_open = np.empty(0, np.int64), np.zeros(1, np.bool_)
     problem = np.full(len(x), float(k)), np.full(len(x), tau), curve, NEWTON
-    lanes.solve(0, len(x), x, whole, *problem, out, solution, left_open)
+    fast_search(x)(0, len(x), x, whole, *problem, out, solution, left_open)
     still = solution[:, records.CODE] == records.OPEN
     assert still.mean() <= 0.01
     return solution[~still, records.TAKEN]

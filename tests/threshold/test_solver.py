@@ -26,7 +26,8 @@ from softtopk_nb._curves.base import (
 from softtopk_nb._curves.entmax import Entmax
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threshold import law, records
-from softtopk_nb._threshold.cpu import lanes, rows, start
+from softtopk_nb._threshold.cpu import rows, start
+from softtopk_nb._threshold.cpu.batch import fast_search
 from softtopk_nb._threshold.cpu.passes import BLOCK, correct, fill, search_pass, tally
 from softtopk_nb._threshold.cpu.scan import scan
 from softtopk_nb._threshold.methods import METHODS
@@ -119,7 +120,7 @@ def searched(x, k, tau, curve, size=None):
     sizes = np.full(0 if size is None else len(x), size or 0)
     problem = np.full(len(x), float(k)), np.full(len(x), tau), curve, METHODS["newton"]
     left_open = np.zeros(1, np.bool_)
-    lanes.solve(0, len(x), x, sizes, *problem, out, solution, left_open)
+    fast_search(x)(0, len(x), x, sizes, *problem, out, solution, left_open)
     assert left_open[0] == (solution[:, records.CODE] == records.OPEN).any()
     return out, solution
 
@@ -143,7 +144,7 @@ def starts(x, k, tau, curve):
     for i in range(len(x)):
         c, d = start.guess(None, None, x[i], curve, k, 1.0 / tau)
         mean, square, _ = start.measure(x[i], 0.0, 1.0 / tau)
-        at = start.quantile_of_law(curve, mean, square - mean * mean, 0.0, x.shape[1], k)
+        at = law.quantile_of_law(curve, mean, square - mean * mean, 0.0, x.shape[1], k)
         found[0, i], found[1, i] = c + tau * d, tau * at
     return found
 
@@ -156,7 +157,7 @@ def normal_quantile(odds):
 @njit
 def law_by_moments(x, pivot):
     mean, square, distance = start.measure(x, pivot, 1.0)
-    return start.law_of(mean, square, distance), square - mean * mean
+    return law.law_of(mean, square, distance), square - mean * mean
 
 
 def test_rows_with_heavy_tails_start_near(rng):

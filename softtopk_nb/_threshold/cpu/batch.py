@@ -18,8 +18,11 @@ from ..._nonfinite import MIXED, classify, compress, expand, survey
 from ..._threads import pool
 from ..records import CODE, OPEN
 from . import lanes, rows
+from .start import SAMPLED
 
-DEAR = 32  # passes that a sort, a bisection or a search with a user's own functions takes, about
+EXPENSIVE = (
+    32  # passes that a sort, a bisection or a search with a user's own functions takes, about
+)
 CHUNK = 1 << 18  # entries of rows with infinities that are compressed at a time
 
 
@@ -58,8 +61,13 @@ def _solve_mixed(
     if (sizes >= 0).any():
         again, left_open = (tau, curve, method), np.zeros(1, np.bool_)
         problem = entries, sizes, left, *again, values, solution, left_open
-        over(len(x), work, lanes.solve, *problem)
+        over(len(x), work, fast_search(x), *problem)
         over(len(x), work, _scatter, x, sizes, values, out, solution)
+
+
+def fast_search(x: Any) -> Any:
+    """The kernel for rows of this length; what either does not need it does not compile."""
+    return lanes.solve_sampled if x.shape[1] >= SAMPLED else lanes.solve
 
 
 def _some_open(solution: Any) -> bool:
@@ -72,7 +80,7 @@ def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution:
     if method.sampled and not isinstance(curve, UserCurve):
         whole, left_open = np.empty(0, np.int64), np.zeros(1, np.bool_)
         problem = x, whole, k, tau, curve, method, out, solution, left_open
-        pool.over(len(x), x.size, lanes.solve, *problem)
+        pool.over(len(x), x.size, fast_search(x), *problem)
         if not left_open[0]:
             return
         several = max(1, CHUNK // max(1, x.shape[1]))
@@ -83,7 +91,12 @@ def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution:
                 _solve_mixed(x[some], *numbers, out[some], solution[some])
     else:
         solution[:, CODE] = OPEN
+    solve_open(x, k, tau, curve, method, out, solution)
+
+
+def solve_open(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution: Any) -> None:
+    """As `solve`, by the robust search, for the rows whose CODE is OPEN."""
     still = np.count_nonzero(solution[:, CODE] == OPEN)
     if still:
-        kernel, work = kernel_for(curve, rows.solve), DEAR * still * x.shape[1]
+        kernel, work = kernel_for(curve, rows.solve), EXPENSIVE * still * x.shape[1]
         pool.over(len(x), work, kernel, x, k, tau, curve, method, out, solution)

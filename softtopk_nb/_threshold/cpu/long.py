@@ -1,7 +1,8 @@
 """The threshold of one long row, its parts shared out among the threads.
 
-The same passes as in `rows`, each over all parts before the next; parts have a fixed length and
-their sums are added in order, so that the bits do not depend on the number of threads.
+The fast search with a table of one column, each pass over all parts before the next; parts have a
+fixed length and their sums are added in order, so that the bits do not depend on the number of
+threads.
 """
 
 from __future__ import annotations
@@ -11,82 +12,90 @@ from typing import Any
 import numpy as np
 
 from ..._compile.decorators import kernel
-from ..._curves.base import (
-    exact_between_kinks,
-    has_second_derivative,
-    kernel_for,
-    shift_factors,
-    shifts_by_value_alone,
-)
-from ..._math.elementary import from_ordinal
-from ..._nonfinite import MIXED, classify, survey
+from ..._curves.base import has_second_derivative, kernel_for, shifts_by_value_alone
+from ..._nonfinite import FINITE, MIXED, classify, survey
 from ..._threads.long_rows import LONG, PART, ordinals_of, part_count
 from ..._threads.pool import over
-from ..newton import advance, begin, inverse_temperature
-from ..policy import (
-    FAINT,
-    ROUGH,
-    enough_for,
-    final_pass_radius,
-    has_light_passes,
-    one_pass_variance,
-    resembles,
+from ..policy import FAINT, ROUGH, enough_for, final_pass_radius, resembles, when_final
+from ..records import (
+    CODE,
+    FIELDS,
+    FOUND,
+    LANES,
+    OPEN,
+    REST,
+    SEEKING,
+    SEEN,
+    SOLUTION,
+    TAKEN,
+    WEIGHT,
+    C,
+    D,
+    Search,
+    Sums,
+    given_of,
+    put_search,
+    put_sums,
+    read,
+    search_of,
+    shift_of,
 )
-from ..records import CODE, MAX, MIN, PASSES, REST, SEEN, SOLUTION, STATE, TAKEN, WEIGHT, C, D
 from . import batch
+from .lanes import WIDE, admit, advance, begin, end
 from .passes import correct, fill, pass_room, search_pass, tally
 from .start import sample, sample_size
 
 # Bytes of a row that a last cache holds beside its p. What leaves it is written once only: memory
 # is slower than an exponential.
-NEAR = 1 << 24
-SUMS = 8  # of a pass
+CACHED = 1 << 24
 
 Array = Any
 
 
 @kernel
-def tally_parts(lo, hi, x, tau, state, curve, out, slopes, near, sums):
+def tally_parts(lo, hi, x, table, curve, out, slopes, final, sums):
     """The sums of each part; with room in `out`, p and its slopes too, for `correct_parts`."""
     T = x.dtype.type
-    inv, c, d = inverse_temperature(tau, x), T(state[C]), T(state[D])
+    at, inv = search_of(table, 0), T(given_of(table, 0).inv)
+    c, d = T(at.c), T(at.d)
     room = pass_room(curve, x, PART)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
         if out.shape[0] > 0:
             found = tally(x[part], c, inv, d, curve, out[part], slopes[part], room)
         else:
-            found = search_pass(x[part], c, inv, d, curve, near, None, None, room)
-        for i in range(SUMS):
+            found = search_pass(x[part], c, inv, d, curve, final, None, None, room)
+        for i in range(sums.shape[1]):
             sums[j, i] = found[i]
 
 
 @kernel
-def correct_parts(lo, hi, x, tau, state, curve, out, slopes, seen):
-    """Move p, which belongs to d = `seen`, to the threshold."""
+def correct_parts(lo, hi, x, table, curve, out, slopes):
+    """Move p, which belongs to the last pass, to the threshold."""
     T = x.dtype.type
-    inv, c, d = inverse_temperature(tau, x), T(state[C]), T(seen)
-    below, above = shift_factors(curve, state[D] + state[REST] - seen)
-    below, above = T(below), T(above)
+    at, inv, shift = search_of(table, 0), T(given_of(table, 0).inv), shift_of(table, 0)
+    c, d, below, above = T(at.c), T(at.last), T(shift.below), T(shift.above)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
         correct(x[part], c, inv, d, below, above, curve, slopes[part], out[part])
 
 
 @kernel
-def fill_parts(lo, hi, x, tau, state, curve, out):
+def fill_parts(lo, hi, x, table, curve, out):
+    """Write p of each part."""
     T = x.dtype.type
-    inv, c, d = inverse_temperature(tau, x), T(state[C]), T(state[D])
+    at, inv = search_of(table, 0), T(given_of(table, 0).inv)
+    c, d = T(at.c), T(at.d)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        fill(x[part], c, inv, d, state[REST], curve, out[part])
+        fill(x[part], c, inv, d, at.rest, curve, out[part])
 
 
 @kernel
 def what_row(x, k, lo, hi):
-    """`_nonfinite.classify`, with the range of the row as floats."""
-    code, _, _, left, lowest, highest = classify(x, k, lo, hi)
-    return code, left, np.float64(from_ordinal(lowest)), np.float64(from_ordinal(highest))
+    """`_nonfinite.classify`, but for the number of entries."""
+    code, _, _, left, _, _ = classify(x, k, lo, hi)
+    return code, left
 
 
 @kernel
@@ -99,82 +108,71 @@ def look_parts(lo, hi, x, few, ordinals):
 
 
 @kernel
-def open_search(state, x, tau, curve, k, c, d):
-    begin(state, curve, k, x.shape[0], c, d, inverse_temperature(tau, x), True)
+def open_search(few, n, k, tau, curve, method, start, table):
+    """Begin a search over n entries where it led over a sample of them; say whether it can be."""
+    T = few.dtype.type
+    if not (k >= FAINT and admit(few, n, k, tau, enough_for(method, n), table, 0)):
+        return False
+    put_search(table, 0, Search(start[C], start[D], 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+    _, narrow = when_final(curve, few)
+    if 0.0 < narrow < np.inf:
+        share = k * few.shape[0] / n
+        narrow = np.inf if resembles(share, start[WEIGHT]) else 0.0
+    begin(table, WIDE, curve, T(1), False, narrow)
+    return True
 
 
 @kernel
-def step(state, x, tau, sums, curve, k, enough, near):
-    """(found, near): one turn of the search; the sums of the parts are added in order."""
-    m, a, b, w, v, v3, v4, clear = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, np.inf
-    for j in range(sums.shape[0]):
-        m += sums[j, 0]
-        a += sums[j, 1]
-        b += sums[j, 2]
-        w += sums[j, 3]
-        v += sums[j, 4]
-        v3 += sums[j, 5]
-        v4 += sums[j, 6]
-        clear = min(clear, sums[j, 7])
-    inv = inverse_temperature(tau, x)
-    light = not near and has_light_passes(curve, x) and enough == 0.0
-    before, at = state[C], state[D]
-    total = m, a, b, w, v, v3, v4, clear
-    found = advance(state, total, k, curve, inv, True, enough, light)
-    move = abs((state[C] - before) * inv + (state[D] - at))
-    return found and not light, found or w == 0.0 or move <= final_pass_radius(curve, x)
+def step(x, sums, table, curve):
+    """Take the sums of a pass over the row: move the threshold, or say that it is found or lost."""
+    put_sums(table, 0, sums)
+    radius, _ = when_final(curve, x)
+    advance(table, 0, WIDE, curve, x.dtype.type(1), radius)
+    end(table, WIDE, curve)
 
 
 def _solve_finite(
-    x: Array,
-    k: float,
-    tau: float,
-    curve: Any,
-    method: Any,
-    few: Array,
-    ends: Any,
-    out: Array,
-    solution: Array,
+    x: Array, k: float, tau: float, curve: Any, method: Any, few: Array, out: Array, solution: Array
 ) -> None:
-    """A finite row, 0 < k < n, and entries from all over it."""
+    """A finite row, 0 < k < n, and entries from all over it: the fast search over its parts."""
     start = np.empty((1, SOLUTION))
     share = np.array([k * len(few) / len(x)])
     nothing, rough = np.empty((1, 0), x.dtype), method._replace(enough=ROUGH, fades=0.0)
     batch.solve(few[None], share, np.array([tau]), curve, rough, nothing, start)
-    state = np.empty(STATE)
-    state[MIN], state[MAX] = ends
-    kernel_for(curve, open_search)(state, x, tau, curve, k, start[0, C], start[0, D])
-    sums = np.empty((part_count(x), SUMS))
+    table, sums = np.ones((FIELDS, LANES)), np.empty((part_count(x), len(Sums._fields)))
+    solution[CODE] = OPEN
+    if not kernel_for(curve, open_search)(few, len(x), k, tau, curve, method, start[0], table):
+        return
+    at = read(Search, table)
     # A pass may keep p and the slopes that `correct` asks for: for some curves p tells
     # them (`shifts_by_value_alone`). For others they are written, which takes `entmax` longer than
     # p anew.
     keeps = (
         len(out) > 0
-        and x.nbytes <= NEAR
+        and x.nbytes <= CACHED
         and (shifts_by_value_alone(curve) or has_second_derivative(curve))
     )
     slopes = out if shifts_by_value_alone(curve) else np.empty(len(x) if keeps else 0, x.dtype)
-    faint = k < FAINT
-    # Where a step is of high order, the first pass, from where the sample led, is often the last.
-    may_be_final = 0 < one_pass_variance(curve, x) < np.inf and resembles(
-        share[0], start[0, WEIGHT]
-    )
-    found, near = False, exact_between_kinks(curve) or faint or may_be_final
-    row, enough = (x, tau, state, curve), enough_for(method, len(x))
-    while not found:
-        seen, kept = float(state[D]), out if keeps and near else nothing[0]
-        written = kept, slopes
-        over(len(sums), x.size // 4, kernel_for(curve, tally_parts), *row, *written, near, sums)
-        search = state, x, tau, sums, curve, k, enough, near
-        found, near = kernel_for(curve, step)(*search)
-        near = near or faint
-    solution[TAKEN], solution[WEIGHT] = state[PASSES], sums[:, 3].sum()
-    solution[SEEN] = seen
-    solution[[C, D, REST]] = state[[C, D, REST]]
+    radius = final_pass_radius(curve, x)
+    while at.status == SEEKING:
+        final = at.move <= radius
+        kept = out if keeps and final else nothing[0]
+        passes = kernel_for(curve, tally_parts)
+        over(len(sums), x.size // 4, passes, x, table, curve, kept, slopes, final, sums)
+        total = sums.sum(axis=0)  # in the order of the parts
+        total[-1] = sums[:, -1].min()
+        found = Sums(*total.tolist())
+        kernel_for(curve, step)(x, found, table, curve)
+        at = read(Search, table)
+    if at.status != FOUND:
+        return
+    solution[[C, D, REST]] = at.c, at.d, at.rest
+    solution[[CODE, TAKEN, WEIGHT, SEEN]] = FINITE, at.tries, found.w, at.last
     if len(kept):
-        over(len(sums), x.size // 4, kernel_for(curve, correct_parts), *row, *written, seen)
+        moved = kernel_for(curve, correct_parts)
+        over(len(sums), x.size // 4, moved, x, table, curve, out, slopes)
     elif len(out):
-        over(len(sums), x.size // 4, kernel_for(curve, fill_parts), *row, out)
+        over(len(sums), x.size // 4, kernel_for(curve, fill_parts), x, table, curve, out)
 
 
 def solve(
@@ -188,13 +186,12 @@ def solve(
     few, ordinals = np.empty(sample_size(len(x)), x.dtype), ordinals_of(x)
     # Every stage by as many threads: a core that reads what another one has written waits for it.
     over(len(ordinals), x.size // 4, look_parts, x, few, ordinals)
-    lo, hi = ordinals[:, 0].min(), ordinals[:, 1].max()
-    code, left, smallest, largest = what_row(x, k, lo, hi)
+    code, left = what_row(x, k, ordinals[:, 0].min(), ordinals[:, 1].max())
     if code > MIXED:
         batch.solve(*one)
     elif code != MIXED:
-        _solve_finite(x, k, tau, curve, method, few, (smallest, largest), out, solution)
-        solution[CODE] = code
+        _solve_finite(x, k, tau, curve, method, few, out, solution)
+        batch.solve_open(*one)  # what the fast search has left
     else:
         finite = np.isfinite(x)
         present = x[finite]  # which may be a short row

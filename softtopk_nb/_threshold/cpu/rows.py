@@ -8,7 +8,6 @@ import numpy as np
 
 from ..._compile.array_intrinsics import borrowed
 from ..._compile.decorators import kernel, overload_scalar, row
-from ..._curves.base import exact_between_kinks
 from ..._math.elementary import from_ordinal
 from ..._nonfinite import (
     ALL,
@@ -22,7 +21,7 @@ from ..._nonfinite import (
 )
 from ..methods import Bisect, Newton, Scan
 from ..newton import advance, begin, inverse_temperature
-from ..policy import FAINT, ROUGH, enough_for, final_pass_radius
+from ..policy import FAINT, ROUGH, enough_for, when_final
 from ..records import CODE, MAX, MIN, OPEN, PASSES, REST, SEEN, STATE, TAKEN, WEIGHT, C, D
 from .passes import fill, pass_room, search_pass
 from .scan import scan
@@ -56,7 +55,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
     """
     T = x.dtype.type
     state = np.empty(STATE)
-    room = pass_room(curve, x, x.shape[1])
+    room, (radius, variance) = pass_room(curve, x, x.shape[1]), when_final(curve, x)
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         entries, p, answer = x[i], out[i], solution[i]
@@ -85,7 +84,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         # As `lanes` does, so that a row has the same bits if it is in float64 and not sampled.
         keeps = p.shape[0] > 0 or method.enough == 0.0
         with_light_passes = method.sampled and keeps and left >= FAINT
-        may_be_final = exact_between_kinks(curve) or not with_light_passes
+        may_be_final = variance == np.inf or not with_light_passes
         near = may_be_final or part.shape[0] < n
         while True:
             whole, c, seen = part.shape[0] == n, state[C], state[D]
@@ -96,7 +95,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
             if found and whole and near:
                 break
             move = abs((state[C] - c) * inv + (state[D] - seen))
-            near = move <= final_pass_radius(curve, x) or sums[3] == 0.0 or found
+            near = move <= radius or sums[3] == 0.0 or found
             near = near or not exact or not with_light_passes
             if found and not whole:
                 part, share = present, left

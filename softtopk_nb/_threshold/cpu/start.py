@@ -33,8 +33,8 @@ def measure(x, pivot, inv):
 def pivot_of(x):
     """An entry that is hardly ever far out: the middle one of three."""
     a, b, c = x[0], x[x.shape[0] // 2], x[x.shape[0] - 1]
-    low, high = min(a, b), max(a, b)
-    return max(low, min(high, c))
+    low, high = (a, b) if a < b else (b, a)
+    return low if c < low else high if c > high else c
 
 
 @row
