@@ -73,6 +73,17 @@ def _at_0(curve):
 
 
 @scalar
+def _first_moment(curve):
+    return moments(curve)[0]
+
+
+@scalar
+def no_mean(curve):
+    """The `mean` of a curve whose F cannot vanish at -inf."""
+    return np.inf
+
+
+@scalar
 def _slope_as_summed(curve, a, b, w):
     return w
 
@@ -115,6 +126,7 @@ class Traits:
     excess: Any
     quantile: Any
     moments: Any
+    mean: Any = _first_moment
     origin: Any = _at_0
     slope_sum: Any = _slope_as_summed
     second_derivative_sums: Any = _not_summed
@@ -171,7 +183,7 @@ def split(curve, t):
 def excess(curve, t):
     """F(t) - max(t, 0), F the antiderivative of f that vanishes at -inf.
 
-    At inf it is minus the mean of the law with CDF f.
+    Without a mean (`has_mean`) there is none, and F is the one that vanishes at 0.
     """
     return _traits(curve).excess(curve, t)
 
@@ -182,8 +194,21 @@ def quantile(curve, u):
 
 
 def moments(curve):
-    """(mean, variance, excess kurtosis) of the law with CDF f: for a first guess."""
+    """(mean, variance, excess kurtosis) of the law with CDF f: for a first guess.
+
+    Numbers that serve as well where the law has none.
+    """
     return _traits(curve).moments(curve)
+
+
+def mean_of_law(curve):
+    """The mean of the law with CDF f, which is -lim F(t) - t at inf; inf where that diverges."""
+    return _traits(curve).mean(curve)
+
+
+def has_mean(curve):
+    """Whether F vanishes at -inf, for which the lower tail of the law must have a mean."""
+    return _traits(curve).mean is not no_mean
 
 
 def origin(curve: Any) -> Any:
@@ -322,6 +347,11 @@ def _moments(curve):
     return _traits(curve).moments
 
 
+@overload_scalar(mean_of_law)
+def _mean_of_law(curve):
+    return _traits(curve).mean
+
+
 @overload_scalar(origin)
 def _origin(curve):
     return _traits(curve).origin
@@ -360,3 +390,10 @@ def _cdf_after_shift(curve, p, w, t, below, above):
 @overload_scalar(clamp)
 def _clamp(curve, p):
     return _traits(curve).clamp
+
+
+@overload_scalar(has_mean)
+def _has_mean(curve):
+    if has_mean(curve):
+        return lambda curve: True
+    return lambda curve: False

@@ -16,7 +16,8 @@ FARTHEST = 1e150  # what a user's functions are asked about at most: its square 
 class UserCurve(NamedTuple):
     """A CDF, its density and its antiderivative (or None), each compiled by Numba.
 
-    `mean` is that of the law, where the antiderivative is given; NaN if it has none.
+    `mean` is that of the law, where the antiderivative is given: NaN if there is none that vanishes
+    at -inf, inf if the upper tail is too heavy.
     """
 
     cdf: Any
@@ -37,6 +38,11 @@ def _excess(curve, t):
     if abs(t) > FARTHEST:
         return 0.0 if t < 0.0 else -curve.mean
     return curve.integral(t) - max(t, 0.0)
+
+
+@scalar
+def _mean(curve):
+    return curve.mean
 
 
 @scalar
@@ -75,6 +81,7 @@ register(
         excess=_excess,
         quantile=_quantile,
         moments=_moments,
+        mean=_mean,
         shifts_by_value_alone=False,
         float32_comes_near=False,
         cached=False,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .._compile.decorators import scalar
-from .._curves.base import excess, split
+from .._curves.base import excess, has_mean, split
 
 
 @scalar
@@ -46,3 +48,9 @@ def smoothed(curve, value, tau, c, d):
     t = (value - c) / tau - d
     upper = t >= 0.0
     return tau * excess(curve, t), value if upper else 0.0, upper
+
+
+@scalar
+def potential_of_nothing(curve, entries):
+    """phi at k = 0, where so many entries are present: the sum of F(-inf)."""
+    return 0.0 if has_mean(curve) or entries == 0 else -np.inf

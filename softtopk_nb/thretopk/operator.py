@@ -131,7 +131,8 @@ class ThreTopK(operator.Differentiable):
         """Smoothed sum of the k largest entries; its gradient in x is p.
 
         temperature * min over l of [k l + sum F(x/temperature - l)], F the antiderivative of the
-        curve that vanishes at -inf. For entmax it goes to -inf as -k temperature/(alpha - 1) where
+        curve that vanishes at -inf; of a law without a mean the one that vanishes at 0, and then it
+        is -inf at k = 0 and k = n. For entmax it goes to -inf as -k temperature/(alpha - 1) where
         alpha goes to 1, and has digits in proportion.
 
         Parameters

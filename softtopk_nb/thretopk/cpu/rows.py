@@ -10,12 +10,12 @@ import numpy as np
 
 from ..._compile.array_intrinsics import block, borrowed, read_apart, write_apart
 from ..._compile.decorators import kernel, row, scalar, summing
-from ..._curves.base import excess
+from ..._curves.base import mean_of_law
 from ..._math.elementary import wide_vectors
 from ..._nonfinite import ALL, MIXED, UNDEFINED, expand, present_part
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import CODE, REST, C, D
-from ..formulas import centre, lever, smoothed, tangent, weight
+from ..formulas import centre, lever, potential_of_nothing, smoothed, tangent, weight
 
 BLOCK = 1024  # entries whose derivatives are summed in their own type
 
@@ -125,18 +125,19 @@ def potential(lo, hi, x, k, tau, curve, solution, out):
     """Rows lo .. hi: phi = tau * min over l of [k l + sum F(x/tau - l)] (Theorem thm-potential)."""
     for i in range(lo, hi):
         code = int(solution[i, CODE])
-        above = 0
+        above, present = 0, 0
         for value in x[i]:
             above += value == np.inf
+            present += value > -np.inf
         if code == UNDEFINED:
             out[i] = np.nan
         elif k[i] == 0.0:
-            out[i] = 0.0
+            out[i] = potential_of_nothing(curve, present)
         elif above > 0:
             out[i] = np.inf
         elif code == ALL:
-            # lambda -> -inf: F(t) = t + const for every entry.
-            far = tau[i] * excess(curve, np.inf)
+            # lambda -> -inf: F(t) = t - mean for every entry.
+            far = -tau[i] * mean_of_law(curve)
             out[i] = 0.0
             for value in x[i]:
                 if np.isfinite(value):

@@ -10,13 +10,13 @@ from numba import float64, int32, int64
 from ..._cuda.launch import Kernel, pointer_to
 from ..._cuda.target import cuda, device
 from ..._cuda.thread_groups import ROOM, Team, argument, made_once, tools
-from ..._curves.base import excess, origin
+from ..._curves.base import mean_of_law, origin
 from ..._curves.user import UserCurve
 from ..._nonfinite import ALL, MIXED, UNDEFINED
 from ..._threshold.cuda.rows import entries_for, on_device, registers_for
 from ..._threshold.newton import inverse_temperature_of
 from ..._threshold.records import CODE, REST, SOLUTION, C, D
-from ..formulas import centre, lever, smoothed, tangent, weight
+from ..formulas import centre, lever, potential_of_nothing, smoothed, tangent, weight
 
 
 class Derivatives(NamedTuple):
@@ -170,7 +170,7 @@ class Heights(NamedTuple):
     """The potential of a row, or of a part of one."""
 
     #: sums(x, start, n, wide, tau, solution, base, regs, room) -> (smoothed sum, entries above the
-    #: threshold, entries at +inf), in float64
+    #: threshold, or finite entries of a row without one, entries at +inf), in float64
     sums: Any
     #: potential(sums, k, tau, solution, base) -> phi
     potential: Any
@@ -189,8 +189,8 @@ def heights(T: Any, team: Team, curve: Any) -> Heights:
     def sums(x, start, n, wide, tau, solution, base, regs, room):
         code = solution[base + CODE]
         c, d = solution[base + C], solution[base + D] + solution[base + REST]
-        # lambda -> -inf: F(t) = t + const for every entry.
-        far = tau * excess(curve, np.inf) if code == ALL else 0.0
+        # lambda -> -inf: F(t) = t - mean for every entry.
+        far = -tau * mean_of_law(curve) if code == ALL else 0.0
         total, upper, above = 0.0, 0.0, 0.0
         for piece in range(t.pieces(n)):
             t.load(x, start, n, wide, piece, -infinity, regs)
@@ -203,8 +203,9 @@ def heights(T: Any, team: Team, curve: Any) -> Heights:
                         total += tail
                         total += whole
                         upper += 1.0 if is_upper else 0.0
-                    elif code == ALL:
+                    else:
                         total += v + far
+                        upper += 1.0
         total, upper, above, _ = t.totals(total, upper, above, 0.0, room)
         return total, upper, above
 
@@ -214,7 +215,7 @@ def heights(T: Any, team: Team, curve: Any) -> Heights:
         if code == UNDEFINED:
             return np.nan
         if k == 0.0:
-            return 0.0
+            return potential_of_nothing(curve, upper + above)
         if above > 0.0:
             return np.inf
         if code == ALL:
