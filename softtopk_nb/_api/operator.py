@@ -116,7 +116,7 @@ class Operator:
     @functools.cache
     def _device() -> Any:
         """The front door for device arrays: imported when the first of them comes."""
-        return importlib.import_module("._device_front", __package__)
+        return importlib.import_module(".device_operator", __package__)
 
     # What a room provides; for device arrays, functions of its module `cuda`.
 

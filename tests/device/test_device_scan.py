@@ -124,7 +124,7 @@ def in_parts(monkeypatch):
             monkeypatch.setattr(module, "choose", lambda n, T: Team(64, 4, True))
             if module is room:
                 monkeypatch.setattr(module, "choose_for_two", lambda n, T: Team(64, 4, True))
-        long = importlib.import_module("softtopk_nb._threshold.cuda_long")
+        long = importlib.import_module("softtopk_nb._threshold.cuda.long")
         monkeypatch.setattr(long, "rounds_of", lambda n, method: 3)
 
     return use

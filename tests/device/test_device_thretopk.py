@@ -122,7 +122,7 @@ def in_parts(monkeypatch, use_team):
         monkeypatch.setattr(parts, "LONG", 1)
         monkeypatch.setattr(parts, "PIECES", 1)
         monkeypatch.setattr(parts, "MOST", most)
-        long = importlib.import_module("softtopk_nb._threshold.cuda_long")
+        long = importlib.import_module("softtopk_nb._threshold.cuda.long")
         monkeypatch.setattr(long, "rounds_of", lambda n, method: rounds)
 
     return use
