@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from operators import CURVES
 
 import softtopk_nb as stk
 from softtopk_nb._api.operator import registry
 
-CURVES = ("exp", "sigmoid", "laplace", "clip", "normal", "entmax")
 LENGTHS = (64, 1024, 5000, 1_000_000)
 TEMPERATURES = (1.0, 0.07)
 WITHOUT_K = ("softmax", "log_softmax", "logsumexp")
@@ -43,7 +43,7 @@ def rows_of(n: int) -> dict[str, np.ndarray]:
 
 def options_of(name: str) -> list[dict[str, Any]]:
     if name == "thretopk":
-        plain = [{"curve": c, **({"alpha": 1.5} if c == "entmax" else {})} for c in CURVES]
+        plain = list(CURVES.values())
         return [*plain, {"curve": "exp", "method": "scan"}, {"curve": "clip", "method": "bisect"}]
     return [{}]
 

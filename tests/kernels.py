@@ -19,7 +19,7 @@ from softtopk_nb._cuda.launch import Kernel
 from softtopk_nb._cuda.target import cuda
 from softtopk_nb._cuda.thread_groups import Team
 from softtopk_nb._curves.entmax import Entmax
-from softtopk_nb._curves.registry import CURVES
+from softtopk_nb._curves.registry import CURVES, NAMES
 from softtopk_nb._curves.user import UserCurve
 from softtopk_nb._threshold.cuda import long as long_threshold
 from softtopk_nb._threshold.cuda import long_start
@@ -160,13 +160,9 @@ KERNELS = {
     "solve laplace, keep only": solve("laplace", False, True),
     "solve laplace, bisect": solve("laplace", method="bisect"),
     "solve laplace, scan": solve("laplace", method="scan"),
-    "solve sigmoid": solve("sigmoid"),
-    "solve exp": solve("exp"),
+    **{f"solve {name}": solve(name) for name in NAMES if name != "laplace"},
     "solve exp, scan": solve("exp", method="scan"),
-    "solve clip": solve("clip"),
     "solve clip, scan": solve("clip", method="scan"),
-    "solve normal": solve("normal"),
-    "solve entmax": solve("entmax"),
     "solve entmax 1.3": solve("entmax 1.3"),
     "solve user": solve("user", in_float64=True, teams=TWO_ROWS["teams"]),
     **{

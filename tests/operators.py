@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from softtopk_nb._api.operator import Differentiable, registry
+from softtopk_nb._curves.registry import NAMES
 
+#: How `thretopk` is asked for each curve of the registry.
+CURVES = {name: {"curve": name} for name in NAMES}
+CURVES["entmax"]["alpha"] = 1.5
+METHODS = {"exp": {"method": "scan"}}
 VARIANTS = {
     "thretopk": [
-        {"curve": "laplace"},
-        {"curve": "sigmoid"},
-        {"curve": "exp", "method": "scan"},
-        {"curve": "clip"},
-        {"curve": "normal"},
-        {"curve": "entmax", "alpha": 1.5},
+        *({**options, **METHODS.get(name, {})} for name, options in CURVES.items()),
         {"curve": "laplace", "method": "bisect"},
     ],
     "gradtopk": [{"method": "auto"}, {"method": "contour"}, {"method": "dp"}],

@@ -33,8 +33,6 @@ RESOLUTION = mp.mpf(10) ** -58
 # Central differences: truncation 1e-40, and 1e-58 of resolution divided by 1e-20.
 STEP = mp.mpf(10) ** -20
 
-CURVES = ("exp", "sigmoid", "laplace", "clip", "normal")
-
 
 def exact(values: Any) -> list:
     """The numbers of a sequence as `mp` numbers, without rounding floats of any width."""
@@ -72,12 +70,20 @@ def sum_of_largest(x: Any, k: float) -> float:
 
 
 class Curve(NamedTuple):
-    """A curve f of ThreTopK: f itself, f', F with F' = f and F(-inf) = 0, and lim F(t) - t."""
+    """A curve f of ThreTopK: f itself, f', F with F' = f and F(-inf) = 0, and lim F(t) - t.
+
+    Without a mean F(0) = 0, and there is no limit. The rest is in float64: f and omega on arrays,
+    where omega(q) = max of q t - F(t), so that omega' = f^-1; and the bound of thm-convergence on
+    ||p - T_k||_1, from n, k, the gap and the temperature.
+    """
 
     cdf: Callable
     pdf: Callable
     integral: Callable | None = None
     excess: Any = None
+    cdf_float64: Callable | None = None
+    omega: Callable | None = None
+    rate: Callable | None = None
 
 
 @functools.cache
@@ -96,7 +102,25 @@ def _entmax(alpha: float) -> Curve:
             return ZERO
         return (c * t) ** ((c + 1) / c) / (c + 1) if t < top else t - top + 1 / (c + 1)
 
-    return Curve(cdf, pdf, integral, 1 / (c + 1) - top)
+    return Curve(
+        cdf,
+        pdf,
+        integral,
+        1 / (c + 1) - top,
+        lambda t: np.clip((alpha - 1) * t, 0.0, 1.0) ** (1 / (alpha - 1)),
+        lambda q: q**alpha / (alpha * (alpha - 1)),
+        lambda n, k, gap, tau: 0.0 if tau <= (alpha - 1) * gap else math.inf,
+    )
+
+
+def _laplace_float64(t: np.ndarray) -> np.ndarray:
+    tail = 0.5 * np.exp(-np.abs(t))
+    return np.where(t < 0, tail, 1.0 - tail)
+
+
+def _laplace_omega(q: np.ndarray) -> np.ndarray:
+    least = np.minimum(q, 1 - q)
+    return special.xlogy(least, 2 * least) - least
 
 
 _TABLE = {
@@ -105,32 +129,48 @@ _TABLE = {
         lambda t: mp.exp(t) if t < 0 else ZERO,
         lambda t: mp.exp(t) if t < 0 else 1 + t,
         ONE,
+        lambda t: np.exp(np.minimum(t, 0.0)),
+        lambda q: special.xlogy(q, q) - q,
+        lambda n, k, gap, tau: 2 * (n - k) * math.exp(-gap / tau),
     ),
     "sigmoid": Curve(
         lambda t: mp.exp(t) / (1 + mp.exp(t)) if t < 0 else 1 / (1 + mp.exp(-t)),
         lambda t: mp.exp(-abs(t)) / (1 + mp.exp(-abs(t))) ** 2,
         lambda t: max(t, ZERO) + mp.log1p(mp.exp(-abs(t))),
         ZERO,
+        special.expit,
+        lambda q: special.xlogy(q, q) + special.xlogy(1 - q, 1 - q),
+        lambda n, k, gap, tau: 2 * math.sqrt(k * (n - k)) * math.exp(-gap / (2 * tau)),
     ),
     "laplace": Curve(
         lambda t: mp.exp(t) / 2 if t < 0 else 1 - mp.exp(-t) / 2,
         lambda t: mp.exp(-abs(t)) / 2,
         lambda t: max(t, ZERO) + mp.exp(-abs(t)) / 2,
         ZERO,
+        _laplace_float64,
+        _laplace_omega,
+        lambda n, k, gap, tau: math.sqrt(k * (n - k)) * math.exp(-gap / (2 * tau)),
     ),
     "clip": Curve(
         lambda t: min(max(t, ZERO), ONE),
         lambda t: ONE if 0 < t < 1 else ZERO,
         lambda t: ZERO if t < 0 else t**2 / 2 if t < 1 else t - HALF,
         -HALF,
+        lambda t: np.clip(t, 0.0, 1.0),
+        lambda q: q**2 / 2,
+        lambda n, k, gap, tau: 0.0 if tau <= gap else math.inf,
     ),
     "normal": Curve(
         lambda t: mp.erfc(-t / mp.sqrt(2)) / 2,
         lambda t: mp.npdf(t),
         lambda t: t * mp.erfc(-t / mp.sqrt(2)) / 2 + mp.npdf(t),
         ZERO,
+        special.ndtr,
+        lambda q: -np.exp(-(special.ndtri(q) ** 2) / 2) / math.sqrt(2 * math.pi),
+        lambda n, k, gap, tau: max(k, n - k) * math.exp(-(gap**2) / (8 * tau**2)),
     ),
 }
+CURVES = tuple(_TABLE)
 
 
 def curve_of(curve: str | Curve, alpha: float | None = None) -> Curve:
@@ -210,7 +250,10 @@ def _solve_steep(x: tuple, k: Any, tau: Any, c: Any) -> Solution:
 def _solve(x: tuple, k: Any, tau: Any, curve: Curve) -> Solution:
     f, integral, excess, n = curve.cdf, curve.integral, curve.excess, len(x)
     if k in (0, n):  # the infimum over l is a limit, at l = +inf or -inf
-        potential = None if integral is None else mp.fsum(x) + n * tau * excess if k else ZERO
+        potential = None
+        if integral is not None:
+            whole = -mp.inf if excess is None else mp.fsum(x) + n * tau * excess
+            potential = whole if k or excess is None else ZERO
         return Solution([ONE if k else ZERO] * n, -mp.inf if k else mp.inf, potential)
 
     z = [v / tau for v in x]
@@ -311,23 +354,7 @@ def cdf_float64(
     t: np.ndarray, curve: str | Callable = "laplace", alpha: float | None = None
 ) -> np.ndarray:
     """f in float64; a callable is its own f."""
-    if callable(curve):
-        return curve(t)
-    match curve:
-        case "exp":
-            return np.exp(np.minimum(t, 0.0))
-        case "sigmoid":
-            return special.expit(t)
-        case "laplace":
-            tail = 0.5 * np.exp(-np.abs(t))
-            return np.where(t < 0, tail, 1.0 - tail)
-        case "clip":
-            return np.clip(t, 0.0, 1.0)
-        case "normal":
-            return special.ndtr(t)
-        case "entmax" if alpha is not None:
-            return np.clip((alpha - 1) * t, 0.0, 1.0) ** (1 / (alpha - 1))
-    raise ValueError(f"no curve is called {curve!r}")
+    return curve(t) if callable(curve) else curve_of(curve, alpha).cdf_float64(t)
 
 
 def thretopk_float64(

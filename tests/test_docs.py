@@ -8,6 +8,8 @@ import re
 
 import pytest
 
+from softtopk_nb._curves.registry import NAMES
+
 ROOT = pathlib.Path(__file__).parents[1]
 LABEL = re.compile(r"^:label: ((?:thm|prop|id)-[\w-]+)$", re.MULTILINE)
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
@@ -49,3 +51,26 @@ def test_theorem_and_test_name_each_other(label, tests):
     assert any(label in docstrings(file)[name] for file, name in tests), (
         f"none of {tests} names {label}"
     )
+
+
+def tables(page: str) -> list[str]:
+    """The first columns of a page's tables."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    rows = [re.match(r" *\| *(.*?) *\|", line) for line in text.splitlines()]
+    return "".join(f"{row[1]}\n" if row else "\n" for row in rows).split("\n\n")
+
+
+@pytest.mark.parametrize(
+    ("page", "heading"),
+    [
+        ("docs/thretopk.md", "`curve`"),
+        ("docs/thretopk.md", "curve"),
+        ("docs/which-operator.md", "`curve`"),
+    ],
+)
+def test_tables_of_curves_have_them_all(page, heading):
+    """What a curve is, how fast it converges, and how to choose: of every curve of the registry."""
+    found = [table for table in tables(page) if table.strip().startswith(f"{heading}\n")]
+    assert found
+    for table in found:
+        assert [name for name in NAMES if not re.search(rf"`\"?{name}\"?`", table)] == []

@@ -8,7 +8,11 @@ import pytest
 import reference
 from reference import mp
 
-ALL_CASES = json.loads((Path(__file__).parent / "data" / "public.json").read_text(encoding="utf-8"))
+ALL_CASES = [
+    case
+    for path in sorted((Path(__file__).parent / "data").glob("*.json"))
+    for case in json.loads(path.read_text(encoding="utf-8"))
+]
 CASES = [case for case in ALL_CASES if case["op"] == "thretopk"]
 OTHERS = [case for case in ALL_CASES if case["op"] != "thretopk"]
 CURVES = [(name, None) for name in reference.CURVES]
@@ -76,14 +80,28 @@ def test_sums_to_k_at_any_spread(curve, alpha, spread):
 
 @pytest.mark.parametrize(("curve", "alpha"), CURVES)
 def test_curves_are_consistent(curve, alpha):
-    """F' = f, F(-inf) = 0, F(t) - t -> excess, and f' is the slope of f."""
+    """F' = f, F(-inf) = 0 and F(t) - t -> excess, or F(0) = 0; and f' is the slope of f."""
     f = reference.curve_of(curve, alpha)
     h = reference.STEP
     for t in map(mp.mpf, (-7.3, -1.1, -0.3, 0.21, 0.43, 1.9, 6.7)):
         assert abs((f.integral(t + h) - f.integral(t - h)) / (2 * h) - f.cdf(t)) < 1e-35
         assert abs((f.cdf(t + h) - f.cdf(t - h)) / (2 * h) - f.pdf(t)) < 1e-35
-    assert abs(f.integral(mp.mpf(-200))) < DIGITS_40
-    assert abs(f.integral(mp.mpf(200)) - 200 - f.excess) < DIGITS_40
+    if f.excess is None:
+        assert f.integral(mp.mpf(0)) == 0
+        assert f.integral(mp.mpf(-(10**50))) < -1
+    else:
+        assert abs(f.integral(mp.mpf(-200))) < DIGITS_40
+        assert abs(f.integral(mp.mpf(200)) - 200 - f.excess) < DIGITS_40
+
+
+@pytest.mark.parametrize(("curve", "alpha"), CURVES)
+def test_entropies(curve, alpha):
+    """omega' = f^-1, and omega(q) = q t - F(t) where f(t) = q."""
+    f = reference.curve_of(curve, alpha)
+    for t in map(mp.mpf, (-2.3, -0.4, 0.21, 0.43, 0.8, 1.9)):
+        if (q := float(f.cdf(t))) < 1 and f.pdf(t) > 0:
+            expected = float(mp.mpf(q) * t - f.integral(t))
+            assert float(f.omega(np.float64(q))) == pytest.approx(expected, abs=1e-14)
 
 
 @pytest.mark.parametrize(("curve", "alpha"), CURVES)
@@ -117,8 +135,12 @@ def test_edges_are_limits(curve, alpha):
     for edge, near in ((0, 1e-9), (6, 6 - 1e-9)):
         solution = reference.thretopk(X, edge, curve, 0.7, alpha)
         assert solution.p == [edge / 6] * 6
-        nearby = reference.thretopk(X, near, curve, 0.7, alpha)
-        assert float(solution.potential) == pytest.approx(float(nearby.potential), abs=1e-6)
+        nearby = float(reference.thretopk(X, near, curve, 0.7, alpha).potential)
+        if reference.curve_of(curve, alpha).excess is None:
+            assert solution.potential == -mp.inf
+            assert nearby < reference.thretopk(X, 3, curve, 0.7, alpha).potential - 10
+        else:
+            assert float(solution.potential) == pytest.approx(nearby, abs=1e-6)
 
 
 @pytest.mark.parametrize(("curve", "alpha"), CURVES)

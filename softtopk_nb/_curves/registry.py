@@ -1,16 +1,21 @@
-"""The curves that have a name."""
+"""The curves that have a name: the one list of them.
+
+From it come what `thretopk` and `nopython` accept, what the tests and benchmarks go through, and
+what the tables of the documentation must name.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from .clip import Clip
+from .entmax import Entmax
 from .exp import Exp
 from .laplace import Laplace
 from .normal import Normal
 from .sigmoid import Sigmoid
 
-#: Curves without a parameter; `entmax.Entmax` has one.
+#: Curves without a parameter.
 CURVES: dict[str, Any] = {
     "exp": Exp(),
     "sigmoid": Sigmoid(),
@@ -18,3 +23,6 @@ CURVES: dict[str, Any] = {
     "clip": Clip(),
     "normal": Normal(),
 }
+#: Curves with one, by their types; it is an argument of `thretopk`.
+FAMILIES: dict[str, Any] = {"entmax": Entmax}
+NAMES = (*CURVES, *FAMILIES)

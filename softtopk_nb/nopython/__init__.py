@@ -5,8 +5,8 @@ that the caller gives, no Python objects and no threads. They follow the same ru
 non-finite entries as the operators. They cannot raise: a k outside [0, n] or a temperature that
 is not positive and finite makes the row NaN.
 
-A curve is a value: `laplace`, `sigmoid`, `exp`, `clip`, `normal`, ``entmax(alpha)``, or the
-``compiled`` attribute of a `softtopk_nb.Curve`.
+A curve is a value: that of this module whose name `thretopk` has for it, as `laplace` or `exp`;
+``entmax(alpha)``; or the ``compiled`` attribute of a `softtopk_nb.Curve`.
 
 Examples
 --------
@@ -30,18 +30,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .._curves.registry import CURVES
 from .cpu import (
-    clip,
     entmax,
-    exp,
     gradtopk,
     gradtopk_jvp,
     gradtopk_vjp,
     hardtopk,
     itertopk,
-    laplace,
-    normal,
-    sigmoid,
     thretopk,
     thretopk_jvp,
     thretopk_vjp,
@@ -49,30 +45,40 @@ from .cpu import (
 )
 
 __all__ = [
+    *CURVES,
     "SHARED",
-    "clip",
     "device",
     "entmax",
-    "exp",
     "gradtopk",
     "gradtopk_jvp",
     "gradtopk_vjp",
     "hardtopk",
     "itertopk",
-    "laplace",
-    "normal",
-    "sigmoid",
     "thretopk",
     "thretopk_jvp",
     "thretopk_vjp",
     "wsoftmaxtopk",
 ]
 
+
+def __getattr__(name: str) -> Any:
+    """The curves, by the names that they have for `thretopk`."""
+    if name in CURVES:
+        return CURVES[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *CURVES})
+
+
 #: float64 entries of shared memory that a team needs inside a kernel (`device`; gradtopk more).
 SHARED = 160
 
 
-def device(name: str, dtype: Any, *, curve: Any = laplace, lanes: int = 32) -> Callable[..., None]:
+def device(
+    name: str, dtype: Any, *, curve: Any = CURVES["laplace"], lanes: int = 32
+) -> Callable[..., None]:
     """Make a device function for one's own ``@cuda.jit`` kernels.
 
     Parameters
@@ -81,8 +87,8 @@ def device(name: str, dtype: Any, *, curve: Any = laplace, lanes: int = 32) -> C
         The operator.
     dtype : float32 or float64
         Type of the rows.
-    curve : curve value
-        The curve of thretopk.
+    curve : curve value, optional
+        The curve of thretopk, `laplace` by default.
     lanes : int, optional
         How many threads work on a row together: a power of 2 up to 1024; gradtopk: at least 32.
 

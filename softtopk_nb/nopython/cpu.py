@@ -18,13 +18,7 @@ from ..iterative.cpu import rows as _iterations
 from ..iterative.formulas import Plain, Weighted
 from ..thretopk.cpu.rows import pull, push
 
-exp = CURVES["exp"]
-sigmoid = CURVES["sigmoid"]
-laplace = CURVES["laplace"]
-clip = CURVES["clip"]
-normal = CURVES["normal"]
-
-
+_SIGMOID = CURVES["sigmoid"]
 _NEWTON = METHODS["newton"]
 _PLAIN = Plain()
 _WEIGHTED = Weighted()
@@ -144,7 +138,7 @@ def _linearize(x, k, temperature, out):
     shares, sizes = np.full(1, k - 0.5), np.full(1, np.int64(k))
     tilt, nothing = np.full((1, SOLUTION), OPEN), np.empty((1, 0), x.dtype)
     newton = Newton(_subsets.step_of_tilt(x.shape[0]), True, True, 0.0)
-    solve(0, 1, batch, shares, tau, sigmoid, newton, nothing, tilt)
+    solve(0, 1, batch, shares, tau, _SIGMOID, newton, nothing, tilt)
     solution = np.empty((1, SUBSET))
     target, left_open = np.expand_dims(out, 0), np.zeros(2, np.bool_)
     _subsets.solve(0, 1, batch, sizes, tau, tilt, 0, target, solution, left_open)

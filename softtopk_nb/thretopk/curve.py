@@ -69,13 +69,13 @@ class Curve:
     --------
     >>> import math
     >>> import softtopk_nb as stk
-    >>> cauchy = stk.Curve(
-    ...     lambda t: 0.5 + math.atan(t) / math.pi,
-    ...     lambda t: 1 / (math.pi * (1 + t * t)),
-    ...     name="cauchy",
+    >>> student = stk.Curve(
+    ...     lambda t: 0.5 + 0.5 * t / math.sqrt(2 + t * t),
+    ...     lambda t: (2 + t * t) ** -1.5,
+    ...     name="student, 2 degrees of freedom",
     ... )
-    >>> stk.thretopk([3.0, 2.0, 1.0, 4.0], 2, curve=cauchy, temperature=0.1).round(3)
-    array([0.937, 0.063, 0.021, 0.979])
+    >>> stk.thretopk([3.0, 2.0, 1.0, 4.0], 2, curve=student, temperature=0.1).round(3)
+    array([0.981, 0.019, 0.002, 0.998])
     """
 
     def __init__(

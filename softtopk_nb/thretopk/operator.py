@@ -10,7 +10,7 @@ from .. import _threshold
 from .._api import host_arrays, operator
 from .._curves.base import is_steep, kernel_for, origin
 from .._curves.entmax import Entmax
-from .._curves.registry import CURVES
+from .._curves.registry import CURVES, NAMES
 from .._curves.user import UserCurve
 from .._threads import pool
 from .._threshold.cpu.scan import SCANNED
@@ -45,8 +45,8 @@ class ThreTopK(operator.Differentiable):
         integers and bools give float64.
     k : float or array_like
         Sum of p, any real number 0 <= k <= n; broadcast against x's shape without the axis.
-    curve : {"laplace", "sigmoid", "exp", "clip", "normal", "entmax"} or Curve, optional
-        The curve f: see the page "Which operator?".
+    curve : {CURVES} or Curve, optional
+        The curve f, "laplace" by default: see the page "Which operator?".
     alpha : float, optional
         Exponent of ``curve="entmax"``, 1 < alpha <= 100; towards 1 it becomes exp, 2 is clip, 1.5
         is the usual choice.
@@ -211,7 +211,7 @@ class ThreTopK(operator.Differentiable):
         elif isinstance(curve, str) and curve in CURVES:
             chosen, name = CURVES[curve], curve
         else:
-            known = ", ".join(map(repr, (*CURVES, "entmax")))
+            known = ", ".join(map(repr, NAMES))
             raise ValueError(f"curve is {curve!r}; expected one of {known} or a Curve")
         if alpha is not None and name != "entmax":
             raise ValueError(f"alpha is {alpha!r}, but curve {name!r} has no alpha")
@@ -343,4 +343,6 @@ def _check_alpha(alpha: Any) -> float:
     return float(alpha)
 
 
+if ThreTopK.__doc__ is not None:  # it is under -OO
+    ThreTopK.__doc__ = ThreTopK.__doc__.replace("{CURVES}", f"{{{', '.join(map(repr, NAMES))}}}")
 thretopk = ThreTopK()

@@ -6,6 +6,7 @@ On a GPU these run as they are; without one, in Numba's simulator (NUMBA_ENABLE_
 from __future__ import annotations
 
 import numpy as np
+import operators
 import pytest
 import standin
 from numba import config, cuda
@@ -16,17 +17,7 @@ from softtopk_nb._api.operator import Differentiable, registry
 pytestmark = pytest.mark.device
 simulated = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="stands in for CuPy in simulation")
 
-VARIANTS = {
-    "thretopk": [
-        {"curve": "laplace"},
-        {"curve": "sigmoid"},
-        {"curve": "exp", "method": "scan"},
-        {"curve": "clip"},
-        {"curve": "normal"},
-        {"curve": "entmax", "alpha": 1.5},
-        {"curve": "laplace", "method": "bisect"},
-    ]
-}
+VARIANTS = {"thretopk": operators.VARIANTS["thretopk"]}
 
 
 def _cases(smooth_only=False):

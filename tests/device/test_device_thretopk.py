@@ -9,6 +9,7 @@ import importlib
 import math
 
 import numpy as np
+import operators
 import pytest
 from numba import config, cuda
 
@@ -16,8 +17,7 @@ import softtopk_nb as stk
 
 pytestmark = pytest.mark.device
 
-CURVES = [{"curve": name} for name in ("exp", "sigmoid", "laplace", "clip", "normal")]
-CURVES += [{"curve": "entmax", "alpha": alpha} for alpha in (1.5, 1 + 2.0**-30)]
+CURVES = [*operators.CURVES.values(), {"curve": "entmax", "alpha": 1 + 2.0**-30}]
 every_curve = pytest.mark.parametrize("curve", CURVES, ids=lambda curve: curve["curve"])
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f4", "f8"])
 newton_and_bisect = pytest.mark.parametrize("method", ["newton", "bisect"])

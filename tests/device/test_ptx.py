@@ -15,6 +15,7 @@ import pytest
 from numba import float64, from_dtype, int64
 
 import softtopk_nb
+from softtopk_nb._curves.registry import NAMES
 
 pytestmark = pytest.mark.ptx
 
@@ -181,10 +182,9 @@ def team_probe(lanes):
     return kernel
 
 
-BUILT_IN = ("laplace", "sigmoid", "exp", "clip", "normal", "entmax")
 PROBES = {
-    **{f"split, {name}": (split_probe, name) for name in BUILT_IN},
-    **{f"polish, {name}": (polish_probe, name) for name in BUILT_IN},
+    **{f"split, {name}": (split_probe, name) for name in NAMES},
+    **{f"polish, {name}": (polish_probe, name) for name in NAMES},
     "8 lanes": (team_probe, 8),
     "a warp": (team_probe, 32),
 }
@@ -197,7 +197,7 @@ def as_kernel(function, threads=128):
 @pytest.mark.parametrize("name", PROBES)
 def test_building_blocks_have_no_float64_at_all(name):
     make, argument = PROBES[name]
-    kernel = as_kernel(make(kernels.curve_of(argument) if argument in BUILT_IN else argument))
+    kernel = as_kernel(make(kernels.curve_of(argument) if argument in NAMES else argument))
     assert ptx.doubles(ptx.compile_for(kernel, NEWEST)) == 0
 
 

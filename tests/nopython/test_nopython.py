@@ -10,14 +10,7 @@ from numba import njit, prange
 
 import softtopk_nb as stk
 from softtopk_nb import nopython as stkn
-
-CURVES = {
-    "exp": stkn.exp,
-    "sigmoid": stkn.sigmoid,
-    "laplace": stkn.laplace,
-    "clip": stkn.clip,
-    "normal": stkn.normal,
-}
+from softtopk_nb._curves.registry import CURVES
 
 
 @njit(parallel=True)
@@ -49,7 +42,7 @@ def test_inside_njit_parallel(dtype, rng):
 def test_every_curve_from_python(curve, rng):
     x = rng.normal(size=50)
     out = np.empty(50)
-    lam = stkn.thretopk(x, 7, 0.5, CURVES[curve], out)
+    lam = stkn.thretopk(x, 7, 0.5, getattr(stkn, curve), out)
     p = stk.thretopk(x, 7, curve=curve, temperature=0.5)
     np.testing.assert_array_equal(out, p)  # one by one or side by side, rows are searched alike
     assert lam == stk.thretopk.threshold(x, 7, curve=curve, temperature=0.5)

@@ -57,7 +57,7 @@ def test_passes_at_low_temperatures(name, rng):
     most = {"exp": 5.5, "laplace": 4.5, "sigmoid": 4.5, "normal": 5.0, "clip": 6.5}
     for draw in (rng.normal, rng.exponential):
         x = draw(size=(200, 1024)).astype(np.float32)
-        assert taken(x, 300, 0.01, CURVES[name]).mean() < most[name]
+        assert taken(x, 300, 0.01, CURVES[name]).mean() < most.get(name, 5.5)
 
 
 @pytest.mark.parametrize("name", CURVES)
@@ -66,7 +66,7 @@ def test_rows_that_are_nearly_hard(name, rng):
     most = {"exp": 5.5, "laplace": 4.5, "sigmoid": 5.2, "normal": 7.0, "clip": 4.8}
     for n, k in ((64, 8), (1024, 32)):
         x = rng.normal(size=(2**18 // n, n)).astype(np.float32)
-        assert taken(x, k, 0.01, CURVES[name]).mean() < most[name]
+        assert taken(x, k, 0.01, CURVES[name]).mean() < most.get(name, 5.5)
 
 
 @njit

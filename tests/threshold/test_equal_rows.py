@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import softtopk_nb as stk
+from softtopk_nb._curves.registry import NAMES
 
-CURVES = "exp", "laplace", "sigmoid", "clip", "normal", "entmax"
 ALPHAS = 1 + 1e-9, 1.01, 1.3, 1.5, 1.9
 KINDS = "equal", "nearly", "two values", "cycle"
 
@@ -47,7 +47,7 @@ def keeps_the_contract(p, exact, k, x, tau, type_of_row):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("curve", NAMES)
 def test_thretopk(curve, kind, rng):
     methods = ["newton", "bisect", *(["scan"] if curve in ("exp", "laplace", "clip") else [])]
     for turn, n in enumerate(lengths(rng, 36)):
