@@ -123,6 +123,11 @@ def _laplace_omega(q: np.ndarray) -> np.ndarray:
     return special.xlogy(least, 2 * least) - least
 
 
+def _cauchy(t: Any) -> Any:
+    """f, without what 1/2 would take from a small tail."""
+    return mp.atan(-1 / t) / mp.pi if t < -1 else HALF + mp.atan(t) / mp.pi
+
+
 _TABLE = {
     "exp": Curve(
         lambda t: mp.exp(t) if t < 0 else ONE,
@@ -168,6 +173,15 @@ _TABLE = {
         special.ndtr,
         lambda q: -np.exp(-(special.ndtri(q) ** 2) / 2) / math.sqrt(2 * math.pi),
         lambda n, k, gap, tau: max(k, n - k) * math.exp(-(gap**2) / (8 * tau**2)),
+    ),
+    "cauchy": Curve(
+        _cauchy,
+        lambda t: 1 / (mp.pi * (1 + mp.mpf(t) ** 2)),
+        lambda t: t * _cauchy(t) - mp.log1p(t**2) / (2 * mp.pi),
+        None,
+        lambda t: np.arctan2(1.0, -t) / math.pi,
+        lambda q: -special.xlogy(1 / np.pi, np.sin(np.pi * np.minimum(q, 1 - q))),
+        lambda n, k, gap, tau: 2 * n * tau / (math.pi * gap),
     ),
 }
 CURVES = tuple(_TABLE)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .cauchy import Cauchy
 from .clip import Clip
 from .entmax import Entmax
 from .exp import Exp
@@ -22,6 +23,7 @@ CURVES: dict[str, Any] = {
     "laplace": Laplace(),
     "clip": Clip(),
     "normal": Normal(),
+    "cauchy": Cauchy(),
 }
 #: Curves with one, by their types; it is an argument of `thretopk`.
 FAMILIES: dict[str, Any] = {"entmax": Entmax}
