@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import decimal
 import functools
 import sys
@@ -398,7 +399,56 @@ def subset_time_picture(theme):
     return figure
 
 
+def folder_imports():
+    """Which folders of the package each folder imports from, read from the source."""
+    package, found = Path(stk.__file__).parent, {}
+    for path in package.rglob("*.py"):
+        here = path.relative_to(package).with_suffix("").parts
+        if len(here) == 1 and here[0] != "_nonfinite":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                there = (*here[: len(here) - node.level], *(node.module or "").split("."))
+                there = there if there[0] else (node.names[0].name,)
+                found.setdefault(here[0], set()).add(there[0])
+    return {name: sorted(others - {name}) for name, others in found.items()}
+
+
+def architecture_picture(theme):
+    """The folders of the package on their floors, each line from a folder to one it imports.
+
+    A line is left out where another folder in between imports the same one.
+    """
+    imports = folder_imports()
+
+    def below(name):
+        return {*imports.get(name, ())}.union(*map(below, imports.get(name, ())))
+
+    def height(name):
+        return 1 + max((height(other) for other in imports.get(name, ())), default=-1)
+
+    floors = {}
+    for name in sorted({*imports, *(other for others in imports.values() for other in others)}):
+        floors.setdefault(height(name), []).append(name)
+    figure, axis = plt.subplots(figsize=(9, 0.7 * len(floors)))
+    places = {}
+    for y, names in floors.items():
+        for i, name in enumerate(names):
+            places[name] = x, _ = (i + 0.5) / len(names) + 0.04 * (y % 2), y
+            box = {"boxstyle": "round", "fc": theme.background, "ec": theme.first}
+            axis.text(x, y, name, ha="center", va="center", bbox=box, zorder=2)
+    for name, others in imports.items():
+        for other in {*others}.difference(*map(below, others)):
+            (x0, y0), (x1, y1) = places[name], places[other]
+            axis.plot([x0, x1], [y0, y1], color=theme.quiet, lw=1, zorder=1)
+    axis.set(xlim=(0, 1.05), ylim=(-0.5, len(floors) - 0.5))
+    axis.axis("off")
+    figure.tight_layout()
+    return figure
+
+
 PICTURES = {
+    "architecture": architecture_picture,
     "threshold": threshold_picture,
     "curves": curves_picture,
     "hardening": hardening_picture,
