@@ -36,7 +36,7 @@ CALL, KERNEL, COUNT, UNIT, UNITS, THREADS, FAILED, FAILED_LO, FAILED_HI = range(
 BEGUN = 16 * WORD  # apart from what is only read
 JOB_WORDS = 32
 
-_PATIENT = 4096  # pauses before a thread that waits for another offers it its core
+_YIELD_AFTER = 4096  # pauses before a thread that waits for another offers it its core
 
 _word = ir.IntType(64)
 _yields = os.name == "posix"
@@ -206,7 +206,7 @@ def _wait_for(box):
     waited = 0
     while _get(box + STATE) != IDLE:
         waited += 1
-        if waited > _PATIENT:
+        if waited > _YIELD_AFTER:
             _offer_core()
         else:
             _pause()

@@ -294,12 +294,12 @@ def begin(state, curve, k, n, c, d, inv, informed):
 
 
 @scalar
-def advance(state, sums, k, curve, inv, modelled, enough, light):
+def advance(state, sums, k, curve, inv, modelled, enough, cheap):
     """Take the sums of a pass at the threshold in hand; move it, or say that it is found.
 
     The sums are those of `tally`, UNKNOWN and the clearance 0 if they have not been taken.
     `modelled`: steps come from a model of the row, not from bisection alone. `enough`: the length
-    of a model's step that ends the search; 0 asks for all that the type allows. `light`: the sums
+    of a model's step that ends the search; 0 asks for all that the type allows. `cheap`: the sums
     are not exact enough to end it.
     """
     one, here = type(inv)(1), state[D]
@@ -307,11 +307,11 @@ def advance(state, sums, k, curve, inv, modelled, enough, light):
         curve, k, sums[:-1], sums[-1], here, one, modelled, enough
     )
     state[PASSES] += 1.0
-    if stays and not light:
+    if stays and not cheap:
         return True
     c, d = state[C], state[D]
-    blur = BLUR if light else 0.0
-    if arrives and not light:
+    blur = BLUR if cheap else 0.0
+    if arrives and not cheap:
         state[D], state[REST] = moved, d + step - moved
         return True
     if r > 0.0:

@@ -83,25 +83,25 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         begin(state, curve, share, part.shape[0], c, d, inv, method.modelled)
         # As `lanes` does, so that a row has the same bits if it is in float64 and not sampled.
         keeps = p.shape[0] > 0 or method.enough == 0.0
-        with_light_passes = method.sampled and keeps and left >= FAINT
-        may_be_final = variance == np.inf or not with_light_passes
-        near = may_be_final or part.shape[0] < n
+        may_be_cheap = method.sampled and keeps and left >= FAINT
+        begins_final = variance == np.inf or not may_be_cheap
+        final = begins_final or part.shape[0] < n
         while True:
             whole, c, seen = part.shape[0] == n, state[C], state[D]
             exact = whole and keeps
-            sums = search_pass(part, T(c), inv, T(seen), curve, exact and near, None, None, room)
+            sums = search_pass(part, T(c), inv, T(seen), curve, exact and final, None, None, room)
             enough = enough_for(method, n) if whole else ROUGH
-            found = advance(state, sums, share, curve, inv, method.modelled, enough, not near)
-            if found and whole and near:
+            found = advance(state, sums, share, curve, inv, method.modelled, enough, not final)
+            if found and whole and final:
                 break
             move = abs((state[C] - c) * inv + (state[D] - seen))
-            near = move <= radius or sums[3] == 0.0 or found
-            near = near or not exact or not with_light_passes
+            final = move <= radius or sums[3] == 0.0 or found
+            final = final or not exact or not may_be_cheap
             if found and not whole:
                 part, share = present, left
                 c, d = state[C], state[D] + state[REST]
                 begin(state, curve, share, n, c, d, inv, method.modelled)
-                near = may_be_final
+                final = begins_final
 
         answer[C], answer[D], answer[REST] = state[C], state[D], state[REST]
         answer[TAKEN], answer[WEIGHT], answer[SEEN] = state[PASSES], sums[3], seen
