@@ -25,9 +25,8 @@ from .jobs import BOX, NEXT, WORD, serve, shared
 
 _WORTH_A_THREAD = 1 << 16  # about so many nanoseconds of work; to wake a thread takes about 40 us
 _UNIT = 1 << 14  # nanoseconds of work that are worth asking for
-_SLICE = 1 << 23  # and between two looks for signals; some rows take 30 times as long as others
-    1 << 23
-)  # and between two looks for signals; the most expensive rows take some 30 times as long
+# And between two looks for signals; some rows take 30 times as long as others.
+_SLICE = 1 << 23
 _LANES = 16  # kernels work on up to 8, 16 or 32 rows side by side: units are multiples of this
 _PATIENCE = 1 << 12  # pauses, some 100 us: how long a helper keeps a core that it has no use for
 

@@ -286,7 +286,7 @@ def test_a_kernel_is_called_where_it_was_compiled(monkeypatch, new_pool):
 
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_an_interrupt_is_seen_before_the_call_ends(threads):
-    """Ctrl-C: signals are handled between slices, so the most expensive rows must be known to be so.
+    """Ctrl-C: signals are handled between slices, so costly rows must be known.
 
     The call would take seconds. After it everything is as before: helpers, locks, results.
     """
