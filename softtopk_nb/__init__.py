@@ -4,7 +4,7 @@ Maps from R^n to {p in [0, 1]^n, sum p = k} that turn into the hard top-k as the
 to 0, each with its derivatives, in O(n).
 """
 
-from ._api.operator import Gradients
+from ._api.base import Gradients
 from ._versions import show_versions
 from .gradtopk import KSubset, gradtopk
 from .hardtopk.operator import hardtopk

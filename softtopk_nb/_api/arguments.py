@@ -73,17 +73,26 @@ def per_row(given: Array, batch: tuple[int, ...]) -> Array:
     return np.array(np.broadcast_to(given, batch), order="C").reshape(-1)
 
 
-def check_temperature(temperature: Any, batch: tuple[int, ...]) -> Array:
-    """The temperature, positive and finite, in float64."""
-    if type(temperature) is float and 0.0 < temperature < np.inf:
-        return np.asarray(temperature)  # the usual case, in a hurry
-    given = real_array(temperature, "temperature").astype(np.float64)
+def check_positive(value: Any, batch: tuple[int, ...], name: str) -> Array:
+    """A temperature or the like, positive and finite, in float64."""
+    if type(value) is float and 0.0 < value < np.inf:
+        return np.asarray(value)  # the usual case, in a hurry
+    given = real_array(value, name).astype(np.float64)
     ok = (given > 0) & (given < np.inf)
     if not np.all(ok):
         bad = given[~ok].flat[0]
-        raise ValueError(f"temperature is {bad}; expected a positive finite number")
-    check_broadcast(given, batch, "temperature")
+        raise ValueError(f"{name} is {bad}; expected a positive finite number")
+    check_broadcast(given, batch, name)
     return given
+
+
+def check_k(given: Array, n: int, batch: tuple[int, ...]) -> None:
+    """Refuse a k outside [0, n], compared before any conversion: no integer wraps around."""
+    ok = (given >= 0) & (given <= n)
+    if not np.all(ok):
+        bad = given[~ok].flat[0]
+        raise ValueError(f"k is {bad}; expected 0 <= k <= n = {n}, x's length along the axis")
+    check_broadcast(given, batch, "k")
 
 
 def check_where(where: Any, shape: tuple[int, ...]) -> Array:
@@ -95,12 +104,18 @@ def check_where(where: Any, shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(given, shape)
 
 
-def check_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Refuse an `out` that cannot take the result as it is."""
+def check_largest(largest: Any) -> None:
+    """Refuse what is neither True nor False."""
+    if not isinstance(largest, (bool, np.bool_)):
+        raise TypeError(f"largest is {largest!r}; expected True or False")
+
+
+def check_out(out: Any, shape: tuple[int, ...], what: str, dtype: np.dtype[Any]) -> None:
+    """Refuse an `out` that cannot take the result, whose shape is `what`, as it is."""
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out is a {type(out).__name__}; expected a NumPy array")
     if out.shape != shape:
-        raise ValueError(f"out has shape {out.shape}; expected x's shape {shape}")
+        raise ValueError(f"out has shape {out.shape}; expected {what} {shape}")
     if out.dtype.newbyteorder("=") != dtype:
         raise TypeError(f"out has dtype {out.dtype}; expected {dtype}")
     if not out.flags.writeable:

@@ -1,4 +1,4 @@
-"""The front door for arrays on a device: what `_api.operator` does, without looking at any number.
+"""What `_api.base` does, for arrays on a device, without looking at any number.
 
 Shapes, types and numbers from the host are checked and raise as there. What only the device knows
 (a k or a temperature in its memory, a NaN) makes its rows NaN instead: nothing here waits for the
@@ -40,15 +40,16 @@ class Given(NamedTuple):
         return int(np.prod(self.batch, dtype=np.int64))
 
 
-class _Call(NamedTuple):
+class Call(NamedTuple):
+    """A checked call, as `_api.base.Call` is one on the host."""
+
     given: Given
     rows: Rows
     sign: int  # -1 if the smallest entries are wanted
     out: Any
-    k: Any  # shape of k as given, and of the temperature
-    temperature: Any
+    shapes: tuple[tuple[int, ...], ...]  # of the numbers that rows have, as given
     plan: Any
-    room: Any
+    room: Any  # the module `cuda` of the operator's room
 
 
 # Views.
@@ -79,9 +80,8 @@ def _broadcast(view: View, shape: tuple[int, ...], name: str) -> View:
     return view._replace(shape=shape, strides=tuple(strides))
 
 
-def _rows_view(given: Given, buffer: Buffer, dtype: Any) -> View:
-    """Rows in memory of their own, seen with x's axes in the order of `as_rows`."""
-    shape = (*given.batch, given.shape[given.axis])
+def _dense_view(buffer: Buffer, shape: tuple[int, ...], dtype: Any) -> View:
+    """Memory of our own as an array of this shape."""
     return View(buffer.address, shape, dense(shape), np.dtype(dtype), True, buffer.owner)
 
 
@@ -96,8 +96,8 @@ def _elsewhere(value: Any, name: str) -> TypeError:
 # Arguments.
 
 
-def check_rows(x: Any, axis: Any, where: Any = None) -> Given:
-    """Check what every function of a device array has."""
+def _check_rows(x: Any, axis: Any, where: Any = None) -> Given:
+    """Check x, the axis and the mask."""
     kind, view = kind_of(x), view_of(x, "x")
     if not view.shape:
         raise ValueError("x is 0-dimensional; expected at least one axis")
@@ -129,7 +129,7 @@ def rows_of(given: Given, view: View, sign: int = 1, fill: float = 0.0) -> Buffe
     if as_they_are and sign > 0 and not _written_over(given, view):
         return buffer_of(rows)
     made = new_buffer(given.kind, view.size, given.compute)
-    target = _rows_view(given, made, given.compute)
+    target = _dense_view(made, rows.shape, given.compute)
     mask = None if given.where is None else as_rows(given.where, given.axis)
     copy(given.kind.stream, rows, target, sign=sign, where=mask, fill=fill)
     return made
@@ -160,10 +160,8 @@ def _per_row(
     as_it_is = view.dtype == np.float64 and stretched.contiguous and not _written_over(given, view)
     if not view.shape or not as_it_is:
         made = new_buffer(given.kind, stretched.size, np.float64)
-        whole = View(made.address, (stretched.size,), (1,), np.dtype(np.float64), True, made.owner)
         flat = stretched if given.batch else stretched._replace(shape=(1,), strides=(0,))
-        target = whole._replace(shape=flat.shape, strides=dense(flat.shape))
-        copy(given.kind.stream, flat, target)
+        copy(given.kind.stream, flat, _dense_view(made, flat.shape, np.float64))
         return Argument(made.pointer, 0.0, 1), view.shape, made.owner
     return Argument(buffer_of(stretched).pointer, 0.0, 1), view.shape, view.owner
 
@@ -175,17 +173,19 @@ def _real_dtype(value: Any, name: str, kinds: str, expected: str) -> None:
             raise TypeError(f"{name} has dtype {dtype}; expected {expected}")
 
 
-def temperature_of(given: Given, temperature: Any) -> Any:
-    """(argument, shape, owner) of the temperature."""
-    _real_dtype(temperature, "temperature", "iuf", "real numbers")
-    return _per_row(
-        given,
-        temperature,
-        "temperature",
-        lambda value: _arguments.check_temperature(value, given.batch),
-        5e-324,
-        1.7e308,
-    )
+def _number(op: Any, given: Given, name: str, value: Any) -> Any:
+    """(argument, shape, owner) of k, of the temperature or the like."""
+    n, low, high = given.shape[given.axis], 5e-324, 1.7e308
+    if name != "k":
+        _real_dtype(value, name, "iuf", "real numbers")
+    elif op.real_k:
+        _real_dtype(value, name, "iuf", "real numbers")
+        low, high = 0, n
+    else:
+        _real_dtype(value, name, "iu", "integers")
+        low, high = 0 if type(value) is int else np.inf, n
+    check = functools.partial(op._check_number, name, n=n, batch=given.batch)
+    return _per_row(given, value, name, check, low, high)
 
 
 @functools.cache
@@ -194,60 +194,40 @@ def _room(module: str) -> Any:
     return importlib.import_module(".".join(module.split(".")[:2]) + ".cuda")
 
 
-def _check(
-    op: Any,
-    x: Any,
-    k: Any,
-    temperature: Any,
-    axis: Any,
-    largest: Any,
-    where: Any,
-    out: Any,
-    options: dict[str, Any],
-) -> _Call:
-    given = check_rows(x, axis, where)
-    if not isinstance(largest, (bool, np.bool_)):
-        raise TypeError(f"largest is {largest!r}; expected True or False")
+def _check_out(op: Any, given: Given, out: Any) -> View:
+    if not host_arrays.on_device(out):
+        raise _elsewhere(out, "out")
+    target = view_of(out, "out")
+    shape, what = op.shape_of_out(given.shape, given.batch)
+    if target.shape != shape:
+        raise ValueError(f"out has shape {target.shape}; expected {what} {shape}")
+    if target.dtype != given.dtype:
+        raise TypeError(f"out has dtype {target.dtype}; expected {given.dtype}")
+    if not target.writable:
+        raise ValueError("out is read-only; expected an array that can be written")
+    return target
+
+
+def check(op: Any, x: Any, *arguments: Any) -> Call:
+    """Check a call; the arguments are those of `_api.base.RowOperator`."""
+    *numbers, axis, largest, where, out, options = arguments
+    given = _check_rows(x, axis, where)
+    _arguments.check_largest(largest)
+    op.check_length(given.shape, given.axis)
     plan = op._plan(options)
     given = given._replace(compute=op._computed_in(plan, given.compute))
-    n = given.shape[given.axis]
-    if op.real_k:
-        _real_dtype(k, "k", "iuf", "real numbers")
-    else:
-        _real_dtype(k, "k", "iu", "integers")
     if out is not None:
-        if not host_arrays.on_device(out):
-            raise _elsewhere(out, "out")
-        target = view_of(out, "out")
-        if target.shape != given.shape:
-            raise ValueError(f"out has shape {target.shape}; expected x's shape {given.shape}")
-        if target.dtype != given.dtype:
-            raise TypeError(f"out has dtype {target.dtype}; expected {given.dtype}")
-        if not target.writable:
-            raise ValueError("out is read-only; expected an array that can be written")
-        given = given._replace(out=target)
-    room = _room(type(op).__module__)
+        given = given._replace(out=_check_out(op, given, out))
     sign = 1 if largest else -1
     with given.kind.device:
         if given.where is not None and _written_over(given, given.where):
             given = given._replace(where=copy_of_mask(given.kind, given.where))
-        k_rows, k_shape, k_owner = _per_row(
-            given,
-            k,
-            "k",
-            lambda value: op._check_k(value, n, given.batch),
-            0 if op.real_k or type(k) is int else np.inf,
-            n,
-        )
-        tau_rows, tau_shape, tau_owner = temperature_of(given, temperature)
-        values = rows_of(given, given.view, sign, -np.inf)
-    rows = problem(given, values, k_rows, tau_rows, (k_owner, tau_owner))
-    return _Call(given, rows, sign, out, k_shape, tau_shape, plan, room)
-
-
-def problem(given: Given, values: Buffer, k: Argument, temperature: Argument, owners: Any) -> Rows:
-    """What a room is given."""
-    return Rows(
+        found = [_number(op, given, *pair) for pair in zip(op.names, numbers, strict=True)]
+        values = rows_of(given, given.view, sign, op.absent)
+    each, shapes, owners = zip(*found, strict=True)
+    absent = Argument(nothing(np.float64).pointer, 0.0, 0)
+    k, temperature = each if len(each) == 2 else (absent, *each)
+    rows = Rows(
         values,
         k,
         temperature,
@@ -259,42 +239,37 @@ def problem(given: Given, values: Buffer, k: Argument, temperature: Argument, ow
         nothing(given.compute),
         owners,
     )
+    return Call(given, rows, sign, out, shapes, plan, _room(type(op).__module__))
 
 
 # Results.
 
 
 class Target:
-    """Rows for a kernel to write, and the array that they become."""
+    """Memory for a kernel to write, and the array that it becomes."""
 
-    def __init__(self, given: Given, out: Any = None, sign: int = 1) -> None:
-        self._given, self._sign = given, sign
-        self.array = out if out is not None else given.kind.empty(given.shape, given.dtype)
-        self._view = as_rows(view_of(self.array, "out"), given.axis)
-        direct = self._view.contiguous and given.dtype == given.compute and sign > 0
-        self._apart = not direct
-        if direct:
-            self.rows = buffer_of(self._view)
+    def __init__(
+        self, given: Given, out: Any = None, sign: int = 1, *, reduces: bool = False
+    ) -> None:
+        kind, self._sign = given.kind, sign
+        shape = given.batch if reduces else given.shape
+        self.array = out if out is not None else kind.empty(shape, given.dtype)
+        view = view_of(self.array, "out")
+        self._view = view if reduces else as_rows(view, given.axis)
+        self._type = np.float64 if reduces else given.compute
+        self._stream = kind.stream
+        self._apart = not (self._view.contiguous and given.dtype == self._type and sign > 0)
+        if self._apart:
+            self.rows = new_buffer(kind, self._view.size, self._type)
         else:
-            self.rows = new_buffer(given.kind, self._view.size, given.compute)
+            self.rows = buffer_of(self._view)
 
     def finish(self) -> Any:
         """The array, once the kernels that write its rows have been launched."""
         if self._apart:
-            source = _rows_view(self._given, self.rows, self._given.compute)
-            copy(self._given.kind.stream, source, self._view, sign=self._sign)
+            source = _dense_view(self.rows, self._view.shape, self._type)
+            copy(self._stream, source, self._view, sign=self._sign)
         return self.array
-
-
-def give_back_batch(given: Given, values: Buffer, sign: int = 1) -> Any:
-    """One number for each row, float64 in scratch memory, as an array of the batch shape."""
-    array = given.kind.empty(given.batch, given.dtype)
-    target = view_of(array, "out")
-    source = View(
-        values.address, target.shape, dense(target.shape), np.dtype(np.float64), True, values.owner
-    )
-    copy(given.kind.stream, source, target, sign=sign)
-    return array
 
 
 def tangent(given: Given, value: Any, name: str, sign: int = 1) -> Buffer:
@@ -315,7 +290,16 @@ def direction(given: Given, value: Any, name: str) -> tuple[Argument, Any]:
     return argument, owner
 
 
-def gradient_of(given: Given, per_row: Buffer, shape: tuple[int, ...]) -> Any:
+def _cotangent(op: Any, given: Given, g: Any) -> tuple[Any, Any]:
+    """(rows, or for an operator that reduces them a number for each; their owner)."""
+    if not op.reduces:
+        return tangent(given, g, "the cotangent"), None
+    if g is None:
+        raise TypeError("the cotangent is None; expected real numbers")
+    return direction(given, g, "the cotangent")
+
+
+def _gradient(given: Given, per_row: Buffer, shape: tuple[int, ...]) -> Any:
     """What a pullback returns for an argument of this shape."""
     array = given.kind.empty(shape, given.dtype)
     sum_to(given.kind.stream, per_row, given.batch, shape, view_of(array, "the gradient"))
@@ -327,48 +311,50 @@ def gradient_of(given: Given, per_row: Buffer, shape: tuple[int, ...]) -> Any:
 
 def call(op: Any, *arguments: Any) -> Any:
     """The value."""
-    c = _check(op, *arguments)
+    c = check(op, *arguments)
     with c.given.kind.device:
-        target = Target(c.given, c.out)
+        target = Target(c.given, c.out, reduces=op.reduces)
         c.room.value(c.rows, c.plan, target.rows)
         return target.finish()
 
 
-def jvp(op: Any, dx: Any, dk: Any, dtemperature: Any, *arguments: Any) -> tuple[Any, Any]:
+def jvp(op: Any, dx: Any, directions: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
     """Value and derivative along a direction."""
-    c = _check(op, *arguments)
-    if dk is not None and not op.real_k:
-        raise TypeError(f"dk was given, but {op.__name__} takes an integer k")
+    c = check(op, *arguments)
     with c.given.kind.device:
         v = tangent(c.given, dx, "dx", c.sign)
-        in_k, k_owner = direction(c.given, dk, "dk")
-        in_tau, tau_owner = direction(c.given, dtemperature, "dtemperature")
-        target, moved = Target(c.given, c.out), Target(c.given)
+        pairs = zip(op.names, directions, strict=True)
+        moves = [direction(c.given, value, f"d{name}") for name, value in pairs]
+        target = Target(c.given, c.out, reduces=op.reduces)
+        moved = Target(c.given, reduces=op.reduces)
         state = c.room.linearize(c.rows, c.plan, target.rows)
-        c.room.push(c.rows, c.plan, state, v, in_k, in_tau, moved.rows)
-        del k_owner, tau_owner  # not before the launch
+        c.room.push(c.rows, c.plan, state, v, *(move for move, _ in moves), moved.rows)
+        del moves  # the owners of memory: not before the launch
         return target.finish(), moved.finish()
 
 
-def vjp(op: Any, gradients: Any, *arguments: Any) -> tuple[Any, Callable[[Any], Any]]:
+def vjp(op: Any, *arguments: Any) -> tuple[Any, Callable[[Any], Any]]:
     """Value and pullback."""
-    c = _check(op, *arguments)
+    c = check(op, *arguments)
     with c.given.kind.device:
-        target = Target(c.given, c.out)
+        target = Target(c.given, c.out, reduces=op.reduces)
         state = c.room.linearize(c.rows, c.plan, target.rows)
         p = target.finish()
 
     def pullback(g: Any, /) -> Any:
         given = c.given
         with given.kind.device:
-            cotangent = tangent(given, g, "the cotangent")
-            target = Target(given, sign=c.sign)
-            gk, gtau = (new_buffer(given.kind, given.rows, np.float64) for _ in range(2))
-            c.room.pull(c.rows, c.plan, state, cotangent, target.rows, gk, gtau)
-            return gradients(
-                target.finish(),
-                gradient_of(given, gk, c.k) if op.real_k else None,
-                gradient_of(given, gtau, c.temperature),
+            cotangent, owner = _cotangent(op, given, g)
+            gx = Target(given, sign=c.sign)
+            numbers = [new_buffer(given.kind, given.rows, np.float64) for _ in op.names]
+            c.room.pull(c.rows, c.plan, state, cotangent, gx.rows, *numbers)
+            del owner  # not before the launch
+            return op._gradients(
+                gx.finish(),
+                *(
+                    _gradient(given, each, shape) if name != "k" or op.real_k else None
+                    for name, each, shape in zip(op.names, numbers, c.shapes, strict=True)
+                ),
             )
 
     return p, pullback
@@ -376,8 +362,16 @@ def vjp(op: Any, gradients: Any, *arguments: Any) -> tuple[Any, Callable[[Any], 
 
 def batch(op: Any, name: str, *arguments: Any) -> Any:
     """One number for each row: the room's function of this name."""
-    c = _check(op, *arguments)
+    c = check(op, *arguments)
     with c.given.kind.device:
-        values = new_buffer(c.given.kind, c.given.rows, np.float64)
-        getattr(c.room, name)(c.rows, c.plan, values)
-        return give_back_batch(c.given, values, c.sign)
+        target = Target(c.given, sign=c.sign, reduces=True)
+        getattr(c.room, name)(c.rows, c.plan, target.rows)
+        return target.finish()
+
+
+def negate(array: Any) -> Any:
+    """Change the sign of an array in place, and return it."""
+    kind, view = kind_of(array), view_of(array, "x")
+    with kind.device:
+        copy(kind.stream, view, view, sign=-1)
+    return array

@@ -60,22 +60,23 @@ def scaled(values: Array, shift: Array | None) -> Array:
     return moved
 
 
-def along(
-    push: Callable[[Array, Array, Array], Array],
-    shift: Array | None,
-    dx: Array,
-    dk: Array,
-    dtau: Array,
-) -> Array:
-    """The derivative along a direction, of what `push` gives for rows that are 2^shift times x."""
+def along(push: Callable[..., Array], shift: Array | None, dx: Array, *numbers: Array) -> Array:
+    """The derivative along a direction, of what `push` gives for rows that are 2^shift times x.
+
+    The last of the numbers is the direction in the temperature; a k before it has no unit.
+    """
     if shift is None:
-        return push(dx, dk, dtau)
+        return push(dx, *numbers)
     # What goes with x and the temperature is as much larger as they are smaller. Directions in them
     # are brought near 1 on the way, whatever their own size. Rows that are as given stay as alone.
-    given, still = shift == 0, np.zeros_like(dk)
+    *in_k, dtau = numbers
+    given, still = shift == 0, np.zeros_like(dtau)
     size = np.maximum(exponent_of(dx), exponent_of(dtau[:, None]))
     size[given] = 0
-    moved = push(scaled(dx, -size), np.where(given, dk, still), scaled(dtau, -size))
-    along_k = push(np.zeros_like(dx), dk, still)
-    both = scaled(moved, shift + size) + along_k
-    return np.where(given[:, None], moved, both)
+    as_given = (np.where(given, dk, still) for dk in in_k)
+    moved = push(scaled(dx, -size), *as_given, scaled(dtau, -size))
+    result = scaled(moved, shift + size)
+    if in_k:
+        along_k = push(np.zeros_like(dx), *in_k, still)
+        result = np.where(given[:, None], moved, result + along_k)
+    return result

@@ -95,9 +95,8 @@ class KSubset:
         self._state = gradtopk._linearize(self._rows, "contour", self._p).solution
 
     def __repr__(self) -> str:
-        return (
-            f"KSubset(x of shape {self._call.shape}, k = {arguments.show(self._call.k.tolist())})"
-        )
+        k = arguments.show(self._call.numbers[0].tolist())
+        return f"KSubset(x of shape {self._call.shape}, k = {k})"
 
     def marginals(self) -> Any:
         """P(i in S), of x's shape and type: `gradtopk` of x.

@@ -1,10 +1,10 @@
-"""Softmax and the Top-1 family: one of many, smoothly, at random, or for every row at once."""
+"""Softmax and its relatives: one of many, smoothly, at random, or for every row at once."""
 
 from .assignment import ConvergenceError, sinkhorn
 from .gumbel import gumbel_max, gumbel_softmax, gumbel_topk
+from .operator import energy_score, log_softmax, logsumexp, softmax
 from .powers import PowerGradients, gradual
 from .sampling import sample_categorical
-from .smooth import energy_score, log_softmax, logsumexp, softmax
 
 __all__ = [
     "ConvergenceError",

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._api import arguments, host_arrays
-from .._api.operator import Array
-from . import calls
+from .._api.base import Array
+from .operator import from_largest
 
 
 class ConvergenceError(RuntimeError):
@@ -134,7 +134,8 @@ def sinkhorn(
     batch = tuple(leading)
     if n == 0 or m == 0:
         raise ValueError(f"scores has shape {values.shape}; expected at least one row and column")
-    tau = np.broadcast_to(arguments.check_temperature(temperature, batch), batch).reshape(-1)
+    given = arguments.check_positive(temperature, batch, "temperature")
+    tau = arguments.per_row(given, batch)
     limit = _check_positive(tol, "tol")
     sweeps = _check_count(max_iter, "max_iter")
     r, c = _marginals(rows, columns, batch, n, m)
@@ -169,7 +170,7 @@ def sinkhorn(
 
 def _start(s: Array, r: Array, c: Array, tau: Array) -> _Problem:
     count, n, m = s.shape
-    z = calls.shifted(s.reshape(-1, m), np.repeat(tau, n))[1].reshape(s.shape)
+    z = from_largest(s.reshape(-1, m), np.repeat(tau, n))[1].reshape(s.shape)
     zt = np.ascontiguousarray(z.transpose(0, 2, 1))
     return _Problem(np.arange(count), z, zt, r, c, np.zeros((count, n)), np.zeros((count, m)))
 

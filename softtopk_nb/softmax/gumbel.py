@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .._api import arguments, host_arrays
-from .._api.operator import Array
-from . import calls
-from .calls import Call
-from .family import device_side
-from .sampling import check_rng, check_size, give_back, scores
-from .smooth import softmax
+from .._api.base import Array, Call
+from .operator import from_largest, softmax
+from .sampling import check, check_rng, check_size, give_back, scores
+
+
+@functools.cache
+def _device() -> Any:
+    """Draws for arrays on a device: imported when the first of them comes."""
+    return importlib.import_module(".device_draws", __package__)
 
 
 def gumbel_max(
@@ -91,8 +96,8 @@ def gumbel_max(
     shape = check_size(size)
     generator = check_rng(rng)
     if host_arrays.on_device(x):
-        return device_side().draw(x, None, size, shape, generator, temperature, axis, where)
-    call = calls.check(x, temperature, axis, where)
+        return _device().draw(x, None, size, shape, generator, temperature, axis, where)
+    call = check(x, temperature, axis, where)
     return give_back(call, _perturbed(scores(call), shape, generator).argmax(axis=-1), shape)
 
 
@@ -166,12 +171,12 @@ def gumbel_softmax(
     """
     generator = check_rng(rng)
     if host_arrays.on_device(x):
-        return device_side().noisy_softmax(x, generator, temperature, axis, where)
-    call = calls.check(x, temperature, axis, where)
+        return _device().noisy_softmax(x, generator, temperature, axis, where)
+    call = check(x, temperature, axis, where)
     # Shifted by the largest score, which softmax does not see: the noise is not rounded away.
-    z = calls.shifted(call.x.astype(np.float64), np.ones_like(call.tau))[1]
-    p = softmax(_perturbed(z, (), generator), temperature=call.tau)
-    return calls.give_back(call, p)
+    x, tau = call.rows
+    z = from_largest(x.astype(np.float64), np.ones_like(tau))[1]
+    return softmax._give_back(call, softmax(_perturbed(z, (), generator), temperature=tau))
 
 
 def gumbel_topk(
@@ -274,21 +279,19 @@ def gumbel_topk(
         if not callable(relax):
             raise TypeError(f"relax is {arguments.show(relax)}; expected an operator or None")
         if host_arrays.on_device(x):
-            return device_side().relaxed(
-                x, k, size, shape, generator, relax, temperature, axis, where
-            )
-        call = calls.check(x, temperature, axis, where)
+            return _device().relaxed(x, k, size, shape, generator, relax, temperature, axis, where)
+        call = check(x, temperature, axis, where)
         return _relaxed(call, k, size, shape, generator, relax)
     given = arguments.real_array(k, "k")
     if given.ndim != 0 or given.dtype.kind not in "iu":
         raise TypeError(f"k is {arguments.show(k)}; expected an integer")
     k = int(given)
     if host_arrays.on_device(x):
-        return device_side().draw(x, k, size, shape, generator, temperature, axis, where)
-    call = calls.check(x, temperature, axis, where)
+        return _device().draw(x, k, size, shape, generator, temperature, axis, where)
+    call = check(x, temperature, axis, where)
     z = scores(call)
-    _check_k(np.asarray(k), call)
-    fewest = np.min(np.sum(z > -np.inf, axis=1), initial=call.x.shape[1])
+    arguments.check_k(given, z.shape[1], call.batch)
+    fewest = np.min(np.sum(z > -np.inf, axis=1), initial=z.shape[1])
     if fewest < k:
         raise ValueError(f"k is {k}; expected at most {fewest}, as a row has no more above -inf")
     keys = -_perturbed(z, shape, generator)
@@ -306,37 +309,27 @@ def _relaxed(
     relax: Callable[..., Any],
 ) -> Any:
     given = arguments.real_array(k, "k")
-    _check_k(given, call)
-    x = call.x.astype(np.float64)
+    x, dtype = call.rows.x.astype(np.float64), call.rows.x.dtype
+    arguments.check_k(given, x.shape[1], call.batch)
     # The largest finite score is subtracted, so that the noise is not rounded away; infinities
     # stay, since to an operator +inf is one of k, and no other entry becomes one.
-    lowest, finite = np.finfo(call.x.dtype).min, np.isfinite(x)
+    lowest, finite = np.finfo(dtype).min, np.isfinite(x)
     top = np.max(x, axis=1, keepdims=True, where=finite, initial=np.finfo(np.float64).min)
     with np.errstate(all="ignore"):
         x = np.where(finite, x - top, x)
     noisy = _perturbed(x, shape, generator)
     shown = finite.reshape(len(x), *(1,) * len(shape), x.shape[1])
-    noisy = np.where(shown, np.maximum(noisy, lowest), noisy).astype(call.x.dtype)
+    noisy = np.where(shown, np.maximum(noisy, lowest), noisy).astype(dtype)
     ones = (1,) * len(shape)
     rows = noisy.reshape(*call.batch, *shape, x.shape[1])
     stretched = np.broadcast_to(given, call.batch).reshape(call.batch + ones)
-    tau = call.tau.reshape(call.batch + ones)
+    tau = call.rows.temperature.reshape(call.batch + ones)
     p = np.asarray(relax(rows, stretched, temperature=tau))
     if p.shape != rows.shape:
         raise ValueError(f"relax returned shape {p.shape}; expected {rows.shape}, that of its x")
     if size is None:
-        return calls.give_back(call, p.reshape(x.shape))
-    with np.errstate(over="ignore"):
-        return host_arrays.like(call.given, p.astype(call.dtype, copy=False))
-
-
-def _check_k(given: Array, call: Call) -> None:
-    n = call.x.shape[1]
-    ok = (given >= 0) & (given <= n)
-    if not np.all(ok):
-        bad = given[~ok].flat[0]
-        raise ValueError(f"k is {bad}; expected 0 <= k <= n = {n}, x's length along the axis")
-    arguments.check_broadcast(given, call.batch, "k")
+        return softmax._give_back(call, p.reshape(x.shape))
+    return host_arrays.like(call.given, host_arrays.cast(p, call.dtype))
 
 
 def _perturbed(z: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:

@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._api import arguments, host_arrays
-from .._api.operator import Array
-from . import calls
+from .._api.base import Array, Call, RowOperator
 
 
 class PowerGradients(NamedTuple):
@@ -22,14 +20,14 @@ class PowerGradients(NamedTuple):
     power: Any
 
 
-class _State(NamedTuple):
-    call: calls.Call
-    given: Array  # power as it came
-    power: Array  # (rows, 1), in the type of the rows
-    top: Array  # where an entry is the largest of its row
+class Rows(NamedTuple):
+    """A checked problem: one row of `x` for each `power`."""
+
+    x: Array  # (rows, n), contiguous, float32 or float64
+    power: Array  # (rows,), float64
 
 
-class Gradual:
+class Gradual(RowOperator):
     """Power map for values in [0, 1]: 1 - (1 - x)^power at the largest entry, x^power elsewhere.
 
     At power 1 it is the identity. As the power grows the largest entry of a row rises to 1 and
@@ -44,6 +42,10 @@ class Gradual:
         Positive and finite; broadcast against x's shape without the axis.
     axis : int, optional
         The axis along which the largest entry is sought, the last by default.
+    where : array_like of bool, optional
+        Entries that take part; the others get 0, as if they were not there.
+    out : array, optional
+        Where to write the result: of its shape and type; it may be x itself. It is returned.
 
     Returns
     -------
@@ -53,7 +55,7 @@ class Gradual:
     Raises
     ------
     TypeError
-        x, power or axis of a wrong type.
+        x, power, axis, where or out of a wrong type.
     ValueError
         An entry of x outside [0, 1], a power that is not positive and finite, an axis without
         entries or out of range, a shape that does not fit.
@@ -95,29 +97,35 @@ class Gradual:
 
     __name__ = "gradual"
 
-    def __init__(self) -> None:
-        self.__doc__ = type(self).__doc__
+    rows_type = Rows
+    is_soft = False
+    has_device_side = False
+    absent = 0.0
 
-    def __repr__(self) -> str:
-        return f"<function {self.__name__!r} of softtopk_nb>"
-
-    def __reduce__(self) -> str:
-        return self.__name__
-
-    def __call__(self, x: Any, /, power: Any, *, axis: int = -1) -> Any:
+    def __call__(
+        self, x: Any, /, power: Any, *, axis: int = -1, where: Any = None, out: Any = None
+    ) -> Any:
         """Apply the map."""
-        s = _check(x, power, axis)
-        return calls.give_back(s.call, _value(s))
+        return self._evaluate(x, power, axis, True, where, out, {})
 
     def jvp(
-        self, x: Any, /, power: Any, dx: Any, *, dpower: Any = None, axis: int = -1
+        self,
+        x: Any,
+        /,
+        power: Any,
+        dx: Any,
+        *,
+        dpower: Any = None,
+        axis: int = -1,
+        where: Any = None,
+        out: Any = None,
     ) -> tuple[Any, Any]:
         """Value and derivative along a direction (forward mode).
 
         Parameters
         ----------
-        x, power, axis
-            As in a call of the function.
+        x, power, axis, where, out
+            As in a call of the operator; `out` receives the value.
         dx : array_like
             The direction in x, broadcastable to its shape.
         dpower : array_like, optional
@@ -133,26 +141,17 @@ class Gradual:
         TypeError, ValueError
             As in a call, and for directions of a wrong type or shape.
         """
-        s = _check(x, power, axis)
-        direction = calls.tangent(s.call, dx, "dx")
-        along = arguments.direction(dpower, s.call.batch, "dpower").reshape(-1, 1)
-        in_x, in_power = _slopes(s)
-        with np.errstate(all="ignore"):
-            # An entry that does not move does not, also where the slope is infinite.
-            moved = np.where(direction == 0, direction, in_x * direction)
-            dy = moved + in_power * along.astype(direction.dtype)
-        dy[np.isnan(in_power)] = np.nan
-        return calls.give_back(s.call, _value(s)), calls.give_back(s.call, dy)
+        return self._jvp(dx, (dpower,), x, power, axis, True, where, out, {})
 
     def vjp(
-        self, x: Any, /, power: Any, *, axis: int = -1
+        self, x: Any, /, power: Any, *, axis: int = -1, where: Any = None, out: Any = None
     ) -> tuple[Any, Callable[[Any], PowerGradients]]:
         """Value and pullback (reverse mode).
 
         Parameters
         ----------
-        x, power, axis
-            As in a call of the function.
+        x, power, axis, where, out
+            As in a call of the operator; `out` receives the value.
 
         Returns
         -------
@@ -167,46 +166,62 @@ class Gradual:
         TypeError, ValueError
             As in a call; the pullback for a cotangent of a wrong type or shape.
         """
-        s = _check(x, power, axis)
-        in_x, in_power = _slopes(s)
+        return self._vjp(x, power, axis, True, where, out, {})
 
-        def pullback(g: Any, /) -> PowerGradients:
-            cotangent = calls.tangent(s.call, g, "the cotangent")
-            with np.errstate(all="ignore"):
-                gx = np.where(cotangent == 0, cotangent, cotangent * in_x)
-                per_row = (cotangent * in_power).sum(axis=1, dtype=np.float64)
-            gx[np.isnan(in_power)] = np.nan
-            return PowerGradients(
-                calls.give_back(s.call, gx),
-                host_arrays.sum_to(per_row.reshape(s.call.batch), s.given, s.call.dtype),
-            )
+    def _check(self, x: Any, *arguments: Any) -> Call:
+        call = super()._check(x, *arguments)
+        rows = call.rows.x
+        outside = (rows < 0) | (rows > 1)
+        if outside.any():
+            raise ValueError(f"x holds {rows[outside][0]}; expected values between 0 and 1")
+        m = rows.max(axis=1, keepdims=True)
+        # A NaN reaches every entry of its row and no other row.
+        rows = np.where(np.isnan(m), m, rows)
+        return call._replace(rows=call.rows._replace(x=rows))
 
-        return calls.give_back(s.call, _value(s)), pullback
+    def _gradients(self, x: Any, *numbers: Any) -> PowerGradients:
+        return PowerGradients(x, *numbers)
+
+    def _value(self, rows: Rows, plan: None, out: Array) -> None:
+        x, power, top = _parts(rows)
+        with np.errstate(all="ignore"):
+            # 1 - (1 - x)^power without the difference, which would lose small x.
+            out[...] = np.where(top, -np.expm1(power * np.log1p(-x)), _power(x, power))
+
+    def _linearize(self, rows: Rows, plan: None, out: Array) -> tuple[Array, Array]:
+        """Derivatives of each entry in itself and in the power (thm-gradual)."""
+        self._value(rows, plan, out)
+        x, power, top = _parts(rows)
+        base = np.where(top, 1 - x, x)
+        with np.errstate(all="ignore"):
+            in_x = power * _power(base, power - 1)
+            log = np.where(top, np.log1p(-x), np.log(x))
+            in_power = np.where(base == 0, base, _power(base, power) * log)
+        return in_x, np.where(top, -in_power, in_power)
+
+    def _push(
+        self, rows: Rows, plan: None, state: Any, dx: Array, dpower: Array, dy: Array
+    ) -> None:
+        in_x, in_power = state
+        with np.errstate(all="ignore"):
+            # An entry that does not move does not, also where the slope is infinite.
+            moved = np.where(dx == 0, dx, in_x * dx)
+            dy[...] = moved + in_power * dpower[:, None].astype(dx.dtype)
+        dy[np.isnan(in_power)] = np.nan
+
+    def _pull(self, rows: Rows, plan: None, state: Any, g: Array, gx: Array, gpower: Array) -> None:
+        in_x, in_power = state
+        with np.errstate(all="ignore"):
+            gx[...] = np.where(g == 0, g, g * in_x)
+            gpower[...] = (g * in_power).sum(axis=1, dtype=np.float64)
+        gx[np.isnan(in_power)] = np.nan
 
 
-def _check(x: Any, power: Any, axis: Any) -> _State:
-    call = calls.check(x, 1.0, axis)
-    given = arguments.real_array(power, "power").astype(np.float64)
-    ok = (given > 0) & (given < np.inf)
-    if not np.all(ok):
-        raise ValueError(f"power is {given[~ok].flat[0]}; expected a positive finite number")
-    arguments.check_broadcast(given, call.batch, "power")
-    outside = (call.x < 0) | (call.x > 1)
-    if outside.any():
-        raise ValueError(f"x holds {call.x[outside][0]}; expected values between 0 and 1")
-    rows = np.broadcast_to(given, call.batch).reshape(-1, 1)
-    limits = np.finfo(call.x.dtype)
-    width = np.clip(rows, limits.tiny, limits.max).astype(call.x.dtype)
-    m = call.x.max(axis=1, keepdims=True)
-    # A NaN reaches every entry of its row and no other row.
-    return _State(call._replace(x=np.where(np.isnan(m), m, call.x)), given, width, call.x == m)
-
-
-def _value(s: _State) -> Array:
-    x = s.call.x
-    with np.errstate(all="ignore"):
-        # 1 - (1 - x)^power without the difference, which would lose small x.
-        return np.where(s.top, -np.expm1(s.power * np.log1p(-x)), _power(x, s.power))
+def _parts(rows: Rows) -> tuple[Array, Array, Array]:
+    """x, the power in its type, and where an entry is the largest of its row."""
+    x, limits = rows.x, np.finfo(rows.x.dtype)
+    power = np.clip(rows.power, limits.tiny, limits.max).astype(x.dtype)[:, None]
+    return x, power, x == x.max(axis=1, keepdims=True)
 
 
 def _power(base: Array, power: Array) -> Array:
@@ -218,17 +233,6 @@ def _power(base: Array, power: Array) -> Array:
     each = np.ascontiguousarray(np.broadcast_to(power, base.shape))
     result: Array = np.power(base.reshape(-1), each.reshape(-1)).reshape(base.shape)
     return result
-
-
-def _slopes(s: _State) -> tuple[Array, Array]:
-    """Derivatives of each entry in itself and in the power (thm-gradual)."""
-    x = s.call.x
-    base = np.where(s.top, 1 - x, x)
-    with np.errstate(all="ignore"):
-        in_x = s.power * _power(base, s.power - 1)
-        log = np.where(s.top, np.log1p(-x), np.log(x))
-        in_power = np.where(base == 0, base, _power(base, s.power) * log)
-    return in_x, np.where(s.top, -in_power, in_power)
 
 
 gradual = Gradual()

@@ -1,7 +1,7 @@
 """Drawing from softmax: by the inverse of its distribution function; and what all draws share.
 
 Everything random is drawn and compared in float64, whatever the type of the scores. Scores enter
-as `shifted` gives them, so that noise of the size of 1 is not lost beside a large offset.
+as `from_largest` gives them, so that noise of the size of 1 is not lost beside a large offset.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from .._api import arguments, host_arrays
-from .._api.operator import Array
-from . import calls
-from .calls import Call
+from .._api.base import Array, Call
+from .operator import from_largest, softmax
 
 
 def sample_categorical(
@@ -81,7 +80,7 @@ def sample_categorical(
     >>> (np.bincount(draws) / 10_000).round(2)
     array([0.7, 0.2, 0.1])
     """
-    call = calls.check(x, temperature, axis, where)
+    call = check(x, temperature, axis, where)
     shape = check_size(size)
     generator = check_rng(rng)
     weights = np.exp(scores(call))
@@ -95,9 +94,14 @@ def sample_categorical(
     return give_back(call, index, shape)
 
 
+def check(x: Any, temperature: Any, axis: Any, where: Any) -> Call:
+    """The arguments of `softmax` that every draw has, checked as there."""
+    return softmax._check_as_given(x, temperature, axis, True, where, None, {})
+
+
 def scores(call: Call) -> Array:
     """(x - max x)/temperature in float64, for rows that an index can be drawn from."""
-    m, z = calls.shifted(call.x.astype(np.float64), call.tau)
+    m, z = from_largest(call.rows.x.astype(np.float64), call.rows.temperature)
     if np.isnan(m).any():
         raise ValueError("x holds a NaN; expected numbers, to draw an index from")
     if np.any(m == -np.inf):

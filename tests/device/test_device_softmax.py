@@ -424,7 +424,7 @@ def test_draws_from_rows_in_parts_are_those_of_one_block(
 )
 @pytest.mark.parametrize("cut", [False, True], ids=["one block", "parts"])
 def test_of_equal_entries_the_first_is_drawn(cut, in_parts, monkeypatch):
-    module = importlib.import_module("softtopk_nb.softmax.cuda_gumbel")
+    module = importlib.import_module("softtopk_nb.softmax.cuda.gumbel")
     monkeypatch.setattr(module, "gumbel", lambda u: u - u)
     if cut:
         in_parts(np.float64)

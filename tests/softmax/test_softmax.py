@@ -18,7 +18,7 @@ from scipy import special
 import softtopk_nb as stk
 from softtopk_nb._threads import pool
 from softtopk_nb._threads.long_rows import LONG
-from softtopk_nb.softmax import smooth
+from softtopk_nb.softmax.cpu import long
 
 SMOOTH = {"softmax": stk.softmax, "log_softmax": stk.log_softmax, "logsumexp": stk.logsumexp}
 every = pytest.mark.parametrize("f", [pytest.param(f, id=name) for name, f in SMOOTH.items()])
@@ -310,7 +310,7 @@ def test_long_rows_are_cut_in_parts(f, dtype, end, rng, monkeypatch):
     several = results()
     monkeypatch.setattr(pool, "thread_count", lambda: 1)
     alone = results()
-    monkeypatch.setattr(smooth, "LONG", LONG + 4)
+    monkeypatch.setattr(long, "LONG", LONG + 4)
     whole = results()
     # Sums of that many terms: of a float32 each block is added in float32.
     bound = 1e-4 if dtype is np.float32 else 1e-11

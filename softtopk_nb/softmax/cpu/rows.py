@@ -68,7 +68,7 @@ def sum_block(part, logs):
 
 
 @row
-def gather(x, m, inv, logs, out):
+def exponentials(x, m, inv, logs, out):
     """Write e^z of each entry, or z; returns the sum of e^z below 1, and how many are 1.
 
     Blocks are added in their order: else the compiler would make one sum of them in float64.
@@ -101,7 +101,7 @@ def scale_of(excess):
 
 
 @row
-def finish(excess, logs, out):
+def normalize(excess, logs, out):
     """e^z to p, or z to log p."""
     wide_vectors()
     T = out.dtype.type
@@ -120,7 +120,7 @@ def expand_logs(x, values, logs, out):
 
 
 @kernel
-def value(lo, hi, x, tau, logs, out, record):
+def value(lo, hi, x, tau, record, logs, out):
     """Softmax of each row, or its logarithm (unless the rows of `out` are empty); the records."""
     x, out, record = borrowed(x), borrowed(out), borrowed(record)
     wanted = out.shape[1] > 0
@@ -129,17 +129,17 @@ def value(lo, hi, x, tau, logs, out, record):
         m, absent = top(x[i])
         present, _ = present_part(x[i], x[i], MIXED if absent else FINITE)
         target = window(out[i] if wanted else nowhere, 0, present.shape[0])
-        rest, largest = gather(present, m, inverse(tau[i], m), logs, target)
+        rest, largest = exponentials(present, m, inverse(tau[i], m), logs, target)
         record[i, TOP], record[i, EXCESS] = m, total_of(m, rest, largest)
         record[i, PRESENT] = present.shape[0]
         if wanted:
-            finish(record[i, EXCESS], logs, target)
+            normalize(record[i, EXCESS], logs, target)
             if absent:
                 expand_logs(x[i], target, logs, out[i])
 
 
 @summing
-def chances(x, v, m, inv, scale, out):
+def probabilities(x, v, m, inv, scale, out):
     """Write p; returns <p, v>, <p, z>, and the sum of v over the entries that are there.
 
     Where p is 0, v may be anything.
@@ -166,7 +166,7 @@ def chances(x, v, m, inv, scale, out):
 
 
 @summing
-def spread(x, v, m, inv, dtau, mean, rule, out):
+def slopes(x, v, m, inv, dtau, mean, rule, out):
     """Turn p into the derivative along (v, dtau); returns its product with z."""
     wide_vectors()
     T = x.dtype.type
@@ -219,14 +219,14 @@ def push(lo, hi, x, tau, record, logs, dx, dtau, out):
             inv, scale = inverse(tau[i], m), T(scale_of(record[i, EXCESS]))
             xs, vs = taking_part(x[i], dx[i], record[i, PRESENT])
             target = window(out[i], 0, xs.shape[0])
-            mean_v, mean_z, _ = chances(xs, vs, m, inv, scale, target)
+            mean_v, mean_z, _ = probabilities(xs, vs, m, inv, scale, target)
             mean, rule = T(mean_v - dtau[i] * mean_z), OF_LOGS if logs else OF_SHARES
-            spread(xs, vs, m, inv, T(dtau[i]), mean, rule, target)
+            slopes(xs, vs, m, inv, T(dtau[i]), mean, rule, target)
             moved(x[i], target, out[i])
 
 
 @kernel
-def pull(lo, hi, x, tau, record, logs, g, gx, gtau):
+def pull(lo, hi, x, tau, record, logs, g, gtau, gx):
     """The gradients of <g, p>, or of <g, log p>."""
     T = x.dtype.type
     x, g, gx, record = borrowed(x), borrowed(g), borrowed(gx), borrowed(record)
@@ -238,9 +238,9 @@ def pull(lo, hi, x, tau, record, logs, g, gx, gtau):
             inv, scale = inverse(tau[i], m), T(scale_of(record[i, EXCESS]))
             xs, gs = taking_part(x[i], g[i], record[i, PRESENT])
             target = window(gx[i], 0, xs.shape[0])
-            mean, _, whole = chances(xs, gs, m, inv, scale, target)
+            mean, _, whole = probabilities(xs, gs, m, inv, scale, target)
             back, rule = T(whole if logs else mean), OF_LOGS_BACK if logs else OF_SHARES
-            gtau[i] = -spread(xs, gs, m, inv, T(0), back, rule, target)
+            gtau[i] = -slopes(xs, gs, m, inv, T(0), back, rule, target)
             moved(x[i], target, gx[i])
 
 
@@ -257,13 +257,13 @@ def push_sum(lo, hi, x, tau, record, dx, dtau, out):
         else:
             inv, scale = inverse(tau[i], m), T(scale_of(excess))
             xs, vs = taking_part(x[i], dx[i], record[i, PRESENT])
-            along, mean_z, _ = chances(xs, vs, m, inv, scale, window(weights, 0, xs.shape[0]))
+            along, mean_z, _ = probabilities(xs, vs, m, inv, scale, window(weights, 0, xs.shape[0]))
             # thm-lse-gradient: softmax, and in the temperature its entropy log sum e^z - <p, z>.
             out[i] = along + (math.log1p(excess) - mean_z) * dtau[i]
 
 
 @kernel
-def pull_sum(lo, hi, x, tau, record, g, gx, gtau):
+def pull_sum(lo, hi, x, tau, record, g, gtau, gx):
     """The gradients of logsumexp, times g."""
     T = x.dtype.type
     x, gx, record = borrowed(x), borrowed(gx), borrowed(record)
@@ -275,7 +275,7 @@ def pull_sum(lo, hi, x, tau, record, g, gx, gtau):
             inv, scale = inverse(tau[i], m), T(scale_of(excess))
             xs, _ = taking_part(x[i], x[i], record[i, PRESENT])
             target = window(gx[i], 0, xs.shape[0])
-            _, mean_z, _ = chances(xs, xs, m, inv, scale, target)
+            _, mean_z, _ = probabilities(xs, xs, m, inv, scale, target)
             gtau[i] = g[i] * (math.log1p(excess) - mean_z)
             for j in range(target.shape[0]):
                 target[j] *= T(g[i])

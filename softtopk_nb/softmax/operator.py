@@ -6,59 +6,31 @@ from typing import Any
 
 import numpy as np
 
-from .._api import arguments, host_arrays, scaling
-from .._api.operator import Array
+from .._api import host_arrays
+from .._api.base import Array
+from .._api.without_k import Rows, WithoutK
 from .._threads import pool
-from .._threads.long_rows import LONG
-from . import calls
-from .calls import Call
-from .cpu import long as _long
-from .cpu import rows as _rows
-from .cpu.rows import SOLVED
-from .family import TopOne, device_side
+from .cpu import long, rows
 from .records import EXCESS, TOP
 
 
-def _solve(call: Call, logs: bool, out: Array) -> Array:
-    """Write softmax or its logarithm, unless the rows of `out` are empty; returns the records."""
-    x, tau, record = call.x, call.tau, np.empty((len(call.x), SOLVED))
-    if x.shape[1] >= LONG:
-        for i in range(len(x)):
-            _long.value(x[i], tau[i], logs, out[i], record[i])
-    else:
-        pool.over(len(x), x.size, _rows.value, x, tau, logs, out, record)
-    return record
-
-
-class _Entrywise(TopOne):
+class _Entrywise(WithoutK):
     """Softmax, or its logarithm: what has an entry for each of x."""
 
     _logs: bool
 
-    def _value(self, call: Call) -> tuple[Array, Array]:
-        out = np.empty_like(call.x)
-        return out, _solve(call, self._logs, out)
+    def _linearize(self, problem: Rows, plan: str, out: Array) -> Array:
+        return long.value(*problem, self._logs, out)
 
-    def _push(self, call: Call, record: Array, dx: Array, dtau: Array) -> Array:
-        x, tau, out = call.x, call.tau, np.empty_like(call.x)
-        if x.shape[1] >= LONG:
-            for i in range(len(x)):
-                _long.push(x[i], tau[i], record[i], self._logs, dx[i], dtau[i], out[i])
-        else:
-            directions = dx, dtau, out
-            pool.over(len(x), x.size, _rows.push, x, tau, record, self._logs, *directions)
-        return scaling.scaled(out, call.shift)
+    def _push(
+        self, problem: Rows, plan: str, record: Array, dx: Array, dtau: Array, dp: Array
+    ) -> None:
+        long.over(rows.push, long.push, *problem, record, self._logs, dx, dtau, dp)
 
-    def _pull(self, call: Call, record: Array, g: Array) -> tuple[Array, Array]:
-        x, tau = call.x, call.tau
-        gx, gtau = np.empty_like(x), np.empty(len(x))
-        if x.shape[1] >= LONG:
-            for i in range(len(x)):
-                gtau[i] = _long.pull(x[i], tau[i], record[i], self._logs, g[i], gx[i])
-        else:
-            gradients = g, gx, gtau
-            pool.over(len(x), x.size, _rows.pull, x, tau, record, self._logs, *gradients)
-        return scaling.scaled(gx, call.shift), scaling.scaled(gtau, call.shift)
+    def _pull(
+        self, problem: Rows, plan: str, record: Array, g: Array, gx: Array, gtau: Array
+    ) -> None:
+        long.over(rows.pull, long.pull, *problem, record, self._logs, g, gtau, gx)
 
 
 class Softmax(_Entrywise):
@@ -75,6 +47,9 @@ class Softmax(_Entrywise):
         The axis of the scores, the last by default.
     where : array_like of bool, optional
         Entries that take part; the others get 0, as if they were not there.
+    out : array, optional
+        Where to write the result: of its shape and type, where x is; it may be x itself. It is
+        returned.
 
     Returns
     -------
@@ -84,7 +59,7 @@ class Softmax(_Entrywise):
     Raises
     ------
     TypeError
-        x, temperature, axis or where of a wrong type.
+        x, temperature, axis, where or out of a wrong type.
     ValueError
         A temperature that is not positive and finite, an axis without entries or out of range, a
         shape that does not fit.
@@ -142,6 +117,9 @@ class LogSoftmax(_Entrywise):
         The axis of the scores, the last by default.
     where : array_like of bool, optional
         Entries that take part; the others get -inf.
+    out : array, optional
+        Where to write the result: of its shape and type, where x is; it may be x itself. It is
+        returned.
 
     Returns
     -------
@@ -151,7 +129,7 @@ class LogSoftmax(_Entrywise):
     Raises
     ------
     TypeError
-        x, temperature, axis or where of a wrong type.
+        x, temperature, axis, where or out of a wrong type.
     ValueError
         A temperature that is not positive and finite, an axis without entries or out of range, a
         shape that does not fit.
@@ -185,7 +163,7 @@ class LogSoftmax(_Entrywise):
     _logs = True
 
 
-class LogSumExp(TopOne):
+class LogSumExp(WithoutK):
     """The smoothed maximum: temperature * log sum_i exp(x_i / temperature).
 
     Its gradient in x is softmax, its derivative in the temperature the entropy of softmax.
@@ -201,6 +179,8 @@ class LogSumExp(TopOne):
         The axis of the scores, the last by default; the result does not have it.
     where : array_like of bool, optional
         Entries that take part.
+    out : array, optional
+        Where to write the result: of its shape and type, where x is. It is returned.
 
     Returns
     -------
@@ -210,7 +190,7 @@ class LogSumExp(TopOne):
     Raises
     ------
     TypeError
-        x, temperature, axis or where of a wrong type.
+        x, temperature, axis, where or out of a wrong type.
     ValueError
         A temperature that is not positive and finite, an axis without entries or out of range, a
         shape that does not fit.
@@ -249,42 +229,25 @@ class LogSumExp(TopOne):
 
     __name__ = "logsumexp"
 
-    def _value(self, call: Call) -> tuple[Array, Array]:
-        record = _solve(call, False, np.empty((len(call.x), 0), call.x.dtype))
+    reduces = True
+
+    def _linearize(self, problem: Rows, plan: str, out: Array) -> Array:
+        x, tau = problem
+        record = long.value(x, tau, False, np.empty((len(x), 0), x.dtype))
         with np.errstate(all="ignore"):
             # -inf in a row without entries, as log 0 is.
-            value: Array = record[:, TOP] + call.tau * np.log1p(record[:, EXCESS])
-        if call.shift is not None:
-            value = scaling.scaled(value, -call.shift)
-        return value, record
+            out[...] = record[:, TOP] + tau * np.log1p(record[:, EXCESS])
+        return record
 
-    def _push(self, call: Call, record: Array, dx: Array, dtau: Array) -> Array:
-        x, tau, out = call.x, call.tau, np.empty(len(call.x))
-        if x.shape[1] >= LONG:
-            for i in range(len(x)):
-                out[i] = _long.push_sum(x[i], tau[i], record[i], dx[i], dtau[i])
-        else:
-            pool.over(len(x), x.size, _rows.push_sum, x, tau, record, dx, dtau, out)
-        return out
+    def _push(
+        self, problem: Rows, plan: str, record: Array, dx: Array, dtau: Array, out: Array
+    ) -> None:
+        long.over(rows.push_sum, long.push_sum, *problem, record, dx, dtau, out)
 
-    def _pull(self, call: Call, record: Array, g: Array) -> tuple[Array, Array]:
-        x, tau = call.x, call.tau
-        gx, gtau = np.empty_like(x), np.empty(len(x))
-        if x.shape[1] >= LONG:
-            for i in range(len(x)):
-                gtau[i] = _long.pull_sum(x[i], tau[i], record[i], g[i], gx[i])
-        else:
-            pool.over(len(x), x.size, _rows.pull_sum, x, tau, record, g, gx, gtau)
-        return gx, gtau
-
-    def _give_back(self, call: Call, rows: Array) -> Any:
-        return calls.give_back_batch(call, rows)
-
-    def _cotangent(self, call: Call, g: Any) -> Array:
-        given = host_arrays.as_numpy(g, "the cotangent")
-        host_arrays.compute_dtype(given.dtype, "the cotangent")
-        arguments.check_broadcast(given, call.batch, "the cotangent")
-        return arguments.per_row(given.astype(np.float64), call.batch)
+    def _pull(
+        self, problem: Rows, plan: str, record: Array, g: Array, gx: Array, gtau: Array
+    ) -> None:
+        long.over(rows.pull_sum, long.pull_sum, *problem, record, g, gtau, gx)
 
 
 softmax = Softmax()
@@ -292,7 +255,26 @@ log_softmax = LogSoftmax()
 logsumexp = LogSumExp()
 
 
-def energy_score(x: Any, /, *, temperature: Any = 1.0, axis: int = -1, where: Any = None) -> Any:
+def from_largest(x: Array, tau: Array) -> tuple[Array, Array]:
+    """The largest entry m of each row, and z = (x - m)/tau, 0 at the largest entry.
+
+    The rules are those of `formulas.z_of`. A row with a NaN has m NaN, and z NaN at every
+    entry above -inf.
+    """
+    m, z = np.empty((len(x), 1), x.dtype), np.empty_like(x)
+    pool.over(len(x), x.size, rows.shift, x, tau, m[:, 0], z)
+    return m, z
+
+
+def energy_score(
+    x: Any,
+    /,
+    *,
+    temperature: Any = 1.0,
+    axis: int = -1,
+    where: Any = None,
+    out: Any = None,
+) -> Any:
     """Energy of a row of logits, ``-logsumexp(x)``: large where no class fits.
 
     Softmax forgets a common offset of the logits; the energy is that offset. A row whose logits
@@ -309,6 +291,8 @@ def energy_score(x: Any, /, *, temperature: Any = 1.0, axis: int = -1, where: An
         The axis of the classes, the last by default; the result does not have it.
     where : array_like of bool, optional
         Classes that take part.
+    out : array, optional
+        As in `logsumexp`.
 
     Returns
     -------
@@ -342,6 +326,7 @@ def energy_score(x: Any, /, *, temperature: Any = 1.0, axis: int = -1, where: An
     >>> stk.energy_score(x).round(4)
     array([-9.0012, -2.0012])
     """
-    if host_arrays.on_device(x):
-        return device_side().value("logsumexp", x, temperature, axis, where, -1)
-    return -logsumexp(x, temperature=temperature, axis=axis, where=where)
+    value = logsumexp(x, temperature=temperature, axis=axis, where=where, out=out)
+    if host_arrays.on_device(value):
+        return logsumexp._device().negate(value)
+    return -value if out is None else np.negative(out, out=out)

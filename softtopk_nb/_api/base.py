@@ -1,0 +1,332 @@
+"""What every operator does before and after its mathematics.
+
+An operator is one object, in the manner of a NumPy ufunc. It is called with arrays of any shape;
+here they are checked and laid out as rows, handed to the methods with an underscore that its room
+provides, and given back in the shape, type and kind that came in. Everything is checked before
+anything is computed or written.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from . import arguments as _arguments
+from . import host_arrays, scaling
+
+Array = npt.NDArray[Any]
+
+
+class Gradients(NamedTuple):
+    """What a pullback returns: the gradients of <cotangent, p>.
+
+    Each has the shape of the argument it belongs to; where an argument was broadcast over rows,
+    their contributions are summed. `k` is None for operators whose k must be an integer, and for
+    those without a k.
+    """
+
+    x: Any
+    k: Any
+    temperature: Any
+
+
+class Call(NamedTuple):
+    """A checked call: the problem, and how to give its result back."""
+
+    rows: Any  # of the operator's `rows_type`
+    given: Any  # x as it came
+    shape: tuple[int, ...]
+    axis: int
+    batch: tuple[int, ...]
+    dtype: np.dtype[Any]  # of the result
+    sign: int  # -1 if the smallest entries are wanted
+    where: Array | None  # broadcast to `shape`
+    out: Array | None
+    numbers: tuple[Array, ...]  # k, temperature or what else rows have, as given
+    plan: Any  # the room's own options, checked
+    shift: Array | None = None  # `rows` are 2^shift times what was given (`_api.scaling`)
+
+
+class RowOperator:
+    """A map of rows of scores, of which each has a few numbers of its own, such as a temperature.
+
+    The public methods, which say what these numbers are called, are those of a subclass. They pass
+    on `arguments`: the numbers, axis, largest, where, out, and a dict of the room's own options.
+    """
+
+    __name__: str
+    #: A checked problem: `x`, of shape (rows, n), contiguous, float32 or float64; and the numbers
+    #: by name, each of shape (rows,).
+    rows_type: Any
+    #: Whether there is a temperature that has an effect.
+    is_soft = True
+    #: Whether k, if there is one, may be any real number in [0, n].
+    real_k = False
+    #: Whether the result has one number for each row, in the units of x.
+    reduces = False
+    #: Whether an axis may be without entries.
+    takes_empty_rows = False
+    #: Whether arrays on a device are taken.
+    has_device_side = True
+    #: What a masked entry is taken for: every room treats it as if it were not there.
+    absent = -np.inf
+
+    def __init__(self) -> None:
+        self.__doc__ = type(self).__doc__
+
+    def __repr__(self) -> str:
+        return f"<operator {self.__name__!r} of softtopk_nb>"
+
+    def __reduce__(self) -> str:
+        return self.__name__
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the numbers that each row has."""
+        return self.rows_type._fields[1:]  # type: ignore[no-any-return]
+
+    @staticmethod
+    @functools.cache
+    def _device() -> Any:
+        """The same for arrays on a device: imported when the first of them comes."""
+        return importlib.import_module(".device_operator", __package__)
+
+    # The verbs.
+
+    def _evaluate(self, x: Any, *arguments: Any) -> Any:
+        if self.has_device_side and host_arrays.on_device(x):
+            return self._device().call(self, x, *arguments)
+        call = self._check(x, *arguments)
+        p = self._target(call)
+        self._value(call.rows, call.plan, p)
+        return self._give_back(call, p)
+
+    def _jvp(
+        self, dx: Any, directions: tuple[Any, ...], x: Any, *arguments: Any
+    ) -> tuple[Any, Any]:
+        """Value and derivative along a direction in x and in each of the numbers."""
+        if self.has_device_side and host_arrays.on_device(x):
+            pair: tuple[Any, Any] = self._device().jvp(self, dx, directions, x, *arguments)
+            return pair
+        call = self._check(x, *arguments)
+        rows_of_dx = self._rows_of(call, dx, "dx")
+        if call.sign < 0:
+            rows_of_dx = -rows_of_dx
+        moves = [
+            _arguments.direction(each, call.batch, f"d{name}")
+            for name, each in zip(self.names, directions, strict=True)
+        ]
+        direction = _arguments.Direction(call.rows.x, rows_of_dx, *moves)
+        p = self._target(call, direction.rows)
+        state = self._linearize(call.rows, call.plan, p)
+        dp = self._tangent(call, state, direction.rows, *direction.numbers)
+        return self._give_back(call, p), self._give_back(call, direction.back(dp), is_value=False)
+
+    def _vjp(self, x: Any, *arguments: Any) -> tuple[Any, Callable[[Any], Any]]:
+        """Value and pullback."""
+        if self.has_device_side and host_arrays.on_device(x):
+            both: tuple[Any, Any] = self._device().vjp(self, x, *arguments)
+            return both
+        call = self._kept(self._check(x, *arguments))
+        p = self._target(call)
+        state = self._linearize(call.rows, call.plan, p)
+        result = self._give_back(call, p)
+
+        def pullback(g: Any, /) -> Any:
+            return self._pull_back(call, state, g)
+
+        return result, pullback
+
+    def _tangent(self, call: Call, state: Any, dx: Array, *numbers: Array) -> Array:
+        def push(*directions: Array) -> Array:
+            dp = self._empty(call)
+            self._push(call.rows, call.plan, state, *directions, dp)
+            return dp
+
+        # What is in the units of x has the derivative of the rows that it was computed for.
+        return scaling.along(push, None if self.reduces else call.shift, dx, *numbers)
+
+    def _pull_back(self, call: Call, state: Any, g: Any) -> Any:
+        x = call.rows.x
+        cotangent = _arguments.Direction(x, self._cotangent(call, g))
+        gx, numbers = np.empty_like(x), [np.empty(len(x)) for _ in call.numbers]
+        self._pull(call.rows, call.plan, state, cotangent.rows, gx, *numbers)
+        gx, *numbers = (cotangent.back(each) for each in (gx, *numbers))
+        if not self.reduces:
+            gx = scaling.scaled(gx, call.shift)
+            numbers[-1] = scaling.scaled(numbers[-1], call.shift)
+        if call.sign < 0:
+            np.negative(gx, out=gx)
+        return self._gradients(
+            self._give_back(call, gx, is_value=False),
+            *(
+                host_arrays.sum_to(each.reshape(call.batch), given, call.dtype)
+                if name != "k" or self.real_k
+                else None
+                for name, each, given in zip(self.names, numbers, call.numbers, strict=True)
+            ),
+        )
+
+    # Arguments.
+
+    def _check(self, x: Any, *arguments: Any) -> Call:
+        """A checked call, of rows whose temperatures are not near the ends of their range."""
+        call = self._check_as_given(x, *arguments)
+        rows = call.rows
+        if not self.is_soft or scaling.is_moderate(call.numbers[-1], rows.x.dtype.type):
+            return call
+        scaled, tau, shift = scaling.rescaled(rows.x, rows.temperature)
+        return call._replace(rows=rows._replace(x=scaled, temperature=tau), shift=shift)
+
+    def _check_as_given(self, x: Any, *arguments: Any) -> Call:
+        *numbers, axis, largest, where, out, options = arguments
+        values = host_arrays.as_numpy(x, "x")
+        if values.ndim == 0:
+            raise ValueError(f"x is 0-dimensional ({x!r}); expected at least one axis")
+        compute, dtype = host_arrays.compute_dtype(values.dtype, "x")
+        axis = _arguments.check_axis(axis, values.ndim)
+        _arguments.check_largest(largest)
+        shape = values.shape
+        n, batch = shape[axis], shape[:axis] + shape[axis + 1 :]
+        self.check_length(shape, axis)
+        plan = self._plan(options)
+        compute = self._computed_in(plan, compute)
+        given = tuple(
+            self._check_number(name, value, n, batch)
+            for name, value in zip(self.names, numbers, strict=True)
+        )
+        mask = None if where is None else _arguments.check_where(where, shape)
+        if out is not None:
+            _arguments.check_out(out, *self.shape_of_out(shape, batch), dtype)
+        rows = host_arrays.to_rows(values, axis, compute)
+        if not largest:
+            rows = -rows
+        if mask is not None:
+            rows = np.where(host_arrays.to_rows(mask, axis, bool), rows, compute(self.absent))
+        problem = self.rows_type(rows, *(_arguments.per_row(each, batch) for each in given))
+        result = axis, batch, dtype, 1 if largest else -1, mask, out
+        return Call(problem, x, shape, *result, given, plan)
+
+    def check_length(self, shape: tuple[int, ...], axis: int) -> None:
+        """Refuse rows without entries, unless the operator takes them."""
+        if shape[axis] == 0 and not self.takes_empty_rows:
+            raise ValueError(f"x has shape {shape}; expected at least one entry along axis {axis}")
+
+    def shape_of_out(
+        self, shape: tuple[int, ...], batch: tuple[int, ...]
+    ) -> tuple[tuple[int, ...], str]:
+        """The shape that `out` must have, and its name."""
+        return (batch, "the batch shape") if self.reduces else (shape, "x's shape")
+
+    def _check_number(self, name: str, value: Any, n: int, batch: tuple[int, ...]) -> Array:
+        """One of the numbers, of a shape that broadcasts to the batch shape."""
+        return _arguments.check_positive(value, batch, name)
+
+    def _rows_of(self, call: Call, v: Any, name: str) -> Array:
+        """A direction or cotangent of x's shape."""
+        return _arguments.rows_of(
+            v, name, call.shape, call.axis, call.rows.x.dtype.type, call.where
+        )
+
+    def _cotangent(self, call: Call, g: Any) -> Array:
+        name = "the cotangent"
+        if not self.reduces:
+            return self._rows_of(call, g, name)
+        given = host_arrays.as_numpy(g, name)
+        host_arrays.compute_dtype(given.dtype, name)
+        _arguments.check_broadcast(given, call.batch, name)
+        return _arguments.per_row(given.astype(np.float64), call.batch)
+
+    # Results.
+
+    def _empty(self, call: Call) -> Array:
+        """Memory for a value or its derivative: rows, or float64 numbers."""
+        x = call.rows.x
+        return np.empty(len(x)) if self.reduces else np.empty_like(x)
+
+    def _target(self, call: Call, *read_later: Array) -> Array:
+        """Memory for the value: `out` itself where it will do, else new.
+
+        `read_later`: what is still to be read, beside x, once the value has been written.
+        """
+        out, x = call.out, call.rows.x
+        if (
+            isinstance(out, np.ndarray)
+            and not self.reduces
+            and out.dtype == x.dtype
+            and out.dtype.isnative
+            and out.flags.c_contiguous
+            and call.axis == out.ndim - 1
+            and not any(np.may_share_memory(out, rows) for rows in (x, *read_later))
+        ):
+            return out.reshape(x.shape)
+        return self._empty(call)
+
+    @staticmethod
+    def _kept(call: Call) -> Call:
+        """The call with copies of what the pullback reads, if the value is written over it."""
+        if call.out is None:
+            return call
+        rows, where = call.rows, call.where
+        if np.may_share_memory(call.out, rows.x):
+            rows = rows._replace(x=rows.x.copy())
+        if where is not None and np.may_share_memory(call.out, where):
+            where = where.copy()
+        return call._replace(rows=rows, where=where)
+
+    def _give_back(self, call: Call, values: Array, *, is_value: bool = True) -> Any:
+        """Rows in the shape, type and kind of x, written to `out` if they are the value."""
+        if values.ndim == 1:
+            return self._give_back_batch(call, values, is_value=is_value)
+        result = host_arrays.from_rows(values, call.shape, call.axis)
+        if call.out is not None and is_value:
+            target = host_arrays.as_numpy(call.out, "out")
+            if not np.shares_memory(values, target):
+                target[...] = host_arrays.cast(result, call.dtype)
+            return call.out
+        return host_arrays.like(call.given, host_arrays.cast(result, call.dtype))
+
+    def _give_back_batch(self, call: Call, values: Array, *, is_value: bool = True) -> Any:
+        """One number for each row; values are in the units of x."""
+        if call.shift is not None and is_value:
+            values = scaling.scaled(values, -call.shift)
+        result = host_arrays.cast(values, call.dtype).reshape(call.batch)
+        if call.out is not None and is_value:
+            call.out[...] = result
+            return call.out
+        return host_arrays.like(call.given, result) if call.batch else result[()]
+
+    # What a room provides; for device arrays, functions of its module `cuda`.
+
+    def _plan(self, options: dict[str, Any]) -> Any:
+        """Check the room's own options and return what its kernels need."""
+        return None
+
+    def _computed_in(self, plan: Any, given: type) -> type:
+        """The type of the rows, where `given` is that of x or the next wider one."""
+        return given
+
+    def _gradients(self, x: Any, *numbers: Any) -> Any:
+        """What a pullback returns."""
+        return Gradients(x, *numbers)
+
+    def _value(self, rows: Any, plan: Any, out: Array) -> None:
+        """Write the value, row by row."""
+        self._linearize(rows, plan, out)
+
+    def _linearize(self, rows: Any, plan: Any, out: Array) -> Any:
+        """Write the value; return what `_push` and `_pull` need so as not to solve again."""
+        raise TypeError(f"{self.__name__} has no derivatives")
+
+    def _push(self, *args: Any, **kwargs: Any) -> None:
+        """``(rows, plan, state, dx, *directions, dp)``: write the derivative along a direction."""
+        raise TypeError(f"{self.__name__} has no derivatives")
+
+    def _pull(self, *args: Any, **kwargs: Any) -> None:
+        """``(rows, plan, state, g, gx, *gradients)``: write the gradients of <g, value>."""
+        raise TypeError(f"{self.__name__} has no derivatives")

@@ -1,0 +1,123 @@
+"""Operators with a temperature and no k: their public methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .base import Array, Gradients, RowOperator
+
+#: Every operator without a k by name: what the contract tests go through.
+registry: dict[str, WithoutK] = {}
+
+
+class Rows(NamedTuple):
+    """A checked problem: one row of `x` for each `temperature`."""
+
+    x: Array  # (rows, n), contiguous, float32 or float64
+    temperature: Array  # (rows,), float64
+
+
+class WithoutK(RowOperator):
+    """A differentiable operator with a temperature and no k."""
+
+    rows_type = Rows
+
+    def __init__(self) -> None:
+        super().__init__()
+        registry[self.__name__] = self
+
+    def __call__(
+        self,
+        x: Any,
+        /,
+        *,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        where: Any = None,
+        out: Any = None,
+    ) -> Any:
+        return self._evaluate(x, temperature, axis, True, where, out, {})
+
+    def jvp(
+        self,
+        x: Any,
+        /,
+        dx: Any,
+        *,
+        dtemperature: Any = None,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        where: Any = None,
+        out: Any = None,
+    ) -> tuple[Any, Any]:
+        """Value and derivative along a direction (forward mode).
+
+        Parameters
+        ----------
+        x, temperature, axis, where, out
+            As in a call of the operator; `out` receives the value.
+        dx : array_like
+            The direction in x, broadcastable to its shape.
+        dtemperature : array_like, optional
+            The direction in the temperature, broadcastable to the batch shape; 0 by default.
+
+        Returns
+        -------
+        value, tangent : arrays
+            The value, and its derivative along the direction, of the value's shape and type.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As in a call, and for directions of a wrong type or shape.
+
+        Notes
+        -----
+        O(n). Absent entries, and all entries of a row with +inf, have the derivative 0.
+        """
+        return self._jvp(dx, (dtemperature,), x, temperature, axis, True, where, out, {})
+
+    def vjp(
+        self,
+        x: Any,
+        /,
+        *,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        where: Any = None,
+        out: Any = None,
+    ) -> tuple[Any, Callable[[Any], Gradients]]:
+        """Value and pullback (reverse mode).
+
+        Parameters
+        ----------
+        x, temperature, axis, where, out
+            As in a call of the operator; `out` receives the value.
+
+        Returns
+        -------
+        value : array
+            The value.
+        pullback : callable
+            ``pullback(g)``, g broadcastable to the value's shape, returns `Gradients` of
+            sum(g * value) in x and in the temperature; its k is None. It may be called any number
+            of times. It reads x: do not change x in place before the last call.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As in a call; the pullback for a cotangent of a wrong type or shape.
+
+        Notes
+        -----
+        O(n). Absent entries, and all entries of a row with +inf, have the derivative 0. The
+        exponentials are computed again, which is cheaper than to keep them.
+        """
+        return self._vjp(x, temperature, axis, True, where, out, {})
+
+    def _plan(self, options: dict[str, Any]) -> str:
+        return self.__name__
+
+    def _gradients(self, x: Any, *numbers: Any) -> Gradients:
+        return Gradients(x, None, *numbers)
