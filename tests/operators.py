@@ -1,6 +1,7 @@
 """The operators of the registry, and options worth trying apart, for parametrized tests.
 
-A new operator is tested by being registered; VARIANTS only adds option sets.
+A new operator is tested by being registered; VARIANTS only adds option sets. Tests marked
+`with_or_without_k` also see the operators without a k, as ones that do not look at it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from softtopk_nb._api import without_k
 from softtopk_nb._api.operator import Differentiable, registry
 from softtopk_nb._curves.registry import NAMES
 
@@ -33,8 +35,37 @@ def _cases(smooth_only: bool = False):
             yield pytest.param(op, options, id=label)
 
 
+class _Blind:
+    """An operator without a k, called with one."""
+
+    real_k = False
+
+    def __init__(self, op):
+        self._op = op
+
+    def __call__(self, x, k, **options):
+        return self._op(x, **options)
+
+    def jvp(self, x, k, dx, **options):
+        return self._op.jvp(x, dx, **options)
+
+    def vjp(self, x, k, **options):
+        return self._op.vjp(x, **options)
+
+
+def _blind():
+    """Those whose result has an entry for each of x."""
+    for name, op in without_k.registry.items():
+        if not op.reduces:
+            yield pytest.param(_Blind(op), {}, id=name)
+
+
 every = pytest.mark.parametrize(("op", "options"), list(_cases()))
 smooth = pytest.mark.parametrize(("op", "options"), list(_cases(smooth_only=True)))
+with_or_without_k = pytest.mark.parametrize(("op", "options"), [*_cases(), *_blind()])
+smooth_with_or_without_k = pytest.mark.parametrize(
+    ("op", "options"), [*_cases(smooth_only=True), *_blind()]
+)
 each_op = pytest.mark.parametrize("op", [pytest.param(o, id=n) for n, o in registry.items()])
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 

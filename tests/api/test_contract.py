@@ -13,9 +13,19 @@ import re
 
 import numpy as np
 import pytest
-from operators import VARIANTS, dtypes, each_op, every, same, smooth
+from operators import (
+    VARIANTS,
+    dtypes,
+    each_op,
+    every,
+    same,
+    smooth,
+    smooth_with_or_without_k,
+    with_or_without_k,
+)
 
 import softtopk_nb as stk
+from softtopk_nb._api import without_k
 from softtopk_nb._api.operator import Differentiable, registry
 from softtopk_nb._threads import pool
 
@@ -25,12 +35,13 @@ def test_registry_holds_the_public_operators():
     assert set(VARIANTS) <= set(registry)
     for name, op in registry.items():
         assert getattr(stk, name) is op
+    assert set(without_k.registry) == {"softmax", "log_softmax", "logsumexp"}
 
 
 # Arrays
 
 
-@every
+@with_or_without_k
 @dtypes
 def test_any_layout_gives_the_same_bits(op, options, dtype, rng):
     x = rng.normal(size=(6, 17)).astype(dtype)
@@ -56,7 +67,7 @@ def test_any_layout_gives_the_same_bits(op, options, dtype, rng):
         same(op(tuple(map(tuple, x)), 3, **options), expected)
 
 
-@every
+@with_or_without_k
 def test_axis(op, options, rng):
     x = rng.normal(size=(4, 9, 5))
     expected = np.stack(
@@ -67,7 +78,7 @@ def test_axis(op, options, rng):
     same(op(x, 2, axis=np.int64(1), **options), expected)
 
 
-@every
+@with_or_without_k
 @pytest.mark.parametrize(
     ("given", "result"),
     [
@@ -205,7 +216,7 @@ def test_where_is_as_if_removed(op, options, dtype, rng):
     same(op(x.T, 2, axis=0, where=row[:, None], **options), op(x, 2, where=row, **options).T)
 
 
-@every
+@with_or_without_k
 def test_out(op, options, rng):
     x = rng.normal(size=(4, 9))
     expected = op(x, 3, **options)
@@ -241,7 +252,7 @@ def _placed(memory, dtype, shape, start, step):
     ).reshape(shape)
 
 
-@every
+@with_or_without_k
 def test_out_may_share_memory_with_every_argument(op, options, rng):
     """Aliasing: an argument that is still needed once p has been written must not be read there.
 
@@ -274,7 +285,7 @@ def test_out_may_share_memory_with_every_argument(op, options, rng):
     outs = [memory[640:800].view(np.float32).reshape(shape)]
     outs += [_placed(memory, np.float32, shape, 640, step) for step in (-1, 2)]
     outs += [outs[0].reshape(8, 5).T]
-    for verb in (call, jvp, vjp) if isinstance(op, Differentiable) else (call,):
+    for verb in (call, jvp, vjp) if hasattr(op, "jvp") else (call,):
         all_given = given | (moves if verb is jvp else {})
         for (name, value), out in itertools.product(all_given.items(), outs):
             # A mask makes copies of what it masks.
@@ -290,8 +301,8 @@ def test_out_may_share_memory_with_every_argument(op, options, rng):
                     np.testing.assert_array_equal(a, b, f"{verb.__name__}, {name}: {here.strides}")
 
 
-@each_op
-def test_bad_out_is_refused(op):
+@with_or_without_k
+def test_bad_out_is_refused(op, options):
     x = np.zeros((2, 3))
     frozen = np.zeros((2, 3))
     frozen.flags.writeable = False
@@ -303,13 +314,13 @@ def test_bad_out_is_refused(op):
         (frozen, ValueError),
     ):
         with pytest.raises(error, match=r"^out "):
-            op(x, 1, out=out)
+            op(x, 1, out=out, **options)
 
 
 # Non-finite input
 
 
-@every
+@with_or_without_k
 @dtypes
 def test_nan_stays_in_its_row(op, options, dtype, rng):
     x = rng.normal(size=(5, 12)).astype(dtype)
@@ -378,7 +389,7 @@ def test_extreme_values_do_no_harm(op, options, dtype):
 # Rows
 
 
-@every
+@with_or_without_k
 @dtypes
 @pytest.mark.parametrize("n", [3, 64, 1000, 5000])
 def test_rows_are_independent_to_the_bit(op, options, dtype, n, rng, monkeypatch):
@@ -393,12 +404,12 @@ def test_rows_are_independent_to_the_bit(op, options, dtype, n, rng, monkeypatch
     for threads in (1, 2, 5):
         monkeypatch.setattr(pool, "thread_count", lambda threads=threads: threads)
         same(op(x, 2, **kw), together)
-        if isinstance(op, Differentiable):
+        if hasattr(op, "jvp"):
             dp = op.jvp(x, 2, x, **kw)[1]
             same(dp[-1], op.jvp(x[-1], 2, x[-1], **kw)[1])
 
 
-@every
+@with_or_without_k
 @dtypes
 def test_bits_do_not_depend_on_where_the_arrays_lie(op, options, dtype, rng):
     n = 57
@@ -414,7 +425,7 @@ def test_bits_do_not_depend_on_where_the_arrays_lie(op, options, dtype, rng):
             same(there, p)
 
 
-@every
+@with_or_without_k
 def test_same_input_same_bits(op, options, rng):
     x = rng.normal(size=(50, 300)).astype(np.float32)
     first = op(x, 7, **options)
@@ -425,7 +436,7 @@ def test_same_input_same_bits(op, options, rng):
 # Derivatives
 
 
-@smooth
+@smooth_with_or_without_k
 @dtypes
 def test_jvp_and_vjp_are_shaped_like_their_arguments(op, options, dtype, rng):
     x = rng.normal(size=(3, 4, 8)).astype(dtype)
@@ -486,7 +497,7 @@ def test_tangent_is_the_slope_of_the_value(op, options, largest, rng):
     np.testing.assert_allclose(dp, (ahead - behind) / (2 * h), atol=3e-7)
 
 
-@smooth
+@smooth_with_or_without_k
 def test_pullback_can_be_called_again(op, options, rng):
     x, g, h = rng.normal(size=(3, 5, 20))
     _, pullback = op.vjp(x, 3, **options)
@@ -500,7 +511,7 @@ def test_pullback_can_be_called_again(op, options, rng):
     same(pullback(g).x, first.x)
 
 
-@smooth
+@smooth_with_or_without_k
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 @pytest.mark.parametrize("n", [7, 300])
 def test_directions_beyond_the_range_of_the_type(op, options, n, dtype, rng):

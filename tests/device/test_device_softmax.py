@@ -201,6 +201,48 @@ def test_axes_masks_types_and_one_temperature(f, rng):
     close(f(on(row)), f(row))
 
 
+@every
+def test_out(f, rng):
+    """As of operators with a k: arguments may lie where the value is written."""
+    given = {
+        "x": rng.normal(size=(3, 7)),
+        "dx": rng.normal(size=(3, 7)),
+        "temperature": np.array([0.5, 1.0, 2.0]),
+        "dtemperature": np.array([0.3, -0.2, 0.1]),
+    }
+
+    def jvp(x, **kw):
+        return f.jvp(x, **kw)
+
+    expected, tangent = jvp(**given)
+    x, tau, g = given["x"], given["temperature"], np.ones_like(expected)
+    gradient = f.vjp(x, temperature=tau)[1](g).x
+    out = on(np.zeros(expected.shape))
+    assert f(on(x), temperature=on(tau), out=out) is out
+    close(out, expected, 10)
+    for name, value in given.items():
+        memory, arrays = on(np.zeros(21)), {n: on(v) for n, v in given.items()}
+        arrays[name] = here = memory[: value.size].reshape(*value.shape)
+        out = memory[: expected.size].reshape(*expected.shape)
+        here.copy_to_device(value)
+        p, dp = jvp(**arrays, out=out)
+        assert p is out
+        close(p, expected, 10)
+        close(dp, tangent, 100)
+        if name in ("x", "temperature"):
+            here.copy_to_device(value)
+            p, pullback = f.vjp(arrays["x"], temperature=arrays["temperature"], out=out)
+            close(p, expected, 10)
+            close(pullback(on(g)).x, gradient, 100)
+    for wrong, error, match in (
+        (np.zeros(expected.shape), TypeError, "^out is .*on the host"),
+        (on(np.zeros(2)), ValueError, r"^out has shape \(2,\)"),
+        (on(np.float32(expected)), TypeError, "^out has dtype float32; expected float64"),
+    ):
+        with pytest.raises(error, match=match):
+            f(on(x), out=wrong)
+
+
 def test_logsumexp_of_one_row():
     x = np.array([3.0, 2.0, 1.0, 4.0])
     value, pullback = stk.logsumexp.vjp(on(x))
@@ -209,6 +251,9 @@ def test_logsumexp_of_one_row():
     close(gradients.x, stk.softmax(x))
     close(gradients.temperature, stk.logsumexp.vjp(x)[1](1.0).temperature)
     close(stk.energy_score(on(x[None])), stk.energy_score(x[None]))
+    out = on(np.zeros(1))
+    assert stk.energy_score(on(x[None]), out=out) is out
+    close(out, stk.energy_score(x[None]))
     with pytest.raises(TypeError, match=r"^the cotangent is None"):
         pullback(None)
 

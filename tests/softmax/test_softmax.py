@@ -444,6 +444,55 @@ def test_bad_arguments(f):
             call()
 
 
+def test_out_of_one_number_for_each_row(rng):
+    """`out` of logsumexp and energy_score; that of softmax has the tests of the contract."""
+    x, dx, tau = rng.normal(size=(4, 9)), rng.normal(size=(4, 9)), rng.uniform(0.5, 2, size=4)
+    value, tangent = stk.logsumexp.jvp(x, dx, temperature=tau)
+    for out in (np.empty(4), np.empty(8)[::2], np.empty(4, ">f8"), x.copy()[:, 3]):
+        assert stk.logsumexp(x, temperature=tau, out=out) is out
+        np.testing.assert_array_equal(out, value)
+        assert stk.energy_score(x, temperature=tau, out=out) is out
+        np.testing.assert_array_equal(out, -value)
+        got, moved = stk.logsumexp.jvp(x, dx, temperature=tau, out=out)
+        assert got is out
+        same(moved, tangent)
+    # An argument may lie where the result is written.
+    for name in ("x", "dx", "temperature"):
+        given = {"x": x.copy(), "dx": dx.copy(), "temperature": tau.copy()}
+        out = given[name].reshape(-1)[:4]
+        got, moved = stk.logsumexp.jvp(given.pop("x"), **given, out=out)
+        np.testing.assert_array_equal(got, value)
+        same(moved, tangent)
+    inplace = x.copy()
+    _, pullback = stk.logsumexp.vjp(inplace, temperature=tau, out=inplace[0, :4])
+    same(pullback(1.0).x, stk.softmax(x, temperature=tau))
+    one = np.empty(())
+    assert stk.logsumexp(x[0], temperature=tau[0], out=one) is one
+    assert one == value[0]
+    half = np.empty(1, np.float16)
+    assert stk.logsumexp(np.full((1, 2), 65504, np.float16), temperature=100, out=half) == np.inf
+    for wrong, error, match in (
+        (np.empty(9), ValueError, r"^out has shape \(9,\); expected the batch shape \(4,\)"),
+        (np.empty(4, np.float32), TypeError, "^out has dtype float32; expected float64"),
+        ([0.0] * 4, TypeError, "^out is a list"),
+    ):
+        with pytest.raises(error, match=match):
+            stk.logsumexp(x, out=wrong)
+
+
+@every
+def test_a_bad_argument_leaves_out_as_it_was(f):
+    x = np.zeros((2, 3))
+    out = np.full(np.shape(f(x)), 7.0)
+    for bad in ({"temperature": 0.0}, {"axis": 2}, {"where": [1, 0, 1]}):
+        for call in (f, f.vjp, lambda x, **kw: f.jvp(x, x, **kw)):
+            with pytest.raises((ValueError, TypeError)):
+                call(x, out=out, **bad)
+    with pytest.raises(ValueError, match=r"^dx has shape"):
+        f.jvp(x, np.ones(2), out=out)
+    assert (out == 7).all()
+
+
 @pytest.mark.parametrize("f", [*SMOOTH.values(), stk.gradual])
 def test_objects(f):
     assert pickle.loads(pickle.dumps(f)) is f
@@ -586,6 +635,31 @@ def test_gradual_slopes_at_the_ends():
     assert gradient.power.shape == (2, 1)
     assert gradient.power[1, 0] == pytest.approx(12 * 0.25 * np.log(2))
     assert y.shape == (3,)
+
+
+def test_gradual_with_where_and_out(rng):
+    x, dx = rng.uniform(0.1, 0.9, size=(2, 3, 6))
+    mask = np.array([True, True, False, True, True, True])
+    masked = np.where(mask, x, np.nan)
+    expected = stk.gradual.jvp(x[:, mask], 2.5, dx[:, mask], dpower=0.3)
+    y, dy = stk.gradual.jvp(masked, 2.5, dx, dpower=0.3, where=mask)
+    for got, wanted in zip((y, dy), expected, strict=True):
+        same(got[:, mask], wanted)
+        same(got[:, ~mask], np.zeros((3, 1)))
+    gradients = stk.gradual.vjp(masked, 2.5, where=mask)[1](dx)
+    same(gradients.x[:, mask], stk.gradual.vjp(x[:, mask], 2.5)[1](dx[:, mask]).x)
+    expected, pullback = stk.gradual.vjp(x, 2.5)
+    inplace = x.copy()
+    y, again = stk.gradual.vjp(inplace, 2.5, out=inplace)
+    assert y is inplace
+    same(y, expected)
+    same(again(dx).x, pullback(dx).x)
+    same(stk.gradual.jvp(x, 2.5, y, out=y)[1], stk.gradual.jvp(x, 2.5, expected)[1])
+    out = np.full((3, 6), 7.0)
+    for call in (lambda: stk.gradual(x + 1, 2, out=out), lambda: stk.gradual(x, 0, out=out)):
+        with pytest.raises(ValueError, match=r"holds|power"):
+            call()
+    assert (out == 7).all()
 
 
 def test_gradual_bad_arguments():
