@@ -99,7 +99,7 @@ def _modified(path: Path) -> float:
 def operator_signature(
     _app: object, _what: str, _name: str, obj: object, _options: object, signature: str, _: object
 ) -> tuple[str, None] | None:
-    """Write a room's own keyword arguments where the front door's signature has ``**options``."""
+    """Write a room's own keyword arguments where the common signature has ``**options``."""
     room = getattr(obj, "__self__", obj)
     if not isinstance(room, Operator) or "**options" not in signature:
         return None

@@ -1,1 +1,1 @@
-"""The front door: arguments checked, arrays as rows and back, for the host and for a device."""
+"""What operators have in common: arguments checked, arrays as rows and back."""
