@@ -47,7 +47,7 @@ class Call(NamedTuple):
     sign: int  # -1 if the smallest entries are wanted
     where: Array | None  # broadcast to `shape`
     out: Array | None
-    numbers: tuple[Array, ...]  # k, temperature or what else rows have, as given
+    numbers: list[Array]  # k, temperature or what else rows have, as given
     plan: Any  # the room's own options, checked
     shift: Array | None = None  # `rows` are 2^shift times what was given (`_api.scaling`)
 
@@ -78,17 +78,16 @@ class RowOperator:
 
     def __init__(self) -> None:
         self.__doc__ = type(self).__doc__
+        #: The names of the numbers that each row has.
+        self.names: tuple[str, ...] = self.rows_type._fields[1:]
+        #: How many of these, from the first, are no real numbers and have no derivative.
+        self.fixed = int(self.names[0] == "k" and not self.real_k)
 
     def __repr__(self) -> str:
         return f"<operator {self.__name__!r} of softtopk_nb>"
 
     def __reduce__(self) -> str:
         return self.__name__
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the numbers that each row has."""
-        return self.rows_type._fields[1:]  # type: ignore[no-any-return]
 
     @staticmethod
     @functools.cache
@@ -156,50 +155,40 @@ class RowOperator:
         cotangent = _arguments.Direction(x, self._cotangent(call, g))
         gx, numbers = np.empty_like(x), [np.empty(len(x)) for _ in call.numbers]
         self._pull(call.rows, call.plan, state, cotangent.rows, gx, *numbers)
-        gx, *numbers = (cotangent.back(each) for each in (gx, *numbers))
-        if not self.reduces:
+        gx, *numbers = map(cotangent.back, (gx, *numbers))
+        if call.shift is not None and not self.reduces:
             gx = scaling.scaled(gx, call.shift)
             numbers[-1] = scaling.scaled(numbers[-1], call.shift)
         if call.sign < 0:
             np.negative(gx, out=gx)
-        return self._gradients(
-            self._give_back(call, gx, is_value=False),
-            *(
-                host_arrays.sum_to(each.reshape(call.batch), given, call.dtype)
-                if name != "k" or self.real_k
-                else None
-                for name, each, given in zip(self.names, numbers, call.numbers, strict=True)
-            ),
-        )
+        sums: list[Any] = [None] * len(numbers)
+        for i in range(self.fixed, len(numbers)):
+            each = numbers[i].reshape(call.batch)
+            sums[i] = host_arrays.sum_to(each, call.numbers[i], call.dtype)
+        return self._gradients(self._give_back(call, gx, is_value=False), *sums)
 
     # Arguments.
 
-    def _check(self, x: Any, *arguments: Any) -> Call:
-        """A checked call, of rows whose temperatures are not near the ends of their range."""
-        call = self._check_as_given(x, *arguments)
-        rows = call.rows
-        if not self.is_soft or scaling.is_moderate(call.numbers[-1], rows.x.dtype.type):
-            return call
-        scaled, tau, shift = scaling.rescaled(rows.x, rows.temperature)
-        return call._replace(rows=rows._replace(x=scaled, temperature=tau), shift=shift)
+    def _check(self, x: Any, *arguments: Any, as_given: bool = False) -> Call:
+        """A checked call.
 
-    def _check_as_given(self, x: Any, *arguments: Any) -> Call:
+        Its temperatures are not near the ends of their range, unless x is wanted `as_given`.
+        """
         *numbers, axis, largest, where, out, options = arguments
         values = host_arrays.as_numpy(x, "x")
         if values.ndim == 0:
             raise ValueError(f"x is 0-dimensional ({x!r}); expected at least one axis")
         compute, dtype = host_arrays.compute_dtype(values.dtype, "x")
         axis = _arguments.check_axis(axis, values.ndim)
-        _arguments.check_largest(largest)
+        if largest is not True:
+            _arguments.check_largest(largest)
         shape = values.shape
         n, batch = shape[axis], shape[:axis] + shape[axis + 1 :]
-        self.check_length(shape, axis)
+        if n == 0:
+            self.check_length(shape, axis)
         plan = self._plan(options)
         compute = self._computed_in(plan, compute)
-        given = tuple(
-            self._check_number(name, value, n, batch)
-            for name, value in zip(self.names, numbers, strict=True)
-        )
+        given = self._check_numbers(n, batch, *numbers)
         mask = None if where is None else _arguments.check_where(where, shape)
         if out is not None:
             _arguments.check_out(out, *self.shape_of_out(shape, batch), dtype)
@@ -208,9 +197,13 @@ class RowOperator:
             rows = -rows
         if mask is not None:
             rows = np.where(host_arrays.to_rows(mask, axis, bool), rows, compute(self.absent))
-        problem = self.rows_type(rows, *(_arguments.per_row(each, batch) for each in given))
-        result = axis, batch, dtype, 1 if largest else -1, mask, out
-        return Call(problem, x, shape, *result, given, plan)
+        width, shift = _arguments.per_row(given[-1], batch), None
+        if self.is_soft and not as_given and not scaling.is_moderate(given[-1], compute):
+            rows, width, shift = scaling.rescaled(rows, width)
+        # One more or none: spelled out, since this is a large part of a call on few rows.
+        k = () if len(given) == 1 else (_arguments.per_row(given[0], batch),)
+        problem, sign = self.rows_type(rows, *k, width), 1 if largest else -1
+        return Call(problem, x, shape, axis, batch, dtype, sign, mask, out, given, plan, shift)
 
     def check_length(self, shape: tuple[int, ...], axis: int) -> None:
         """Refuse rows without entries, unless the operator takes them."""
@@ -223,9 +216,9 @@ class RowOperator:
         """The shape that `out` must have, and its name."""
         return (batch, "the batch shape") if self.reduces else (shape, "x's shape")
 
-    def _check_number(self, name: str, value: Any, n: int, batch: tuple[int, ...]) -> Array:
-        """One of the numbers, of a shape that broadcasts to the batch shape."""
-        return _arguments.check_positive(value, batch, name)
+    def _check_numbers(self, n: int, batch: tuple[int, ...], *numbers: Any) -> list[Array]:
+        """The numbers, each of a shape that broadcasts to the batch shape."""
+        return [_arguments.check_positive(numbers[0], batch, self.names[0])]
 
     def _rows_of(self, call: Call, v: Any, name: str) -> Array:
         """A direction or cotangent of x's shape."""
@@ -256,7 +249,7 @@ class RowOperator:
         """
         out, x = call.out, call.rows.x
         if (
-            isinstance(out, np.ndarray)
+            out is not None
             and not self.reduces
             and out.dtype == x.dtype
             and out.dtype.isnative

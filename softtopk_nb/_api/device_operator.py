@@ -175,17 +175,15 @@ def _real_dtype(value: Any, name: str, kinds: str, expected: str) -> None:
 
 def _number(op: Any, given: Given, name: str, value: Any) -> Any:
     """(argument, shape, owner) of k, of the temperature or the like."""
-    n, low, high = given.shape[given.axis], 5e-324, 1.7e308
+    batch, n = given.batch, given.shape[given.axis]
     if name != "k":
         _real_dtype(value, name, "iuf", "real numbers")
-    elif op.real_k:
-        _real_dtype(value, name, "iuf", "real numbers")
-        low, high = 0, n
-    else:
-        _real_dtype(value, name, "iu", "integers")
-        low, high = 0 if type(value) is int else np.inf, n
-    check = functools.partial(op._check_number, name, n=n, batch=given.batch)
-    return _per_row(given, value, name, check, low, high)
+        check = functools.partial(_arguments.check_positive, batch=batch, name=name)
+        return _per_row(given, value, name, check, 5e-324, 1.7e308)
+    kinds = ("iuf", "real numbers") if op.real_k else ("iu", "integers")
+    _real_dtype(value, name, *kinds)
+    low = 0 if op.real_k or type(value) is int else np.inf
+    return _per_row(given, value, name, functools.partial(op._check_k, n=n, batch=batch), low, n)
 
 
 @functools.cache
@@ -349,13 +347,9 @@ def vjp(op: Any, *arguments: Any) -> tuple[Any, Callable[[Any], Any]]:
             numbers = [new_buffer(given.kind, given.rows, np.float64) for _ in op.names]
             c.room.pull(c.rows, c.plan, state, cotangent, gx.rows, *numbers)
             del owner  # not before the launch
-            return op._gradients(
-                gx.finish(),
-                *(
-                    _gradient(given, each, shape) if name != "k" or op.real_k else None
-                    for name, each, shape in zip(op.names, numbers, c.shapes, strict=True)
-                ),
-            )
+            pairs = zip(numbers[op.fixed :], c.shapes[op.fixed :], strict=True)
+            sums = [_gradient(given, each, shape) for each, shape in pairs]
+            return op._gradients(gx.finish(), *[None] * op.fixed, *sums)
 
     return p, pullback
 

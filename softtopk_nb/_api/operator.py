@@ -77,15 +77,19 @@ class Operator(base.RowOperator):
         """The room's own keyword arguments; reading a signature takes longer than a row."""
         return tuple(inspect.signature(self._options).parameters)
 
-    def _check_number(self, name: str, value: Any, n: int, batch: tuple[int, ...]) -> Array:
-        if name != "k":
-            return super()._check_number(name, value, n, batch)
-        if type(value) is int and 0 <= value <= n:
-            return np.asarray(value, np.float64 if self.real_k else np.int64)  # the usual case
-        given = arguments.real_array(value, "k")
+    def _check_numbers(self, n: int, batch: tuple[int, ...], *numbers: Any) -> list[Array]:
+        k, temperature = numbers
+        return [
+            self._check_k(k, n, batch),
+            arguments.check_positive(temperature, batch, "temperature"),
+        ]
+
+    def _check_k(self, k: Any, n: int, batch: tuple[int, ...]) -> Array:
+        if type(k) is int and 0 <= k <= n:
+            return np.asarray(k, np.float64 if self.real_k else np.int64)  # the usual case
+        given = arguments.real_array(k, "k")
         if not self.real_k and given.dtype.kind not in "iu":
-            shown = arguments.show(value)
-            raise TypeError(f"k is {shown} of dtype {given.dtype}; expected integers")
+            raise TypeError(f"k is {arguments.show(k)} of dtype {given.dtype}; expected integers")
         arguments.check_k(given, n, batch)
         return given.astype(np.float64 if self.real_k else np.int64)
 

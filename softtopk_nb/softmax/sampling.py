@@ -96,7 +96,7 @@ def sample_categorical(
 
 def check(x: Any, temperature: Any, axis: Any, where: Any) -> Call:
     """The arguments of `softmax` that every draw has, checked as there."""
-    return softmax._check_as_given(x, temperature, axis, True, where, None, {})
+    return softmax._check(x, temperature, axis, True, where, None, {}, as_given=True)
 
 
 def scores(call: Call) -> Array:

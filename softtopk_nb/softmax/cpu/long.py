@@ -93,10 +93,13 @@ def over(
 def value(x: Array, tau: Array, logs: bool, out: Array) -> Array:
     """Write softmax or its logarithm, unless the rows of `out` are empty; returns the records."""
     record = np.empty((len(x), SOLVED))
-    lost = [i for i in range(len(x)) if x.shape[1] >= LONG and _survey(x[i], record[i])]
+    if x.shape[1] < LONG:
+        pool.over(len(x), x.size, rows.value, x, tau, record, logs, out)
+        return record
+    lost = [i for i in range(len(x)) if _survey(x[i], record[i])]
     over(rows.value, _value, x, tau, record, logs, out)
-    for i in lost:
-        if logs and out.shape[1]:
+    if logs and out.shape[1]:
+        for i in lost:
             out[i, x[i] == -np.inf] = -np.inf
     return record
 
