@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import types
 
-from .._compile.decorators import overload_scalar, scalar
+from .._compile.decorators import overload_scalar, row, scalar
 from .elementary import exp_neg, fma, from_ordinal, fused, power_of_two, quotient, to_ordinal
 
 # (t + a) times the Mills ratio of the normal law, in powers of y = (t - a)/(t + a), which goes
@@ -212,7 +212,7 @@ def _logarithm(s, with_rest):
 
 @overload_scalar(natural_log, inline=True)
 def _natural_log(s):
-    compiled = scalar(_logarithm(s, False))
+    compiled = row(_logarithm(s, False))
     zero = np.float32(0) if s is types.float32 else np.float64(0)
     return lambda s: compiled(s, zero)
 
