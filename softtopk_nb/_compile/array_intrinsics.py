@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -255,3 +256,9 @@ def borrowed(typingctx: Any, x: Any) -> Any:
         return array._getvalue()
 
     return x(x), codegen
+
+
+@scalar
+def workspace(like, rows, columns):
+    """A table of so many rows and columns, of the type of another array, with anything in it."""
+    return np.empty((np.int64(rows), np.int64(columns)), like.dtype)

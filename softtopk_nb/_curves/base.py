@@ -319,6 +319,11 @@ def cdf_after_shift(curve, p, w, t, below, above):
     return _traits(curve).cdf_after_shift(curve, p, w, t, below, above)
 
 
+def may_leave_range(curve):
+    """Whether `cdf_after_shift` can leave [0, 1], by a rounding."""
+    return _traits(curve).clamp is not as_it_is
+
+
 def clamp(curve, p):
     """p in [0, 1], which a step taken within a rounding of a kink can leave."""
     return _traits(curve).clamp(curve, p)

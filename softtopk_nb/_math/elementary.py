@@ -243,7 +243,8 @@ def from_ordinal(o: Any) -> Any:
 
 
 @intrinsic
-def _to_ordinal(typingctx: Any, a: Any) -> Any:
+def ordinal_of(typingctx: Any, a: Any) -> Any:
+    """`to_ordinal`, in compiled code."""
     integer_type = types.int32 if a.bitwidth == 32 else types.int64
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -256,7 +257,8 @@ def _to_ordinal(typingctx: Any, a: Any) -> Any:
 
 
 @intrinsic
-def _from_ordinal(typingctx: Any, o: Any) -> Any:
+def float_of(typingctx: Any, o: Any) -> Any:
+    """`from_ordinal`, in compiled code."""
     real_type, real = (
         (types.float32, ir.FloatType()) if o.bitwidth == 32 else (types.float64, ir.DoubleType())
     )
@@ -272,9 +274,9 @@ def _from_ordinal(typingctx: Any, o: Any) -> Any:
 
 @overload_scalar(to_ordinal)
 def _compiled_to_ordinal(a):
-    return lambda a: _to_ordinal(a)
+    return lambda a: ordinal_of(a)
 
 
 @overload_scalar(from_ordinal)
 def _compiled_from_ordinal(o):
-    return lambda o: _from_ordinal(o)
+    return lambda o: float_of(o)

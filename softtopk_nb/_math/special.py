@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 
 from .._compile.decorators import overload_scalar, row, scalar
-from .elementary import exp_neg, fma, from_ordinal, fused, power_of_two, quotient, to_ordinal
+from .elementary import exp_neg, float_of, fma, fused, ordinal_of, power_of_two, quotient
 
 # (t + a) times the Mills ratio of the normal law, in powers of y = (t - a)/(t + a), which goes
 # from -1 to 1 as t goes from 0 to infinity.
@@ -190,13 +190,13 @@ def _logarithm(s, with_rest):
     long = terms == 9
 
     def log_of_sum(s, rest):
-        bits = to_ordinal(s)
+        bits = ordinal_of(s)
         exponent = integer((bits - root) >> shift)
         moved = integer(exponent << shift)
-        e, m = T(np.int32(exponent)), from_ordinal(integer(bits - moved))
+        e, m = T(np.int32(exponent)), float_of(integer(bits - moved))
         over = m - one
         if with_rest:
-            over = fused(rest, from_ordinal(integer(unit - moved)), over)
+            over = fused(rest, float_of(integer(unit - moved)), over)
         u = quotient(over, m + one)
         z = u * u
         if long:

@@ -51,19 +51,22 @@ from .records import (
 UNKNOWN = math.nan, math.nan, math.nan  # in place of the sums of higher derivatives
 
 
+@specialized
+def inverse_temperature_of(tau, one):
+    """1/tau in the type of `one`, kept finite and normal."""
+    _, least, most = limits(one)
+
+    def inverse(tau, one):
+        inv = 1.0 / tau
+        return type(one)(least if inv < least else most if inv > most else inv)
+
+    return inverse
+
+
 @scalar
 def inverse_temperature(tau, x):
     """1/tau in the type of the row x, kept finite and normal."""
     return inverse_temperature_of(tau, x.dtype.type(1))
-
-
-@scalar
-def inverse_temperature_of(tau, one):
-    """1/tau in the type of `one`, kept finite and normal."""
-    T = type(one)
-    _, least, most = limits(one)
-    inv = 1.0 / tau
-    return T(least if inv < least else most if inv > most else inv)
 
 
 @row

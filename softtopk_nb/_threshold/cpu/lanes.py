@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._compile.array_intrinsics import borrowed, columns_from, held, layout_known, window
+from ..._compile.array_intrinsics import (
+    borrowed,
+    columns_from,
+    held,
+    layout_known,
+    window,
+    workspace,
+)
 from ..._compile.decorators import kernel, row, scalar, specialized
 from ..._curves.base import shift_factors, shifts_by_value_alone
 from ..._math.elementary import wide_vectors
 from ..._nonfinite import FINITE
 from ..law import by_law, law_of, quantile_of_law, spread_of_law
-from ..newton import inverse_temperature, judge, nearest
+from ..newton import inverse_temperature_of, judge, nearest
 from ..policy import (
     BLUR,
     BLURRED,
@@ -146,7 +153,7 @@ def admit(x, n, k, tau, enough, table, r):
     Says whether the row can be searched: the squares of infinities, NaN and huge numbers are no
     numbers.
     """
-    pivot, inv = pivot_of(x), inverse_temperature(tau, x)
+    pivot, inv = pivot_of(x), inverse_temperature_of(tau, x.dtype.type(1))
     mean, square, distance = measure(x, pivot, inv)
     width, pivot = 1.0 / inv, np.float64(pivot)
     given = Given(np.float64(inv), width, np.float64(n), k, pivot, mean, square, distance, enough)
@@ -189,8 +196,8 @@ def conclude(table, r, x, curve, slopes, p, answer):
 def slopes_room(curve, x, rows):
     """Room for the slopes of so many rows, if `correct` needs them."""
     if shifts_by_value_alone(curve):
-        return lambda curve, x, rows: np.empty((rows, 0), x.dtype)
-    return lambda curve, x, rows: np.empty((rows, x.shape[1]), x.dtype)
+        return lambda curve, x, rows: workspace(x, rows, 0)
+    return lambda curve, x, rows: workspace(x, rows, x.shape[1])
 
 
 @row
@@ -236,9 +243,9 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     radius, narrow = when_final(curve, x)
     limit = radius if keeps else np.inf
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
-    own_table, own_rows = np.empty((FIELDS, LANES)), np.empty((3, LANES), np.int64)
+    own_table, own_rows = workspace(k, FIELDS, LANES), workspace(sizes, 3, LANES)
     # Of rows whose p is not asked for a pass may keep it too: what becomes of them is the same.
-    own_p = np.empty((LANES, 0 if writes else n), x.dtype)
+    own_p = workspace(x, LANES, 0 if writes else n)
     own_slopes = slopes_room(curve, x, LANES)
     own_room = pass_room(curve, x, n)
     table, rows, unasked = borrowed(own_table), borrowed(own_rows), borrowed(own_p)
@@ -304,8 +311,8 @@ def solve_sampled(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_o
     keeps = writes or method.enough == 0.0
     radius, variance_of_one_pass = when_final(curve, x)
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
-    own_table, own_p = np.empty((FIELDS, LANES)), np.empty((1, 0 if writes else n), x.dtype)
-    own_few, own_slopes = np.empty((1, sample_size(n)), x.dtype), slopes_room(curve, x, 1)
+    own_table, own_p = workspace(k, FIELDS, LANES), workspace(x, 1, 0 if writes else n)
+    own_few, own_slopes = workspace(x, 1, sample_size(n)), slopes_room(curve, x, 1)
     own_room = pass_room(curve, x, n)
     table, unasked, few = borrowed(own_table), borrowed(own_p), borrowed(own_few)
     slopes, room = borrowed(own_slopes), borrowed(own_room)

@@ -17,6 +17,7 @@ from ..._curves.base import (
     exact_between_kinks,
     has_second_derivative,
     higher_derivatives,
+    may_leave_range,
     second_derivative_sums,
     shift_factors,
     shifts_by_value_alone,
@@ -24,7 +25,7 @@ from ..._curves.base import (
     split,
     sums_its_slope,
 )
-from ..._math.elementary import from_ordinal, to_ordinal, wide_vectors
+from ..._math.elementary import float_of, ordinal_of, wide_vectors
 from ..._math.sums import FEW, accurate_sum
 from ..newton import polish
 from ..policy import has_cheap_passes, searches_in_float32
@@ -54,7 +55,7 @@ def _sums(part, c, inv, d, curve, p, slopes):
         T = part.dtype.type
         m = a = b = w = T(0)
         v, second, third = T(0), T(0), T(0)
-        near = to_ordinal(T(np.inf))  # distances are positive: they order alike
+        near = ordinal_of(T(np.inf))  # distances are positive: they order alike
         for i in range(part.shape[0]):
             t = (read_apart(part, i) - c) * inv - d
             mi, ai, bi, wi = split(curve, t)
@@ -68,13 +69,13 @@ def _sums(part, c, inv, d, curve, p, slopes):
                 second += each[1]
                 third += each[2]
             if kinked:
-                distance = to_ordinal(distance_to_kink(curve, t))
+                distance = ordinal_of(distance_to_kink(curve, t))
                 near = distance if distance < near else near
             m += mi
             a += ai
             b += bi
             w += wi
-        return m, a, b, w, v, second, third, from_ordinal(near)
+        return m, a, b, w, v, second, third, float_of(near)
 
     return sums
 
@@ -165,11 +166,12 @@ def _shorten(x, c, inv, d, t):
 
 @specialized
 def pass_room(curve, x, n):
-    """Room for passes over n entries: for them in float32, or for p of a float32 block."""
+    """Room for passes over n entries: for them in float32, or for p of a float32 block, or x."""
     if searches_in_float32(curve, x):
         return lambda curve, x, n: np.empty(n, np.float32)
-    size = BLOCK + APART if _is_float32(x) else 0
-    return lambda curve, x, n: np.empty(size, np.float32)
+    if _is_float32(x):
+        return lambda curve, x, n: np.empty(BLOCK + APART, np.float32)
+    return lambda curve, x, n: x
 
 
 @specialized
@@ -205,7 +207,7 @@ def search_pass(x, c, inv, d, curve, final, out, slopes, room):
 @specialized_summing
 def correct(x, c, inv, d, below, above, curve, slopes, p):
     """Move p, with what `tally` has left, to where the last step of the search has led."""
-    by_value = shifts_by_value_alone(curve)
+    by_value, clamps = shifts_by_value_alone(curve), may_leave_range(curve)
 
     def moved(x, c, inv, d, below, above, curve, slopes, p):
         wide_vectors()
@@ -214,7 +216,10 @@ def correct(x, c, inv, d, below, above, curve, slopes, p):
             w, t = q, q
             if not by_value:
                 w, t = slopes[i], (x[i] - c) * inv - d
-            p[i] = clamp(curve, type(q)(cdf_after_shift(curve, q, w, t, below, above)))
+            q = type(q)(cdf_after_shift(curve, q, w, t, below, above))
+            if clamps:
+                q = clamp(curve, q)
+            p[i] = q
 
     return moved
 
