@@ -16,6 +16,7 @@ import contextlib
 import functools
 import gc
 import hashlib
+import logging
 import os
 import pathlib
 import pickle
@@ -65,6 +66,9 @@ def package_stamp() -> bytes:
 
 # Whose code becomes part of a kernel, or writes and reads it.
 _LIBRARIES = numba.__version__, llvmlite.__version__, np.__version__
+#: The sizes of the files of compiled code that this process has written, by their paths.
+WRITTEN: dict[str, int] = {}
+_LOG = logging.getLogger("softtopk_nb")
 # Seconds after which a file that is not yet under its own name is nobody's: writing takes far less.
 _ABANDONED = 60
 
@@ -134,8 +138,10 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]
     def _write(self, name: str, value: Any) -> None:
         """Write a file in one step: whoever reads finds all of it, or what was there before."""
         payload = self._dump(value)
+        content = self._digest(name, payload) + payload
         with self._open_for_write(self._data_path(name)) as file:
-            file.write(self._digest(name, payload) + payload)
+            file.write(content)
+        WRITTEN[self._data_path(name)] = len(content)
 
     def _digest(self, name: str, payload: bytes) -> bytes:
         written_by = repr((name, self._source_stamp, _LIBRARIES)).encode()
@@ -194,9 +200,28 @@ def _collector_paused(dispatcher: Any) -> Any:
     return dispatcher
 
 
+def _logged(dispatcher: Any) -> Any:
+    """Log the first time that this kernel is compiled for a type, and not found on the disk."""
+    compile_now, told = dispatcher._compiler.compile, set()
+    name = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__name__}".partition(".")[2]
+
+    @functools.wraps(compile_now)
+    def compile_and_tell(args: Any, return_type: Any) -> Any:
+        arrays = (str(a.dtype) for a in args if isinstance(a, types.Array))
+        of = next((t for t in arrays if t.startswith("float")), "any type")
+        if of not in told:
+            told.add(of)
+            kept = f"kept in {dispatcher._cache.cache_path}" if dispatcher._cache.cache_path else ""
+            _LOG.info("compiling %s for %s; %s", name, of, kept or "kept by this process alone")
+        return compile_now(args, return_type)
+
+    dispatcher._compiler.compile = compile_and_tell
+    return dispatcher
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile an entry point over arrays: lazily, cached, without the GIL, IEEE arithmetic."""
-    return _collector_paused(_cached(njit(**_INNER, **_EXACT)(function)))
+    return _logged(_collector_paused(_cached(njit(**_INNER, **_EXACT)(function))))
 
 
 @functools.cache
@@ -205,7 +230,7 @@ def in_memory(compiled: Any) -> Any:
 
     A user's own functions are such: their code would be written to disk and never found again.
     """
-    return _collector_paused(njit(**_INNER, **_EXACT)(compiled.py_func))
+    return _logged(_collector_paused(njit(**_INNER, **_EXACT)(compiled.py_func)))
 
 
 def own(function: Callable[..., Any]) -> Any:

@@ -1,0 +1,71 @@
+"""Compiling ahead of time, and being told when a call compiles."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import softtopk_nb
+from softtopk_nb._curves.registry import NAMES
+
+LOGGED = """
+import logging
+logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
+import numpy as np
+import softtopk_nb as stk
+for _ in range(2):
+    stk.hardtopk(np.array([[3.0, 1.0, 2.0]]), 1)
+"""
+
+
+def run(*arguments: str, folder: pathlib.Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(folder)},
+        check=False,
+    )
+
+
+def test_what_is_compiled_ahead_is_not_compiled_again(tmp_path):
+    first = run("-c", LOGGED, folder=tmp_path / "other")
+    lines = [line for line in first.stderr.splitlines() if line.startswith("softtopk_nb INFO")]
+    assert lines
+    assert len(set(lines)) == len(lines)
+    assert re.match(r".* compiling hardtopk\.cpu\.\S+ for float64; kept in .*other", lines[0])
+
+    done = run("-m", "softtopk_nb", "compile", "hardtopk", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""  # no terminal, no bar
+    count, size, folder = re.match(
+        r"wrote (\d+) files, ([\d.]+) MB, to (.+) and below in \d+ s$", done.stdout
+    ).groups()
+    written = [path for path in tmp_path.rglob("*.nb[ci]") if "other" not in path.parts]
+    assert len(written) == int(count) >= 4
+    assert abs(sum(path.stat().st_size for path in written) / 2**20 - float(size)) < 0.06
+    assert all(path.is_relative_to(folder) for path in written)
+
+    assert run("-c", LOGGED, folder=tmp_path).stderr == ""
+    again = run("-m", "softtopk_nb", "compile", "hardtopk", folder=tmp_path)
+    assert again.stdout.startswith("nothing to write: all was compiled already")
+
+
+def test_unknown_names_are_refused(tmp_path):
+    wrong = run("-m", "softtopk_nb", "compile", "topk", folder=tmp_path)
+    assert wrong.returncode == 2
+    assert "operator is 'topk'; expected some of " in wrong.stderr
+    for name in ("thretopk", "gradtopk", "softmax"):
+        assert name in wrong.stderr
+    wrong = run("-m", "softtopk_nb", "compile", "thretopk", "--curve", "gauss", folder=tmp_path)
+    assert wrong.returncode == 2
+    assert all(name in wrong.stderr for name in NAMES)
+
+
+def test_without_a_command_it_shows_versions(tmp_path):
+    shown = run("-m", "softtopk_nb", folder=tmp_path).stdout
+    assert shown.split()[:2] == ["softtopk_nb", softtopk_nb.__version__]
