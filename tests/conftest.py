@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,16 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers that depend on the test's name and on nothing else, not on its folder."""
     name = request.node.nodeid.rpartition("/")[2]
     return np.random.default_rng(zlib.crc32(f"tests/{name}".encode()))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal out tests by the kernels that they need, unless another way is asked for."""
+    if config.getoption("dist") != "load":
+        return None
+    from families import ByFamily
+
+    return ByFamily(config, log)
 
 
 def _device_missing() -> str | None:
