@@ -65,7 +65,8 @@ def thretopk_matrix(x, k, tau, name, **more):
 
 
 def methods(name):
-    return ["auto", "newton", "bisect"] + ["scan"] * (name in SCANNED)
+    """Those that differ: see test_auto_is_newton."""
+    return ["auto", "bisect"] + ["scan"] * (name in SCANNED)
 
 
 # ------------------------------------------------------------------------------ generated rows
@@ -741,6 +742,14 @@ def test_complement_fails_for_exp():
 
 
 # -------------------------------------------------------------------------------------- solvers
+
+
+@every_curve
+def test_auto_is_newton(name):
+    """One plan, so that whatever is tested of the one holds for the other."""
+    auto, newton = (stk.thretopk._plan({**CURVES[name], "method": m}) for m in ("auto", "newton"))
+    assert auto == newton
+    assert type(auto.method) is type(newton.method)
 
 
 @every_curve
