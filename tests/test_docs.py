@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import pathlib
 import re
 
@@ -25,6 +26,7 @@ def theorems():
             yield match[1], TEST.findall(text[match.start() : end])
 
 
+@functools.cache
 def docstrings(file: str) -> dict[str, str]:
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     return {
