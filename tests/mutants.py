@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-LIMIT = 1800  # seconds for the tests of a mutant: one that runs on is noticed too
+LIMIT = 1200  # seconds for the tests of a mutant: one that runs on is noticed too
 UNAVAILABLE = "not torch and not ptx and not device and not browser"
 
 

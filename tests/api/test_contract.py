@@ -585,6 +585,8 @@ def test_derivatives_vanish_at_the_edges(op, options, rng):
         ({"k": None}, TypeError, r"^k is None"),
         ({"k": 1j}, TypeError, r"^k is 1j"),
         ({"temperature": 0}, ValueError, r"^temperature is 0"),
+        ({"temperature": 0.0}, ValueError, r"^temperature is 0\.0"),
+        ({"temperature": float("inf")}, ValueError, r"^temperature is inf"),
         ({"temperature": -1.0}, ValueError, r"^temperature is -1"),
         ({"temperature": np.nan}, ValueError, r"^temperature is nan"),
         ({"temperature": np.inf}, ValueError, r"^temperature is inf"),
