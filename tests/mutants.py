@@ -20,6 +20,7 @@ import ast
 import concurrent.futures
 import copy
 import difflib
+import functools
 import os
 import re
 import shlex
@@ -155,11 +156,41 @@ def mutate(mutant: Mutant, tree: Path) -> str:
     return "\n".join(line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---"))
 
 
+def outcome(tree: Path, words: list[str]) -> tuple[int, list[str], str]:
+    """What pytest returns there, which tests failed, and all that it said."""
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-m", UNAVAILABLE, "--tb=line"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *options, *words],
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree), "NUMBA_CACHE_DIR": str(tree / "cache")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return -signal.SIGKILL, [], ""
+    failed = re.findall(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", output, re.MULTILINE)
+    return process.returncode, failed, output
+
+
+@functools.cache
+def fails_anyway(test: str) -> bool:
+    """Whether a test fails without any mutant."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy_tree(Path(folder))
+        return outcome(Path(folder), [test])[0] != 0
+
+
 def run(mutant: Mutant) -> tuple[str, str]:
     """(verdict, more): killed, SURVIVED, NOT FOUND or BROKEN."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
+        tree = Path(folder)
         copy_tree(tree)
         try:
             mutate(mutant, tree)
@@ -167,28 +198,16 @@ def run(mutant: Mutant) -> tuple[str, str]:
             return "NOT FOUND", str(error)
         words = shlex.split(mutant.tests)
         words = [f"tests/{w}" if (ROOT / "tests" / w).exists() else w for w in words]
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-m", UNAVAILABLE, "--tb=line"]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *options, *words],
-            cwd=tree,
-            env={**os.environ, "PYTHONPATH": str(tree), "NUMBA_CACHE_DIR": f"{folder}/cache"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=LIMIT)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            return "killed", f"after {LIMIT} s without an end"
+        code, failed, output = outcome(tree, words)
     took = f"{time.monotonic() - began:.0f} s"
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
-    if process.returncode == 0:
+    if code == 0:
         return "SURVIVED", took
-    if (process.returncode == 1 and failed) or process.returncode < 0 or "Fatal Python" in output:
-        return "killed", f"{took}, {failed[0] if failed else 'the process ended'}"
+    if code < 0 or "Fatal Python" in output:
+        return "killed", f"{took}, the process ended or had to be ended"
+    if code == 1 and failed:
+        if fails_anyway(failed[0].partition("[")[0]):
+            return "BROKEN", f"{failed[0]} fails without the mutant, too"
+        return "killed", f"{took}, {failed[0]}"
     return "BROKEN", output[-2000:]
 
 

@@ -124,7 +124,6 @@ def test_sixteen_threads_making_the_first_call():
     assert out == "right"
 
 
-@pytest.mark.slow
 def test_sixteen_threads_making_every_first_call(tmp_path):
     """Every operator and every verb of it, on a cold cache: one digest and no exception."""
     out = run(
