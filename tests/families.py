@@ -9,6 +9,7 @@ any; then it takes a family that no other worker has, and in the end it helps wi
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from typing import Any
 
 from xdist.scheduler import LoadScopeScheduling
@@ -18,15 +19,15 @@ CURVES = r"laplace|sigmoid|exp\b|clip|normal|entmax|cauchy|algebraic"
 FLOAT32 = "float32|float16|f32|<f4|>f4"
 # Folders whose tests are of an operator that they do not name.
 FOLDERS = {"threshold": "thretopk", "curves": "entmax", "iterative": "itertopk"}
-# What takes longest, or is one long test, begins first.
-FIRST = ("gradtopk", "threads", "nopython", "compile", "api", "thretopk", "itertopk")
+# The dearest first. Those of `threads` start processes, which load what is compiled by then.
+FIRST = ("gradtopk", "nopython", "compile", "api", "thretopk", "itertopk", "threads")
 
 
 def family_of(nodeid: str) -> str:
     """The operator (or the folder), the curve and the type that a test's name tells."""
     path, _, name = nodeid.partition("::")
     parameters = name.partition("[")[2]
-    folder = path.split("/")[-2]
+    folder = PurePosixPath(path).parent.name
     named = re.search(OPERATORS, parameters)
     operator = named[0] if named else FOLDERS.get(folder, folder)
     curve = re.search(CURVES, parameters) if operator == "thretopk" else None
