@@ -9,7 +9,7 @@ import numpy as np
 from .._compile.decorators import row, scalar, summing
 from .._math.elementary import circular, exp_neg, fma, limits, quotient
 from .nodes import DEGREE
-from .records import ORDER, POWERS, SLOPE_EVEN, SLOPE_ODD
+from .records import EVEN_SUM, ODD_SUM, ORDER, POWERS
 
 # What the series leave out is below 1e-14, in float32 below 1e-7 (Proposition prop-grad-series).
 RATIO, RATIO_32 = 1 / 64, 1 / 8  # of the geometric series in g s that polynomials cut off
@@ -26,8 +26,8 @@ def exponent(variance, inv):
 
 
 @scalar
-def bernstein(level, variance):
-    """How far from its mean the count is with a chance of at most e^-level on either side."""
+def bernstein_radius(level, variance):
+    """How far from its mean the count lies with a probability of at most e^-level, on a side."""
     return level / 3.0 + math.sqrt(level * level / 9.0 + 2.0 * level * variance)
 
 
@@ -38,16 +38,16 @@ def ratio_of(inv):
 
 
 @scalar
-def cut_of(weight, inv):
-    """The s up to which an entry is not of the core, from a sum of s at a threshold nearby."""
+def core_limit(weight, inv):
+    """The s above which an entry is of the core, from a sum of s at a tilt nearby."""
     variance = 0.9 * weight if weight > 0.25 else 0.2
     largest = 2.0 * exponent(variance, inv) / variance
     return ratio_of(inv) / (largest if largest < 4.0 else 4.0)
 
 
 @scalar
-def rarer(t):
-    """r = min(pi, 1 - pi) of a coin with log-odds t: the sigmoid of -|t|."""
+def minority_probability(t):
+    """r = min(pi, 1 - pi) of log-odds t: the sigmoid of -|t|."""
     e = exp_neg(-abs(t))
     return quotient(e, type(t)(1) + e)
 
@@ -59,7 +59,7 @@ def node_count(n, variance, excess, inv, most):
     # out than the standard deviation the chance is exact to e^-L, and not to e^-L of itself.
     off = excess + 0.5
     level = exponent(variance, inv) + (off * off / variance if off * off < variance else 1.0)
-    wanted = bernstein(level, variance) + abs(excess)
+    wanted = bernstein_radius(level, variance) + abs(excess)
     # n + 1 nodes are exact. An odd number avoids w = -1, where a factor can vanish.
     size = (int(wanted) + 1 if wanted < n else n + 1) | 1
     used = size // 2 + 1
@@ -70,14 +70,14 @@ def node_count(n, variance, excess, inv, most):
 
 
 @row
-def node_weight(j, size, square, sine, order, turns, sums):
+def node_weight(j, size, square, sine, order, winding, sums):
     """What the entries away from the core and w^-k multiply to at node j and its conjugate.
 
-    `turns`: entries with pi >= 1/2, less k. `order`: how many power sums there are.
+    `winding`: entries with pi >= 1/2, less k: the power of w. `order`: how many power sums.
     """
     ur, ui = -0.5 * square, sine
     # log(1 + r u) = sum of (-1)^(m+1) (r u)^m / m.
-    log_modulus, angle = 0.0, 2.0 * math.pi * j / size * turns
+    log_modulus, angle = 0.0, 2.0 * math.pi * j / size * winding
     power_r, power_i = ur, ui
     for m in range(order):
         below, above = sums[POWERS + m], sums[POWERS + ORDER + m]
@@ -97,48 +97,48 @@ def softplus(value, tau, c, d):
 
 
 @scalar
-def node_flow(g, sine, re, im, odd, even, flows):
-    """`carried` of power series; odd, even: the sums of the core at node j."""
+def weighted_q_by_powers(g, sine, re, im, odd, even, sums):
+    """`weighted_q` from power sums of the direction; odd, even: those of the core at node j."""
     power = 1.0
     for m in range(DEGREE):
-        odd += power * flows[SLOPE_ODD + m]
-        even += power * flows[SLOPE_EVEN + m]
+        odd += power * sums[ODD_SUM + m]
+        even += power * sums[EVEN_SUM + m]
         power *= g
-    return carried(g, sine, re, im, odd, even)
+    return weighted_q(g, sine, re, im, odd, even)
 
 
 @scalar
-def carried(g, sine, re, im, odd, even):
-    """c_j Q_j, from the sums over the row at node j."""
+def weighted_q(g, sine, re, im, odd, even):
+    """c_j Q_j (Theorem thm-grad-jacobian), from the sums over the row at node j."""
     qr, qi = 0.5 * g * odd, sine * even
     return re * qr - im * qi, re * qi + im * qr
 
 
 @scalar
-def slopes(m, even, odd, last):
-    """Coefficients m of p' = A + z B, from those of h = even + z odd; last: odd's before."""
+def derivative_coefficients(m, even, odd, last):
+    """Coefficients m of p' = A + z B, from those of h = even + z odd; last: odd's before it."""
     # p' = 1 - z h + s h', with z' = 2, s' = -z, z^2 = 1 - 4 s.
     return (1.0 if m == 0 else (4 * m + 2) * last) - (m + 1) * odd, -(m + 1) * even
 
 
 @summing
-def add_flow(h, slope, others, share, z, g, sine, re, im, flow_re, flow_im):
+def add_node_tangent(h, slope, others, share, z, g, sine, re, im, q_re, q_im):
     """Add a node to h, its slope and the third term of an entry; `share` is 1/(1 - g s)."""
     yr, yi = 0.5 * g * z * share, sine * share
     h += re * yr - im * yi
     slope -= re * (yr * yr - yi * yi) - 2.0 * im * yr * yi
-    return h, slope, others + flow_re * yr - flow_im * yi
+    return h, slope, others + q_re * yr - q_im * yi
 
 
 @summing
-def core_move(s, z, move, h, slope, others):
+def tangent_in_core(s, z, move, h, slope, others):
     """tau (J v)_i of an entry of the core, from all nodes."""
     return s * (move * (1.0 - z * h + s * slope) + others)
 
 
 @summing
 def tangent_away(move, s, side, inv, a, b, w, z):
-    """(J v)_i of an entry away from the core; a, b, w, z: the polynomials of `steer`."""
+    """(J v)_i of an entry away from the core; a, b, w, z: the tangent's polynomials."""
     own = horner(a, s)
     own += side * horner(b, s)
     others = horner(w, s)
@@ -164,7 +164,7 @@ def horner(c, s):
 
 
 @summing
-def tail_of(r, upper, below, middle, above):
+def tail_probability(r, upper, below, middle, above):
     """p below 1/2, 1 - p above, from the polynomials at its s."""
     T = type(r)
     tail = r * ((T(1) - r) * (above if upper else below) + r * middle)
@@ -201,6 +201,6 @@ def core_marginal(r, upper, over, under):
 
 
 @summing
-def motion(t, s, v, drift):
+def combined_direction(t, s, v, drift):
     """v - t dtau; where s underflows, t can be infinite."""
     return v - drift * (t if s > type(t)(0) else type(t)(0))

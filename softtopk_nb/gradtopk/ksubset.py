@@ -14,22 +14,22 @@ from .._curves.registry import CURVES
 from .._nonfinite import MIXED
 from .._threshold.methods import METHODS
 from .._threshold.records import REST, C, D
-from .cpu.conditional_bernoulli import count_coins, draw, log_chance
-from .cpu.contour import CORE
+from .cpu.conditional_bernoulli import draw, log_probability_of_count, sums_of_count
+from .cpu.contour import MOST_IN_CORE
 from .operator import Solved, gradtopk
 from .records import CODE, LOG_P, SUMS
 
 Array = npt.NDArray[Any]
 
 TABLE = 1 << 21  # entries of the table that `conditional_bernoulli.draw` may fill
-TOSSES = 1 << 22  # uniform numbers drawn at a time
+NUMBERS_AT_A_TIME = 1 << 22  # uniform numbers drawn at a time
 
 
 class KSubset:
     """The random k-subset S of n entries, P(S) proportional to exp(sum of x_i/temperature over S).
 
-    Independent coins with log-odds x_i/temperature, given that exactly k of them come up: the
-    conditional Bernoulli distribution. Its inclusion probabilities are `gradtopk`.
+    Independent Bernoulli variables with log-odds x_i/temperature, given that exactly k of them are
+    1: the conditional Bernoulli distribution. Its inclusion probabilities are `gradtopk`.
 
     Parameters
     ----------
@@ -175,11 +175,10 @@ class KSubset:
                 continue  # there is only one such subset
             finite = np.isfinite(x[i])
             t = self._log_odds(i)[finite]
-            # log of the chance of each coin to fall as it did: up or down.
-            down, up = -np.logaddexp(0.0, t), -np.logaddexp(0.0, -t)
-            fell = np.where(chosen[:, i, finite], up, down)
+            log_out, log_in = -np.logaddexp(0.0, t), -np.logaddexp(0.0, -t)
+            terms = np.where(chosen[:, i, finite], log_in, log_out)
             with np.errstate(over="ignore"):  # to -inf, the log of less than can be told from 0
-                log_p[:, i] = fell.sum(axis=-1) - self._state[i, LOG_P]
+                log_p[:, i] = terms.sum(axis=-1) - self._state[i, LOG_P]
         log_p[impossible.any(axis=-1)] = -np.inf
         return log_p.reshape(given.shape[:-1])[()]
 
@@ -240,7 +239,7 @@ class KSubset:
         return out.reshape((*shape, *self._call.shape))
 
     def _log_odds(self, i: int) -> Array:
-        """Those of the coins of row i, tilted."""
+        """The tilted log-odds of row i."""
         c, d = self._state[i, [C, D]]
         with np.errstate(over="ignore"):  # to an infinity, which is as certain
             t: Array = (self._rows.x[i] - c) / self._rows.temperature[i] - d
@@ -263,13 +262,13 @@ def _check_size(size: Any) -> tuple[int, ...]:
 
 
 def _draws(t: Array, k: int, count: int, rng: np.random.Generator) -> Array:
-    """`count` draws of k of the coins with log-odds t, 0 < k < n."""
+    """`count` draws of k of the entries with log-odds t, 0 < k < n."""
     n = len(t)
     if 2 * k > n:
         return ~_draws(-t, n - k, count, rng)
     out = np.empty((count, n), np.bool_)
     if (n + 1) * (k + 1) <= TABLE:
-        step = max(1, TOSSES // n)
+        step = max(1, NUMBERS_AT_A_TIME // n)
         for first in range(0, count, step):
             part = out[first : first + step]
             draw(t, k, rng.random(part.shape), part)
@@ -280,7 +279,7 @@ def _draws(t: Array, k: int, count: int, rng: np.random.Generator) -> Array:
 
 
 def _draw_in_steps(t: Array, k: int, rng: np.random.Generator, mask: Array) -> None:
-    """One draw from a long row: toss three quarters, keep a quarter to make up the count."""
+    """One draw from a long row: three quarters independently, a quarter to make up the count."""
     n = len(t)
     if k in (0, n):
         mask[:] = k > 0
@@ -288,26 +287,31 @@ def _draw_in_steps(t: Array, k: int, rng: np.random.Generator, mask: Array) -> N
     if (n + 1) * (min(k, n - k) + 1) <= TABLE:
         mask[:] = _draws(t, k, 1, rng)[0]
         return
-    # Tilted so that k is the mean, most tosses leave a count that the quarter can make up.
+    # Tilted so that k is the mean, most draws leave a count that the quarter can make up.
     target, tau = np.array([float(k)]), np.ones(1)
     nothing = np.empty((1, 0))
     (tilt,) = _threshold.solve(t[None], target, tau, CURVES["sigmoid"], METHODS["newton"], nothing)
     t = (t - tilt[C]) - (tilt[D] + tilt[REST])
     # Drawn, so that it has about a quarter of the variance however the row is ordered.
     kept = rng.random(n) < 0.25
-    rest, tossed = t[kept], t[~kept]
-    sums, core = np.empty(SUMS), np.empty(CORE)
-    found = count_coins(rest, sums, core)
+    rest, free = t[kept], t[~kept]
+    sums, core = np.empty(SUMS), np.empty(MOST_IN_CORE)
+    found = sums_of_count(rest, sums, core)
     chances = 1.0 / (1.0 + np.exp(-rest))
     mean = math.floor(chances.sum())
     # The likeliest count is within 1 of the mean (Darroch).
-    likeliest = max(log_chance(len(rest), b, sums, core, found) for b in (mean, mean + 1))
-    up = 1.0 / (1.0 + np.exp(-tossed))
+    likeliest = max(
+        log_probability_of_count(len(rest), b, sums, core, found) for b in (mean, mean + 1)
+    )
+    chance = 1.0 / (1.0 + np.exp(-free))
     while True:
-        heads = rng.random(len(tossed)) < up
-        left = k - int(np.count_nonzero(heads))
-        if math.log1p(-rng.random()) < log_chance(len(rest), left, sums, core, found) - likeliest:
+        chosen = rng.random(len(free)) < chance
+        left = k - int(np.count_nonzero(chosen))
+        if (
+            math.log1p(-rng.random())
+            < log_probability_of_count(len(rest), left, sums, core, found) - likeliest
+        ):
             break
     made_up = np.empty(len(rest), np.bool_)
     _draw_in_steps(rest, left, rng, made_up)
-    mask[~kept], mask[kept] = heads, made_up
+    mask[~kept], mask[kept] = chosen, made_up

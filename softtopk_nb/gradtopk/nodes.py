@@ -17,17 +17,18 @@ from .._math.elementary import circular, wide_vectors
 
 NODES = 32  # most nodes on the upper half of the circle (Theorem thm-grad-nodes)
 DEGREE, FEW = 8, 5  # terms of the polynomials in s
+FEWEST_STEPS = 4  # of the Chebyshev sums over a row
 
-# A table of nodes: |u|^2, sin theta, the normalised weight c, and the coefficients in powers of s
-# of 1/(1 - |u|^2 s); and tan(theta/4) and three numbers to work with.
+# A table of nodes: |u|^2, sin theta, the normalised weight c, the coefficients in powers of s of
+# 1/(1 - |u|^2 s), tan(theta/4), and a term of a series and the logarithm of a product on the way.
 SQUARE, SINE, RE, IM, SHARE = 0, 1, 2, 3, 4
 ROOT = SHARE + DEGREE
 TERM, MODULUS, ANGLE = ROOT + 1, ROOT + 2, ROOT + 3
 FIELDS = ROOT + 4
-ROOM = 2 * NODES  # for so many nodes a table has room: the chance of any count takes up to these
+CAPACITY = 2 * NODES  # nodes of a table: P(N = m) of any m takes up to these
 
 
-def _shifted() -> np.ndarray:
+def _chebyshev() -> np.ndarray:
     """T_m(1 - 8 s), m <= DEGREE, as coefficients of the powers of s."""
     rows = np.zeros((DEGREE + 1, DEGREE + 1))
     rows[0, 0], rows[1, 0], rows[1, 1] = 1.0, 1.0, -8.0
@@ -37,9 +38,9 @@ def _shifted() -> np.ndarray:
     return rows
 
 
-SHIFTED = _shifted()
+CHEBYSHEV = _chebyshev()
 
-known_nodes = layout_known(FIELDS, ROOM)
+known_nodes = layout_known(FIELDS, CAPACITY)
 
 
 @row
@@ -56,32 +57,26 @@ def in_lanes(used):
 
 
 @scalar
-def takes_all(cut):
-    """Whether every entry takes part in the series, and there is no core."""
-    return cut > 0.25
-
-
-@scalar
-def terms_of(cut):
+def terms_of(steps):
     """How many terms the polynomials in s have: where four steps make the sums, fewer will do."""
-    return FEW if cut == 4.0 else DEGREE
+    return FEW if steps == FEWEST_STEPS else DEGREE
 
 
 @scalar
-def circle(size, used, cut, nodes):
-    """Write the first `used` of `size` nodes, and maybe a few more."""
+def write_circle(size, used, steps, nodes):
+    """Write the first `used` of `size` nodes, and a few more to fill the lanes."""
     wide_vectors()
     table = known_nodes(borrowed(nodes))
     count = in_lanes(used)
     for j in range(count):
         table[SQUARE, j], table[SINE, j] = node(j, size)
-    if takes_all(cut):
+    if steps > 0:
         for j in range(count):
             # tan(theta/4); the last node can be one that is only there to fill the lanes.
             g = table[SQUARE, j]
             cosine = math.sqrt(1.0 - 0.25 * (g if g < 3.99 else 3.99))
             table[ROOT, j], table[TERM, j] = math.sqrt(0.25 * g) / (1.0 + cosine), 1.0 / cosine
-        chebyshev_shares(table, count, terms_of(cut))
+        chebyshev_shares(table, count, terms_of(steps))
     else:
         for j in range(count):
             table[SHARE, j] = 1.0
@@ -103,5 +98,5 @@ def chebyshev_shares(table, count, terms):
             power = power if m < terms else 0.0
             for i in range(DEGREE):
                 if i <= m:
-                    table[SHARE + i, j] += power * SHIFTED[m, i]
+                    table[SHARE + i, j] += power * CHEBYSHEV[m, i]
             power *= factor if m > 0 else factor + factor

@@ -9,32 +9,36 @@ import numpy as np
 from .. import _threshold
 from .._api import host_arrays, operator
 from .._curves.registry import CURVES
+from .._nonfinite import FINITE
 from .._threads import pool
 from .._threads.long_rows import LONG
 from .._threshold.cpu.batch import CHUNK
-from .._threshold.records import CODE, OPEN, SOLUTION
+from .._threshold.records import CODE, OPEN
+from .._threshold.records import SOLUTION as TILT
 from .cpu import long as _long
-from .cpu import poisson_binomial as _counts
-from .cpu import poisson_binomial_tangent as _counts_tangent
+from .cpu import packing as _packing
+from .cpu import poisson_binomial as _short
+from .cpu import poisson_binomial_tangent as _short_tangent
 from .cpu import rows as _rows
-from .records import SOLUTION as SUBSET
+from .records import ENTRIES, KIND, LEFT, SHORT_ROW, SOLUTION
 
 METHODS = ("auto", "contour", "dp", "recursion")
 
 
-class _Few(NamedTuple):
-    """Rows of which infinities leave so few entries that these are solved as short rows."""
+class Short(NamedTuple):
+    """Rows that were solved as short ones."""
 
-    at: operator.Array  # which rows
-    rows: operator.Rows  # their finite entries, and -inf to fill them up
-    solution: operator.Array
+    at: operator.Array | None  # which of the rows; None: all
+    kinds: operator.Array  # of SHORT_ROW columns
+    tilt: operator.Array
+    packed: operator.Array | None  # their finite entries, if any of them holds infinities
 
 
 class Solved(NamedTuple):
     """What derivatives need."""
 
     solution: operator.Array
-    few: _Few | None = None
+    short: Short | None = None
 
 
 class GradTopK(operator.Differentiable):
@@ -85,7 +89,7 @@ class GradTopK(operator.Differentiable):
     See Also
     --------
     KSubset : the distribution itself: log-probabilities, samples, entropy.
-    thretopk : independent coins instead of a subset; k may be any real number.
+    thretopk : independent Bernoulli variables instead of a subset; k may be any real number.
 
     Notes
     -----
@@ -188,18 +192,18 @@ class GradTopK(operator.Differentiable):
         rows: operator.Rows,
         out: operator.Array,
         solution: operator.Array,
-        brief: int = 0,
+        most_short: int = 0,
     ) -> Solved:
-        """Rows of which infinities leave at most `brief` entries are solved as short ones."""
+        """Rows of which infinities leave at most `most_short` entries are solved as short ones."""
         if not _is_long(rows):
-            return Solved(solution, self._solve_rows(rows, out, solution, brief))
-        wide, tilt = solution if solution.shape[1] else _columns(rows), self._tilt(rows)
+            return Solved(solution, self._solve_rows(rows, out, solution, most_short))
+        wide = solution if solution.shape[1] else _columns(rows)
         left = [
             i
             for i, (x, k, tau) in enumerate(zip(*rows, strict=True))
-            if not _long.solve(x, int(k), tau, tilt[i], out[i], wide[i])
+            if not _long.solve(x, int(k), tau, out[i], wide[i])
         ]
-        return Solved(solution, self._solve_some(rows, np.array(left, int), out, wide, brief))
+        return Solved(solution, self._solve_some(rows, np.array(left, int), out, wide, most_short))
 
     def _solve_some(
         self,
@@ -207,32 +211,36 @@ class GradTopK(operator.Differentiable):
         these: operator.Array,
         out: operator.Array,
         solution: operator.Array,
-        brief: int,
-    ) -> _Few | None:
+        most_short: int,
+    ) -> Short | None:
         """`_solve_rows` of some rows."""
         if not len(these):
             return None
         some, p, answers = _take(rows, these), out[these], solution[these]
-        few = self._solve_rows(some, p, answers, brief)
+        short = self._solve_rows(some, p, answers, most_short)
         out[these], solution[these] = p, answers
-        return few and few._replace(at=these[few.at])
+        return short and short._replace(at=these[short.at])
 
     def _solve_rows(
-        self, rows: operator.Rows, out: operator.Array, solution: operator.Array, brief: int
-    ) -> _Few | None:
+        self, rows: operator.Rows, out: operator.Array, solution: operator.Array, most_short: int
+    ) -> Short | None:
         """Rows each by one thread; those whose tilt needs a search in a second turn."""
         x = rows.x
-        tilt, left_open = np.full((len(x), SOLUTION), OPEN), np.zeros(2, np.bool_)
-        problem = *rows, tilt, brief, out, solution, left_open
+        tilt, flags = np.full((len(x), TILT), OPEN), np.zeros(2, np.bool_)
+        problem = *rows, tilt, most_short, out, solution, flags
         pool.over(len(x), 2 * x.size, _rows.solve, *problem)
-        if left_open[0]:
+        if flags[_rows.SOME_OPEN]:
             several = max(1, CHUNK // max(1, x.shape[1]))
             still = np.flatnonzero(tilt[:, CODE] == OPEN)
             for start in range(0, len(still), several):
                 self._solve_open(rows, still[start : start + several], out, solution)
-        if not left_open[1]:
+        if not flags[_rows.SOME_SHORT]:
             return None
-        return self._solve_few(rows, np.flatnonzero(tilt[:, CODE] == _rows.BRIEF), out, solution)
+        these = np.flatnonzero(tilt[:, CODE] == _rows.LEFT_SHORT)
+        p = out[these]
+        short = self._solve_short(_take(rows, these), p)
+        out[these] = p
+        return short._replace(at=these)
 
     def _solve_open(
         self,
@@ -243,43 +251,32 @@ class GradTopK(operator.Differentiable):
     ) -> None:
         """Rows whose tilt needs a search."""
         some = _take(rows, these)
-        p, answers, left_open = out[these], solution[these], np.zeros(2, np.bool_)
-        problem = *some, self._tilt(some), 0, p, answers, left_open
+        p, answers, flags = out[these], solution[these], np.zeros(2, np.bool_)
+        problem = *some, self._tilt(some), 0, p, answers, flags
         pool.over(len(these), 2 * some.x.size, _rows.solve, *problem)
         out[these], solution[these] = p, answers
 
-    def _solve_few(
-        self,
-        rows: operator.Rows,
-        these: operator.Array,
-        out: operator.Array,
-        solution: operator.Array,
-    ) -> _Few:
-        """Rows of which infinities leave few entries, with the bits of short rows."""
-        x, k, tau = _take(rows, these)
-        left = k - np.count_nonzero(x == np.inf, axis=1)
-        packed = _pack(x, x)
-        short = operator.Rows(packed, left, tau)
-        p = np.empty_like(packed) if out.shape[1] else _no_columns(short)
-        answers = np.empty((len(x), _counts.SOLUTION if solution.shape[1] else 0))
-        self._solve_short(short, p, answers)
-        if out.shape[1]:
-            values = np.empty_like(x)
-            pool.over(len(x), x.size, _rows.spread_few, x, p, 1.0, values)
-            out[these] = values
-        return _Few(these, short, answers)
-
-    def _solve_short(
-        self, rows: operator.Rows, out: operator.Array, solution: operator.Array
-    ) -> operator.Array:
-        tilt = self._tilt(rows)
-        pool.over(len(out), 3 * out.size, _counts.solve, *rows, tilt, out, solution)
-        return solution
+    def _solve_short(self, rows: operator.Rows, out: operator.Array) -> Short:
+        """Rows of which few entries are finite, by the law of the count."""
+        (x, k, tau), tilt = rows, self._tilt(rows)
+        kinds, packed, p = np.empty((len(x), SHORT_ROW), np.int64), None, out
+        if ((tilt[:, CODE] == FINITE) & (k < x.shape[1])).all():
+            kinds[:, KIND], kinds[:, ENTRIES], kinds[:, LEFT] = FINITE, x.shape[1], k
+        else:
+            pool.over(len(x), x.size, _packing.survey_rows, x, k, kinds)
+            packed = _pack(x, kinds, x)
+            p = np.empty_like(packed)
+        y = x if packed is None else packed
+        sizes = _short.scratch_sizes(y)
+        pool.over(len(y), 3 * y.size, _short.solve, y, kinds, tau, tilt, sizes, p)
+        if packed is not None:
+            pool.over(len(x), x.size, _packing.unpack, x, kinds, k, p, out)
+        return Short(None, kinds, tilt, packed)
 
     def _value(self, rows: operator.Rows, plan: str, out: operator.Array) -> None:
         x, most = rows.x, int(rows.k.max(initial=0))
         if _is_short(rows, plan):
-            self._solve_short(rows, out, np.empty((len(x), 0)))
+            self._solve_short(rows, out)
         elif plan == "recursion":
             work = 8 * x.size * (1 + most)
             pool.over(len(x), work, _rows.solve_recursion, *rows, out)
@@ -287,13 +284,13 @@ class GradTopK(operator.Differentiable):
             work = x.size * (32 + most)
             pool.over(len(x), work, _rows.solve_dp, *rows, self._tilt(rows), out)
         else:
-            self._solve(rows, out, np.empty((len(x), 0)), _brief(rows, plan))
+            self._solve(rows, out, np.empty((len(x), 0)), _most_short(rows, plan))
 
     def _linearize(self, rows: operator.Rows, plan: str, out: operator.Array) -> Solved:
         if _is_short(rows, plan):
-            return Solved(self._solve_short(rows, out, np.empty((len(out), _counts.SOLUTION))))
+            return Solved(np.empty((len(out), 0)), self._solve_short(rows, out))
         if plan in ("auto", "contour"):
-            return self._solve(rows, out, _columns(rows), _brief(rows, plan))
+            return self._solve(rows, out, _columns(rows), _most_short(rows, plan))
         self._value(rows, plan, out)
         return self._solve(rows, _no_columns(rows), _columns(rows))
 
@@ -307,7 +304,7 @@ class GradTopK(operator.Differentiable):
         dtau: operator.Array,
         dp: operator.Array,
     ) -> None:
-        _move(rows, plan, state, dx, dtau, dp, np.empty((len(rows.x), 0)))
+        _move(rows, state, dx, dtau, dp, np.empty((len(rows.x), 0)))
 
     def _pull(
         self,
@@ -319,39 +316,37 @@ class GradTopK(operator.Differentiable):
         gk: operator.Array,
         gtau: operator.Array,
     ) -> None:
-        _move(rows, plan, state, g, np.zeros(len(rows.x)), gx, gtau[:, None])
+        _move(rows, state, g, np.zeros(len(rows.x)), gx, gtau[:, None])
 
 
 def _is_long(rows: operator.Rows) -> bool:
     return bool(rows.x.shape[1] >= LONG)
 
 
-def _brief(rows: operator.Rows, plan: str) -> int:
+def _most_short(rows: operator.Rows, plan: str) -> int:
     """The most entries of a row that is short: of those the law of the count is multiplied out."""
-    most = _counts.SHORT_32 if rows.x.dtype == np.float32 else _counts.SHORT
+    most = _short.SHORT_32 if rows.x.dtype == np.float32 else _short.SHORT
     return most if plan == "auto" else 0
 
 
 def _is_short(rows: operator.Rows, plan: str) -> bool:
     """Whether all rows are short."""
-    return plan == "auto" and bool(rows.x.shape[1] <= _brief(rows, plan))
+    return plan == "auto" and bool(rows.x.shape[1] <= _most_short(rows, plan))
 
 
 def _take(rows: operator.Rows, these: operator.Array) -> operator.Rows:
     return operator.Rows(*(each[these] for each in rows))
 
 
-def _pack(x: operator.Array, values: operator.Array) -> operator.Array:
+def _pack(x: operator.Array, kinds: operator.Array, values: operator.Array) -> operator.Array:
     """The values at the finite entries of each row, as rows as long as the longest."""
-    most = int(np.isfinite(x).sum(axis=1).max())
-    packed = np.empty((len(x), most), x.dtype)
-    pool.over(len(x), x.size, _rows.few_of, x, values, packed)
+    packed = np.zeros((len(x), kinds[:, ENTRIES].max(initial=0)), x.dtype)
+    pool.over(len(x), x.size, _packing.pack, x, kinds, values, packed)
     return packed
 
 
 def _move(
     rows: operator.Rows,
-    plan: str,
     state: Solved,
     v: operator.Array,
     dtau: operator.Array,
@@ -359,38 +354,45 @@ def _move(
     gtau: operator.Array,
 ) -> None:
     """`rows.push`, whichever way the rows were solved; `gtau`: a column, or none."""
-    x, tau = rows.x, rows.temperature
+    (x, _, tau), (solution, short) = rows, state
+    if short is not None and short.at is None:
+        _move_short(x, tau, short, v, dtau, out, gtau)
+        return
     if _is_long(rows):
         for i in range(len(x)):
-            _long.push(x[i], tau[i], state.solution[i], v[i], dtau[i], out[i], gtau[i])
+            _long.push(x[i], tau[i], solution[i], v[i], dtau[i], out[i], gtau[i])
     else:
-        push = _counts_tangent.push if _is_short(rows, plan) else _rows.push
-        pool.over(len(x), 2 * x.size, push, x, tau, state.solution, v, dtau, out, gtau)
-    if state.few is not None:
-        _move_few(x, state.few, v, dtau, out, gtau)
+        pool.over(len(x), 2 * x.size, _rows.push, x, tau, solution, v, dtau, out, gtau)
+    if short is not None:
+        at = short.at
+        dp, in_tau = out[at], gtau[at]
+        _move_short(x[at], tau[at], short, v[at], dtau[at], dp, in_tau)
+        out[at], gtau[at] = dp, in_tau
 
 
-def _move_few(
+def _move_short(
     x: operator.Array,
-    few: _Few,
+    tau: operator.Array,
+    short: Short,
     v: operator.Array,
     dtau: operator.Array,
     out: operator.Array,
     gtau: operator.Array,
 ) -> None:
-    """`_move` of the rows of few entries."""
-    these, short = few.at, few.rows
-    x, moved, in_tau = x[these], np.empty_like(short.x), np.empty_like(gtau[these])
-    problem = short.x, short.temperature, few.solution, _pack(x, v[these]), dtau[these]
-    pool.over(len(x), 2 * short.x.size, _counts_tangent.push, *problem, moved, in_tau)
-    values = np.empty_like(x)
-    pool.over(len(x), x.size, _rows.spread_few, x, moved, 0.0, values)
-    out[these], gtau[these] = values, in_tau
+    """`_move` of the rows that were solved as short ones."""
+    _, kinds, tilt, packed = short
+    y, dp = x, out
+    if packed is not None:
+        y, v, dp = packed, _pack(x, kinds, v), np.empty_like(packed)
+    problem = y, kinds, tau, tilt, _short.scratch_sizes(y), v, dtau, dp, gtau
+    pool.over(len(y), 2 * y.size, _short_tangent.push, *problem)
+    if packed is not None:
+        pool.over(len(x), x.size, _packing.unpack_tangent, x, kinds, dp, out)
 
 
 def _columns(rows: operator.Rows) -> operator.Array:
     """Room for what the derivatives need."""
-    return np.empty((len(rows.x), SUBSET))
+    return np.empty((len(rows.x), SOLUTION))
 
 
 def _no_columns(rows: operator.Rows) -> operator.Array:

@@ -21,10 +21,11 @@ from softtopk_nb._threshold.cpu import lanes
 from softtopk_nb._threshold.cpu import rows as threshold
 from softtopk_nb._threshold.cpu.passes import pass_room, tally
 from softtopk_nb._threshold.methods import METHODS
-from softtopk_nb.gradtopk import records as gradtopk_records
 from softtopk_nb.gradtopk.cpu import poisson_binomial as counts
 from softtopk_nb.gradtopk.cpu import poisson_binomial_tangent as counts_tangent
 from softtopk_nb.gradtopk.cpu import rows as subsets
+from softtopk_nb.gradtopk.records import SHORT_ROW
+from softtopk_nb.gradtopk.records import SOLUTION as SUBSET
 from softtopk_nb.hardtopk.cpu import rows as hard
 from softtopk_nb.iterative.cpu import rows as iterated
 from softtopk_nb.iterative.formulas import Plain, Weighted
@@ -171,13 +172,7 @@ def test_iterations(kind):
 def test_gradtopk():
     x, k, tau = problem(np.float32)
     tilt = np.full((ROWS, records.SOLUTION), records.OPEN)
-    arrays = (
-        tilt,
-        0,
-        np.empty_like(x),
-        np.empty((ROWS, gradtopk_records.SOLUTION)),
-        np.zeros(2, np.bool_),
-    )
+    arrays = tilt, 0, np.empty_like(x), np.empty((ROWS, SUBSET)), np.zeros(2, np.bool_)
     code = machine_code(subsets.solve, x, k.astype(np.int64), tau, *arrays)
     assert packed(code, np.float32) >= 60  # power sums, and the polynomials of the marginals
     assert packed(code, np.float64) >= 60  # the core, node by node
@@ -187,17 +182,16 @@ def test_gradtopk():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_gradtopk_of_short_rows(dtype):
-    x, k, tau = problem(dtype)
+    x, _, tau = problem(dtype)
     tilt = np.zeros((ROWS, records.SOLUTION))
-    solution, k = np.zeros((ROWS, counts.SOLUTION)), k.astype(np.int64)
-    code = machine_code(counts.solve, x, k, tau, tilt, np.empty_like(x), solution)
+    rows, sizes = np.full((ROWS, SHORT_ROW), 5), counts.scratch_sizes(x)
+    code = machine_code(counts.solve, x, rows, tau, tilt, sizes, np.empty_like(x))
     assert packed(code, dtype) >= 30  # the odds
     assert packed(code, np.float64) >= 30  # the law of the counts, and the division
     assert is_wide(code)
     assert library_calls(code) <= {"exp"}  # of entries whose odds underflow
-    solution[:, counts.LEFT] = 5
     target, gtau = np.empty_like(x), np.empty((ROWS, 1))
-    code = machine_code(counts_tangent.push, x, tau, solution, x, tau, target, gtau)
+    code = machine_code(counts_tangent.push, x, rows, tau, tilt, sizes, x, tau, target, gtau)
     assert packed(code, np.float64) >= 60
     assert is_wide(code)
     assert not library_calls(code)

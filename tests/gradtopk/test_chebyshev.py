@@ -14,7 +14,7 @@ from numpy.polynomial import Polynomial, chebyshev
 from scipy import special
 
 import softtopk_nb as stk
-from softtopk_nb.gradtopk import nodes
+from softtopk_nb.gradtopk import formulas, nodes
 from softtopk_nb.gradtopk.cpu import contour, moments
 from softtopk_nb.gradtopk.cpu import poisson_binomial as counts
 
@@ -43,7 +43,7 @@ def test_series():
 
 def left_out(v, one, steps, terms):
     """Parts 3 and 4: what is left out at most, relative to P(N = k), at variance v."""
-    level = float(contour.exponent(v, one)) + 0.34
+    level = float(formulas.exponent(v, one)) + 0.34
     reach = 2 * math.asin(math.sqrt(min(1.0, 0.5 * level / v)))
     theta = np.linspace(0, reach, 1001)[1:-1]
     root = np.tan(theta / 4)
@@ -64,38 +64,40 @@ def test_what_is_left_out(dtype):
     seen = set()
     worst = np.zeros(2)
     for weight in np.geomspace(10, 1e6, 150):
-        cut = moments.cut_for(weight, one)
-        if not nodes.takes_all(cut):
+        limit, steps = moments.choose_series(weight, one)
+        assert (limit == 0.25) == (steps > 0)
+        if steps == 0:
             continue
-        seen.add(cut)
+        seen.add(steps)
         for v in (weight, weight * math.exp(0.2)):
-            worst = np.maximum(worst, left_out(v, one, int(cut), nodes.terms_of(cut)))
-    assert seen == ({8.0, 12.0} if dtype is np.float64 else {4.0, 8.0})
+            worst = np.maximum(worst, left_out(v, one, steps, nodes.terms_of(steps)))
+    assert seen == ({8, 12} if dtype is np.float64 else {4, 8})
     bound = np.array([5e-15, 1.5e-13] if dtype is np.float64 else [5e-7, 3e-9])
     assert (worst < bound).all()
     assert (worst > 0.5 * bound).all()
 
 
 @njit
-def toss(x, kept):
+def tilted(x, kept):
     T = x.dtype.type
-    return moments.toss(x, T(0), T(1), T(0), kept)
+    return moments.tilted_probabilities(x, T(0), T(1), T(0), kept)
 
 
 @njit
-def moments_of(x, cut, sums):
+def moments_of(x, steps, sums):
     kept = np.empty_like(x)
-    seen = toss(x, kept)
-    moments.collect(kept, seen, x.dtype.type(1), cut, contour.gather_room(x), sums, kept)
+    seen = tilted(x, kept)
+    work = contour.power_sums_room(x)
+    moments.row_sums(kept, seen, x.dtype.type(1), 0.25, steps, work, sums, kept)
 
 
 @both_dtypes
 @pytest.mark.parametrize("n", [1, 511, 513, 3000])
-def test_a_toss(n, dtype, rng):
+def test_tilted_probabilities(n, dtype, rng):
     """What the search for a tilt is told, and what is kept of each entry."""
     t = (rng.normal(size=n) * rng.choice([0.1, 3, 60], size=n)).astype(dtype)
     kept = np.empty_like(t)
-    above, upper, lower, slope, bend = toss(t, kept)
+    above, upper, lower, slope, skew = tilted(t, kept)
     r, up = special.expit(-abs(t.astype(np.float64))), t >= 0
     s, eps = r * (1 - r), float(np.finfo(dtype).eps)
     np.testing.assert_allclose(kept, np.where(up, -2 * r, 2 * r), rtol=4 * eps, atol=1e-37)
@@ -104,7 +106,7 @@ def test_a_toss(n, dtype, rng):
     assert lower == pytest.approx(r[~up].sum(), abs=20 * eps * r.sum())
     assert lower - upper == pytest.approx((r * np.where(up, -1, 1)).sum(), abs=2 * eps * r.sum())
     assert slope == pytest.approx(s.sum(), rel=20 * eps)
-    assert bend == pytest.approx((s * np.where(up, 2 * r - 1, 1 - 2 * r)).sum(), abs=20 * eps * n)
+    assert skew == pytest.approx((s * np.where(up, 2 * r - 1, 1 - 2 * r)).sum(), abs=20 * eps * n)
 
 
 @both_dtypes
@@ -117,7 +119,7 @@ def test_moments(n, dtype, rng):
     s, z, side = r * (1 - r), 1 - 2 * r, np.where(t >= 0, -1, 1)
     eps = float(np.finfo(dtype).eps)
     for steps in (8, 12) if dtype is np.float64 else (4, 8):
-        moments_of(t, float(steps), sums)
+        moments_of(t, steps, sums)
         assert sums[contour.ABOVE] == np.count_nonzero(t >= 0)
         assert sums[contour.VARIANCE] == pytest.approx(s.sum(), rel=50 * eps)
         for m in range(steps):
@@ -135,7 +137,7 @@ def test_small_chances_keep_their_digits():
     """Differences of polynomials are not taken: each is made as its distance from 1."""
     t = np.linspace(-600, -30, 200)
     sums = np.empty(contour.SUMS)
-    moments_of(t, 12.0, sums)
+    moments_of(t, 12, sums)
     s = np.exp(t).sum()
     for m in range(12):
         assert sums[contour.EVEN + m] == pytest.approx(8 * (m + 2) ** 2 * s, rel=1e-11)
@@ -143,7 +145,7 @@ def test_small_chances_keep_their_digits():
 
 
 def test_shifted_polynomials():
-    for m, row in enumerate(nodes.SHIFTED):
+    for m, row in enumerate(nodes.CHEBYSHEV):
         exact = chebyshev.Chebyshev.basis(m)(Polynomial([1.0, -8.0])).coef
         np.testing.assert_allclose(row[: m + 1], exact, rtol=1e-12)
 
@@ -165,7 +167,7 @@ def rows_around(variance, n, rng):
 @both_dtypes
 def test_rows_of_every_variance(dtype, monkeypatch, rng):
     """prop-grad-chebyshev: below, between and above the limits, beside the law of the count."""
-    cuts = set()
+    steps = set()
     for variance in (6, 12, 14, 20, 26, 29, 50, 58, 70):
         for x, k, tau in rows_around(variance, 600, rng):
             x = rng.permutation(x).astype(dtype)
@@ -183,9 +185,9 @@ def test_rows_of_every_variance(dtype, monkeypatch, rng):
             assert (abs(p - exact)[small] <= 10 * loose * exact[small]).all()
             tangent = (1e-12 if dtype is np.float64 else 2e-6) + 16 * eps * spread
             assert (tau * abs(dp - moved)).max() <= tangent
-            cuts.add(moments.cut_for(float((exact * (1 - exact)).sum()), dtype(1)))
-    assert len([c for c in cuts if nodes.takes_all(c)]) == 2
-    assert min(cuts) <= 0.25
+            steps.add(moments.choose_series(float((exact * (1 - exact)).sum()), dtype(1))[1])
+    assert len(steps) == 3
+    assert 0 in steps
 
 
 @both_dtypes

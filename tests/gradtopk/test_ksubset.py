@@ -19,8 +19,7 @@ from scipy import stats
 
 import softtopk_nb as stk
 from softtopk_nb.gradtopk import ksubset
-from softtopk_nb.gradtopk.cpu import conditional_bernoulli as coins
-from softtopk_nb.gradtopk.cpu import contour
+from softtopk_nb.gradtopk.cpu import conditional_bernoulli, contour
 
 KSubset = stk.KSubset
 
@@ -233,7 +232,7 @@ def test_split_sampling_down_to_a_table(monkeypatch):
 
     def draw(t, k, uniform, out):
         lengths.append(len(t))
-        coins.draw(t, k, uniform, out)
+        conditional_bernoulli.draw(t, k, uniform, out)
 
     monkeypatch.setattr(ksubset, "TABLE", 20)
     monkeypatch.setattr(ksubset, "draw", draw)
@@ -276,9 +275,12 @@ def test_chance_of_a_count(n, scale, shift):
     for v in t:
         up, down = 1 / (1 + math.exp(-v)), 1 / (1 + math.exp(v))
         exact = np.append(exact, 0) * down + np.append(0, exact) * up
-    sums, core = np.empty(contour.SUMS), np.empty(contour.CORE)
-    found = coins.count_coins(t, sums, core)
-    log_p = [coins.log_chance(n, b, sums, core, found) for b in range(-1, n + 2)]
+    sums, core = np.empty(contour.SUMS), np.empty(contour.MOST_IN_CORE)
+    found = conditional_bernoulli.sums_of_count(t, sums, core)
+    log_p = [
+        conditional_bernoulli.log_probability_of_count(n, b, sums, core, found)
+        for b in range(-1, n + 2)
+    ]
     np.testing.assert_allclose(np.exp(log_p[1:-1]), exact, rtol=0, atol=4e-15)
     assert log_p[0] == log_p[-1] == -np.inf
 
@@ -318,11 +320,11 @@ def test_seeds():
     assert np.any(distribution.sample(50) != distribution.sample(50))
 
 
-def test_tosses_in_parts(monkeypatch):
+def test_draws_in_parts(monkeypatch):
     """The draws do not depend on how many are made at a time."""
     distribution = KSubset(np.random.default_rng(1).normal(size=9), 4)
     whole = distribution.sample(50, 7)
-    monkeypatch.setattr(ksubset, "TOSSES", 30)
+    monkeypatch.setattr(ksubset, "NUMBERS_AT_A_TIME", 30)
     np.testing.assert_array_equal(whole, distribution.sample(50, 7))
     assert len(np.unique(whole, axis=0)) > 10
 

@@ -100,7 +100,7 @@ def test_counts_out_of_reach_do_not_matter():
         level = exponent(0.25 * counts.SHORT, one)
         for k, chances in rows_of_coins(40, 60):
             law, n = law_of(chances), len(chances)
-            far = counts.reach(level, n, k)
+            far = counts.radius(level, n, k)
             assert float(sum(law[k + far + 1 :])) <= 0.5 * eps * float(law[k])
 
 

@@ -11,6 +11,7 @@ from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threshold import records
 from softtopk_nb._threshold.newton import UNKNOWN, judge
 from softtopk_nb.gradtopk.cpu import rows
+from softtopk_nb.gradtopk.records import SOLUTION
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
 
@@ -18,11 +19,11 @@ both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f
 def tilts(x, k, tau):
     """(solutions, which rows were left open) of `rows.solve`."""
     tilt = np.full((len(x), records.SOLUTION), records.OPEN)
-    solution, left_open = np.empty((len(x), rows.SOLUTION)), np.zeros(2, np.bool_)
+    solution, flags = np.empty((len(x), SOLUTION)), np.zeros(2, np.bool_)
     problem = x, np.full(len(x), k), np.full(len(x), tau)
-    rows.solve(0, len(x), *problem, tilt, 0, np.empty((len(x), 0), x.dtype), solution, left_open)
+    rows.solve(0, len(x), *problem, tilt, 0, np.empty((len(x), 0), x.dtype), solution, flags)
     still = tilt[:, records.CODE] == records.OPEN
-    assert left_open[0] == still.any()
+    assert flags[rows.SOME_OPEN] == still.any()
     return solution, still
 
 

@@ -10,25 +10,25 @@ import math
 
 import numpy as np
 
-from ..._compile.array_intrinsics import block, read_apart, window, write_apart
+from ..._compile.array_intrinsics import block, read_apart, write_apart
 from ..._compile.decorators import row, scalar, summing
 from ..._math.elementary import fma, wide_vectors
-from ..formulas import motion, rarer
+from ..formulas import combined_direction, minority_probability
 from ..nodes import DEGREE, FEW
-from ..records import SLOPE_EVEN, SLOPE_ODD
+from ..records import EVEN_SUM, ODD_SUM, OTHERS_EVEN, OTHERS_ODD, OWN_EVEN, OWN_ODD
 from .marginals import all_of, few_of, polynomial
 
 STEP = 512  # entries whose sums are of the row's own type
 
 
 @scalar
-def room_for(x):
-    """An array for `weigh_all` and `spread_all` to work in."""
+def direction_room(x):
+    """An array for `chebyshev_direction_sums` and `chebyshev_tangent` to work in."""
     return np.empty(STEP, x.dtype)
 
 
 @summing
-def pair(x, gradient, c, inv, d):
+def pair_with_t(x, gradient, c, inv, d):
     """<t, gradient>; a saturated entry may lie infinitely many temperatures away."""
     wide_vectors()
     T = x.dtype.type
@@ -44,26 +44,28 @@ def pair(x, gradient, c, inv, d):
 
 
 @summing
-def keep(x, c, inv, d, y):
+def keep_probabilities(x, c, inv, d, y):
     """Write y = 2 r of each entry, negative where pi >= 1/2."""
     wide_vectors()
     T = x.dtype.type
     for i in range(x.shape[0]):
         t = (read_apart(x, i) - c) * inv - d
-        r = rarer(t)
+        r = minority_probability(t)
         write_apart(y, i, (T(-1) if t >= T(0) else T(1)) * (r + r))
 
 
 @summing
-def motions(x, v, drift, c, inv, d, y, room):
+def combined_directions(x, v, drift, c, inv, d, y, room):
     """v - t dtau of each entry: v itself where it is."""
     wide_vectors()
     T = x.dtype.type
     if drift == T(0):
         return v
-    moved = window(room, 0, x.shape[0])
+    moved = room[: x.shape[0]]
     for i in range(x.shape[0]):
-        write_apart(moved, i, motion((read_apart(x, i) - c) * inv - d, abs(y[i]), v[i], drift))
+        write_apart(
+            moved, i, combined_direction((read_apart(x, i) - c) * inv - d, abs(y[i]), v[i], drift)
+        )
     return moved
 
 
@@ -71,7 +73,7 @@ def sums_of(terms):
     """The function that adds the sums of so many polynomials over a block, from what is kept."""
 
     @summing
-    def add_sums(y, v, flows):
+    def add_sums(y, v, sums):
         wide_vectors()
         T = y.dtype.type
         e0, e1, e2, e3, e4 = T(0), T(0), T(0), T(0), T(0)
@@ -107,56 +109,56 @@ def sums_of(terms):
                 o5 += odd * fifth
                 o6 += odd * sixth
                 o7 += odd * seventh
-        add(flows, 0, (e0, e1, e2, e3, e4), (o0, o1, o2, o3, o4))
+        add_from(sums, 0, (e0, e1, e2, e3, e4), (o0, o1, o2, o3, o4))
         if terms > FEW:
-            add(flows, FEW, (e5, e6, e7), (o5, o6, o7))
+            add_from(sums, FEW, (e5, e6, e7), (o5, o6, o7))
 
     return add_sums
 
 
 @row
-def add(flows, m, even, odd):
+def add_from(sums, m, even, odd):
     """Add the sums over a block, from the m-th polynomial on."""
     for j in range(len(even)):
-        flows[SLOPE_EVEN + m + j] += even[j]
-        flows[SLOPE_ODD + m + j] += odd[j]
+        sums[EVEN_SUM + m + j] += even[j]
+        sums[ODD_SUM + m + j] += odd[j]
 
 
 add_few, add_all = sums_of(FEW), sums_of(DEGREE)
 
 
 @row
-def weigh_all(x, v, dtau, c, inv, d, terms, room, flows, kept):
-    """Write the sums over the row of the direction v - t dtau; `room`: of `room_for`.
+def chebyshev_direction_sums(x, v, dtau, c, inv, d, terms, room, sums, kept):
+    """Write the sums over the row of the direction v - t dtau; `room`: of `direction_room`.
 
-    2 r of each entry goes to `kept`, with a sign, for `spread_all`.
+    2 r of each entry goes to `kept`, with a sign, for `chebyshev_tangent`.
     """
     for m in range(2 * DEGREE):
-        flows[m] = 0.0
+        sums[m] = 0.0
     for start in range(0, x.shape[0], STEP):
         part, vs = block(x, start, STEP), block(v, start, STEP)
         y = block(kept, start, STEP)
-        keep(part, c, inv, d, y)
-        moved = motions(part, vs, x.dtype.type(dtau), c, inv, d, y, room)
+        keep_probabilities(part, c, inv, d, y)
+        moved = combined_directions(part, vs, x.dtype.type(dtau), c, inv, d, y, room)
         if terms == FEW:
-            add_few(y, moved, flows)
+            add_few(y, moved, sums)
         else:
-            add_all(y, moved, flows)
+            add_all(y, moved, sums)
 
 
 @scalar
-def sums_at(g, root, terms, flows):
+def chebyshev_sums_at(g, root, terms, sums):
     """The sums (odd, even) of s z v/(1 - g s) and s v/(1 - g s) over the row; root: tan(theta/4).
 
     1/(1 - g s) = (1 + 2 sum over m of (-root^2)^m T_m(xi))/cos(theta/2).
     """
     share = 1.0 / math.sqrt(1.0 - 0.25 * g)
-    odd, even = share * flows[SLOPE_ODD], share * flows[SLOPE_EVEN]
+    odd, even = share * sums[ODD_SUM], share * sums[EVEN_SUM]
     share *= 2.0
     for m in range(1, terms):
         share *= -root * root
-        odd += share * flows[SLOPE_ODD + m]
-        even += share * flows[SLOPE_EVEN + m]
+        odd += share * sums[ODD_SUM + m]
+        even += share * sums[EVEN_SUM + m]
     return odd, even
 
 
@@ -176,14 +178,19 @@ def write_tangents(v, inv, own, side_own, others, side_others, out):
 
 
 @row
-def spread_all(x, v, dtau, c, inv, d, terms, pieces, room, out):
-    """Turn what `weigh_all` has kept in `out` into J (v - t dtau): polynomials of `steer`."""
-    a, b, w, z = pieces[0], pieces[1], pieces[2], pieces[3]
+def chebyshev_tangent(x, v, dtau, c, inv, d, terms, polynomials, room, out):
+    """Write J (v - t dtau) to `out`, where `chebyshev_direction_sums` has kept 2 r."""
+    a, b, w, z = (
+        polynomials[OWN_EVEN],
+        polynomials[OWN_ODD],
+        polynomials[OTHERS_EVEN],
+        polynomials[OTHERS_ODD],
+    )
     few = few_of(a), few_of(b), few_of(w), few_of(z)
     full = all_of(a), all_of(b), all_of(w), all_of(z)
     for start in range(0, x.shape[0], STEP):
         part, vs, target = block(x, start, STEP), block(v, start, STEP), block(out, start, STEP)
-        moved = motions(part, vs, x.dtype.type(dtau), c, inv, d, target, room)
+        moved = combined_directions(part, vs, x.dtype.type(dtau), c, inv, d, target, room)
         if terms == FEW:
             write_tangents(moved, inv, few[0], few[1], few[2], few[3], target)
         else:

@@ -1,11 +1,11 @@
-"""GradTopK of one row in O(n): a sum of n independent coins, read off a circle.
+"""GradTopK of one row in O(n): the count of n Bernoulli variables, by quadrature on a circle.
 
 The k-subset law does not change when the scores are shifted. Shifted so that the tilted
 probabilities pi_i = sigmoid((x_i - l)/tau) sum to about k - 1/2, it is the law of n independent
-coins given that k of them came up, and both k and k - 1 are likely counts (Theorem thm-grad-mass).
-The chance of k is then a trapezoidal sum over a few points w_j of the unit circle (Theorems
-thm-grad-aliasing and -nodes), and so is everything else: an entry enters only through its pi
-(Theorem thm-grad-marginals).
+Bernoulli variables given that their sum N is k, and both k and k - 1 are likely values of N
+(Theorem thm-grad-mass). P(N = k) is then a trapezoidal sum over a few points w_j of the unit circle
+(Theorems thm-grad-aliasing and -nodes), and so is everything else: an entry enters only through its
+pi (Theorem thm-grad-marginals).
 
 With r = min(pi, 1 - pi), s = pi (1 - pi), u_j = w_j - 1 and g_j = |u_j|^2, products over the
 entries are exponentials of the power sums of r, and sums over the nodes are polynomials in s, as
@@ -19,32 +19,29 @@ import math
 
 import numpy as np
 
-from ..._compile.array_intrinsics import block, borrowed, seek, window
+from ..._compile.array_intrinsics import block, borrowed, seek
 from ..._compile.decorators import row, scalar, summing
 from ..._math.elementary import (
     circular,
     exp_neg,
-    from_ordinal,
     limits,
-    to_ordinal,
     wide_vectors,
 )
 from ..formulas import node_count, node_weight
 from ..nodes import (
     ANGLE,
+    CAPACITY,
     IM,
     MODULUS,
     NODES,
     RE,
-    ROOM,
     ROOT,
     SINE,
     SQUARE,
     TERM,
-    circle,
     in_lanes,
     known_nodes,
-    takes_all,
+    write_circle,
 )
 from ..records import ABOVE, EVEN, ODD, ORDER, ORDER_32, POWERS, SUMS, VARIANCE
 
@@ -54,68 +51,62 @@ LEAST_64, LEAST_32 = (
     np.array([float(np.finfo(T).tiny) ** (m / (m + 2) if m else 0.5) for m in range(0, ORDER, 2)])
     for T in (np.float64, np.float32)
 )
-# Where a block's largest power of 2 r is below this, the power sums after it are left out.
-NEGLIGIBLE, NEGLIGIBLE_32 = 1e-18, 1e-9
-CORE = 8192  # most entries with g s > RATIO (Proposition prop-grad-core)
-LANES = 16  # nodes in the lanes of a product over the core, a divisor of NODES
+MOST_IN_CORE = 8192  # most entries with g s > RATIO (Proposition prop-grad-core)
+TOGETHER = 16  # nodes multiplied together over the core, a divisor of NODES
 BLOCK = 1024  # entries summed in the row's own type before float64 takes over
 
 
 @scalar
-def gather_room(x):
-    """Arrays of BLOCK numbers for `gather` to work in."""
+def power_sums_room(x):
+    """Arrays of BLOCK numbers for `power_sums` to work in."""
     far, side = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     signed, power = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     return far, side, signed, power, np.empty(BLOCK, np.int64)
 
 
 @scalar
-def open_sums(seen, sums):
-    """Begin the sums of a row with those of `moments.toss`."""
+def begin_sums(seen, sums):
+    """Begin the sums of a row with those of `moments.tilted_probabilities`."""
     for m in range(SUMS):
         sums[m] = 0.0
-    sums[ABOVE], sums[VARIANCE] = seen[0], seen[3]
+    sums[ABOVE], sums[VARIANCE] = seen.above, seen.variance
 
 
 # Longer than a screen: its loops over the row share the sums they add to.
 @summing
-def gather(y, seen, inv, cut, work, sums, core):
+def power_sums(y, seen, inv, limit, work, sums, core):
     """Write the sums over a row and its core, r of each entry, negative where pi >= 1/2.
 
-    `y`, `seen`: what `moments.toss` has written, 2 r with that sign, and returned. Returns the size
-    of the core. `work`: of `gather_room`; `inv` says for which type the series are to serve.
+    `y`, `seen`: what `moments.tilted_probabilities` has written, 2 r with that sign, and returned.
+    Returns the core's size. `work`: of `power_sums_room`; the series serve for the type of `inv`.
     """
     wide_vectors()
     T = y.dtype.type
-    limit = T(cut)
-    double = limits(inv)[0] < 1e-10
-    order, least = (ORDER, LEAST_64) if double else (ORDER_32, LEAST_32)
-    enough = NEGLIGIBLE if double else NEGLIGIBLE_32
+    limit = T(limit)
+    order, least = (ORDER, LEAST_64) if limits(inv)[0] < 1e-10 else (ORDER_32, LEAST_32)
     far, side, signed, power, at = work
-    open_sums(seen, sums)
+    begin_sums(seen, sums)
     found = 0
     for start in range(0, y.shape[0], BLOCK):
         part = block(y, start, BLOCK)
         count = part.shape[0]
-        near, top = T(0), to_ordinal(T(0))  # of numbers above 0: they order alike
+        near = T(0)
         for i in range(count):
             r = T(0.5) * abs(part[i])
             s = r * (T(1) - r)
             f = r if s <= limit else T(0)
-            o = to_ordinal(f)
-            top = o if o > top else top
             far[i] = f
             side[i] = T(1) if part[i] > T(0) else T(-1)
             signed[i] = T(0.5) * part[i]
             power[i] = s
             near += T(1) if s > limit else T(0)
         if near > T(0):
-            for q in range(seek(window(power, 0, count), limit, at)):
-                core[found if found < CORE else CORE - 1] = signed[at[q]]
+            for q in range(seek(power[:count], limit, at)):
+                core[found if found < MOST_IN_CORE else MOST_IN_CORE - 1] = signed[at[q]]
                 found += 1
         if near == T(count):
             continue
-        # The first powers make the mean, which is not spread thin: float64.
+        # The first powers make the mean, whose error is not shared out: float64.
         all_first, signed_first, all_sum, signed_sum = 0.0, 0.0, T(0), T(0)
         floor = T(least[0])
         for i in range(count):
@@ -127,12 +118,7 @@ def gather(y, seen, inv, cut, work, sums, core):
             signed_sum += power[i] * side[i]
         add_powers(sums, 0, all_first, signed_first)
         add_powers(sums, 1, all_sum, signed_sum)
-        twice = 2.0 * np.float64(from_ordinal(top))
-        next_power = twice
         for m in range(2, order, 2):
-            if next_power <= enough:
-                break
-            next_power *= twice * twice
             all_sum, signed_sum, all_next, signed_next = T(0), T(0), T(0), T(0)
             floor = T(least[m // 2])
             for i in range(count):
@@ -157,9 +143,9 @@ def add_powers(sums, m, plain, signed):
 
 
 @scalar
-def excess_of_mean(k, cut, sums, core, found):
+def excess_of_mean(k, steps, sums, core, found):
     """How far the mean count lies above k."""
-    if takes_all(cut):
+    if steps > 0:
         return sums[ABOVE] - k + 0.5 * sums[ODD]
     excess = sums[ABOVE] - k + sums[POWERS] - sums[POWERS + ORDER]
     for i in range(found):
@@ -168,10 +154,10 @@ def excess_of_mean(k, cut, sums, core, found):
 
 
 @row
-def weights_of_all(table, count, size, turns, steps, sums):
+def chebyshev_weights(table, count, size, winding, steps, sums):
     """Write what all entries and w^-k multiply to at each node and its conjugate.
 
-    log(1 + pi u), less what a coin of the likelier side alone would add, in Chebyshev series.
+    log(1 + pi u), less log w where pi >= 1/2, in Chebyshev series.
     """
     table = known_nodes(table)
     for j in range(count):
@@ -179,7 +165,7 @@ def weights_of_all(table, count, size, turns, steps, sums):
         rho = root * root
         table[TERM, j] = -rho
         table[MODULUS, j] = -8.0 * rho * sums[VARIANCE]
-        table[ANGLE, j] = 2.0 * math.pi * j / size * turns + 2.0 * root * sums[ODD]
+        table[ANGLE, j] = 2.0 * math.pi * j / size * winding + 2.0 * root * sums[ODD]
     for m in range(1, steps + 1):
         odd = 2.0 * sums[ODD + m] / (2 * m + 1) if m < ORDER else 0.0
         even = sums[EVEN + m - 1] / (m + 1)
@@ -196,31 +182,31 @@ def weights_of_all(table, count, size, turns, steps, sums):
 
 
 @scalar
-def quadrature(n, k, inv, cut, sums, core, found, nodes, most=NODES):
+def quadrature(n, k, inv, steps, sums, core, found, nodes, most=NODES):
     """Choose the nodes, at most `most`, and write them.
 
     Returns (of how many, how many, log P(N = k)).
     """
     wide_vectors()
-    excess = excess_of_mean(k, cut, sums, core, found)
+    excess = excess_of_mean(k, steps, sums, core, found)
     size, used = node_count(n, sums[VARIANCE], excess, inv, most)
-    circle(size, used, cut, nodes)
+    write_circle(size, used, steps, nodes)
     table = known_nodes(borrowed(nodes))
-    for j in range(ROOM):
+    for j in range(CAPACITY):
         table[RE, j], table[IM, j] = 1.0, 0.0
         if j >= used:
             table[SQUARE, j] = table[SINE, j] = 0.0  # to fill the lanes: factors of 1
-    for i in range(found, min(found + 3, CORE)):
+    for i in range(found, min(found + 3, MOST_IN_CORE)):
         core[i] = 0.0  # likewise
-    for group in range(ROOM // LANES):
-        if group * LANES >= used:
+    for group in range(CAPACITY // TOGETHER):
+        if group * TOGETHER >= used:
             break
         for i in range(0, found, 4):
             # r u, or r times its conjugate above 1/2.
             y0, y1, y2, y3 = core[i], core[i + 1], core[i + 2], core[i + 3]
             x0, x1, x2, x3 = 0.5 * abs(y0), 0.5 * abs(y1), 0.5 * abs(y2), 0.5 * abs(y3)
-            for lane in range(LANES):
-                j = np.uint64(group * LANES + lane)  # an index that cannot be negative
+            for lane in range(TOGETHER):
+                j = np.uint64(group * TOGETHER + lane)  # an index that cannot be negative
                 g, y = table[SQUARE, j], table[SINE, j]
                 ar, ai = 1.0 - x0 * g, y0 * y
                 br, bi = 1.0 - x1 * g, y1 * y
@@ -231,13 +217,13 @@ def quadrature(n, k, inv, cut, sums, core, found, nodes, most=NODES):
                 er, ei = er * fr - ei * fi, er * fi + ei * fr
                 fr, fi = table[RE, j], table[IM, j]
                 table[RE, j], table[IM, j] = er * fr - ei * fi, er * fi + ei * fr
-    turns = sums[ABOVE] - k
-    if takes_all(cut):
-        weights_of_all(table, in_lanes(used), size, turns, int(cut), sums)
+    winding = sums[ABOVE] - k
+    if steps > 0:
+        chebyshev_weights(table, in_lanes(used), size, winding, steps, sums)
     else:
         for j in range(in_lanes(used)):
             g, y, re, im = table[SQUARE, j], table[SINE, j], table[RE, j], table[IM, j]
-            cr, ci = node_weight(j, size, g, y, ORDER, turns, sums)
+            cr, ci = node_weight(j, size, g, y, ORDER, winding, sums)
             table[RE, j], table[IM, j] = re * cr - im * ci, re * ci + im * cr
     total = 0.0
     for j in range(used):

@@ -10,10 +10,19 @@ import math
 
 import numpy as np
 
-from ..._compile.array_intrinsics import block, borrowed, layout_known, seek, window
+from ..._compile.array_intrinsics import block, borrowed, layout_known, seek
 from ..._compile.decorators import overload_scalar, row, scalar, summing
 from ..._math.elementary import fma, from_ordinal, limits, to_ordinal, wide_vectors
-from ..formulas import DEEP, add_node, core_marginal, deep_tail, horner, node_terms, rarer, tail_of
+from ..formulas import (
+    DEEP,
+    add_node,
+    core_marginal,
+    deep_tail,
+    horner,
+    minority_probability,
+    node_terms,
+    tail_probability,
+)
 from ..nodes import (
     DEGREE,
     FEW,
@@ -25,56 +34,58 @@ from ..nodes import (
     SQUARE,
     in_lanes,
     known_nodes,
-    takes_all,
     terms_of,
+)
+from ..records import (
+    BELOW,
+    MARGINAL_FIELDS,
+    NODE_BELOW,
+    NODE_OVER,
+    NODE_PLAIN,
+    NODE_SQUARE,
+    OVER,
+    PLAIN,
 )
 from .contour import BLOCK
 
-TABLE = 4  # fields of the core's table: g, Re(c w), Re c and Re(c / w)
 # Of entries with s up to this FEW terms of the series are enough: (4 s)^FEW is below 1e-16, 1e-8.
 FAINT, FAINT_32 = 1.5e-4, 6e-3
 TOGETHER = 4  # nodes taken together for each entry of the core, a divisor of NODES
 
-_known_table = layout_known(TABLE, NODES)
+_known_table = layout_known(MARGINAL_FIELDS, NODES)
 
 
 @summing
-def coefficients(nodes, used, coefficient, table):
-    """What `marginals` needs of the nodes.
+def marginal_coefficients(nodes, used, polynomials, table):
+    """Write what `marginals` needs of the nodes.
 
-    `coefficient`, in the type of the row: polynomials in s, sums over the nodes of 1/(1 - g s)
-    times Re(c w), Re c and Re(c / w). `table`: g and these three at each node, for the core. In
-    float64: the weights change sign, and errors of the sum over the row would add up.
+    `polynomials`, in the type of the row: MARGINAL_POLYNOMIALS in s. `table`: MARGINAL_FIELDS at
+    each node, for the core, in float64: the weights change sign, and errors of the sum over the row
+    would add up.
     """
     wide_vectors()
     nodes, table = known_nodes(borrowed(nodes)), _known_table(borrowed(table))
     count = in_lanes(used)
     for j in range(count):
         g, sine, re, im = nodes[SQUARE, j], nodes[SINE, j], nodes[RE, j], nodes[IM, j]
-        below, plain, above = node_terms(g, sine, re, im)
+        below, plain, over = node_terms(g, sine, re, im)
         there = j < used  # the others add nothing
-        table[0, j], table[1, j] = g if there else 0.0, below if there else 0.0
-        table[2, j], table[3, j] = plain if there else 0.0, above if there else 0.0
+        table[NODE_SQUARE, j], table[NODE_BELOW, j] = g if there else 0.0, below if there else 0.0
+        table[NODE_PLAIN, j], table[NODE_OVER, j] = plain if there else 0.0, over if there else 0.0
     for m in range(DEGREE):
-        below, plain, above = 0.0, 0.0, 0.0
+        below, plain, over = 0.0, 0.0, 0.0
         for j in range(count):
             share = nodes[SHARE + m, j]
-            below += share * table[1, j]
-            plain += share * table[2, j]
-            above += share * table[3, j]
-        coefficient[0, m], coefficient[1, m], coefficient[2, m] = below, plain, above
+            below += share * table[NODE_BELOW, j]
+            plain += share * table[NODE_PLAIN, j]
+            over += share * table[NODE_OVER, j]
+        polynomials[BELOW, m], polynomials[PLAIN, m], polynomials[OVER, m] = below, plain, over
 
 
 @scalar
 def horner_few(c, s):
     """The polynomial of FEW coefficients c at s."""
     return fma(fma(fma(fma(c[4], s, c[3]), s, c[2]), s, c[1]), s, c[0])
-
-
-@scalar
-def is_dense(near, count):
-    """Whether `near` of `count` entries are so many that it does not pay to seek them out."""
-    return 5.0 * near > 4.0 * count
 
 
 @summing
@@ -89,28 +100,34 @@ def write_deep(x, c, inv, d, a0, p):
 
 
 @summing
-def core_tails(minor, crowd, table, used, over, under):
+def core_tails(minor, count, table, used, over, under):
     """Write over/under = p/r below 1/2, (1 - p)/r above (Theorem thm-grad-marginals).
 
-    `minor`: r of `crowd` entries, negative where pi >= 1/2. The fractions of the nodes are added
+    `minor`: r of `count` entries, negative where pi >= 1/2. The fractions of the nodes are added
     over a common denominator, a division for each entry and not for each node of it.
     """
     wide_vectors()
-    for i in range(crowd):
+    for i in range(count):
         over[i], under[i] = 0.0, 1.0
     # Four nodes at a time, so that the fractions stay in registers meanwhile.
+    g, below, plain, above = (
+        table[NODE_SQUARE],
+        table[NODE_BELOW],
+        table[NODE_PLAIN],
+        table[NODE_OVER],
+    )
     for j in range(0, used, TOGETHER):
-        g0, g1, g2, g3 = table[0, j], table[0, j + 1], table[0, j + 2], table[0, j + 3]
-        below = table[1, j], table[1, j + 1], table[1, j + 2], table[1, j + 3]
-        p0, p1, p2, p3 = table[2, j], table[2, j + 1], table[2, j + 2], table[2, j + 3]
-        above = table[3, j], table[3, j + 1], table[3, j + 2], table[3, j + 3]
-        for i in range(crowd):
+        g0, g1, g2, g3 = g[j], g[j + 1], g[j + 2], g[j + 3]
+        b0, b1, b2, b3 = below[j], below[j + 1], below[j + 2], below[j + 3]
+        p0, p1, p2, p3 = plain[j], plain[j + 1], plain[j + 2], plain[j + 3]
+        a0, a1, a2, a3 = above[j], above[j + 1], above[j + 2], above[j + 3]
+        for i in range(count):
             upper, r = minor[i] < 0.0, abs(minor[i])
             a, b = over[i], under[i]
-            a, b = add_node(a, b, r, above[0] if upper else below[0], g0, p0)
-            a, b = add_node(a, b, r, above[1] if upper else below[1], g1, p1)
-            a, b = add_node(a, b, r, above[2] if upper else below[2], g2, p2)
-            over[i], under[i] = add_node(a, b, r, above[3] if upper else below[3], g3, p3)
+            a, b = add_node(a, b, r, a0 if upper else b0, g0, p0)
+            a, b = add_node(a, b, r, a1 if upper else b1, g1, p1)
+            a, b = add_node(a, b, r, a2 if upper else b2, g2, p2)
+            over[i], under[i] = add_node(a, b, r, a3 if upper else b3, g3, p3)
 
 
 @scalar
@@ -145,7 +162,7 @@ def all_of(c):
 
 
 @summing
-def write_away(signed, keys, a, b, z, p):
+def write_away_from_core(signed, keys, a, b, z, p):
     """Write p of a block as if it were away from the core.
 
     `signed`: r, with a minus above 1/2; `keys`: s; a, b, z: the polynomials.
@@ -154,15 +171,17 @@ def write_away(signed, keys, a, b, z, p):
     T = p.dtype.type
     for i in range(p.shape[0]):
         upper, s = signed[i] < T(0), keys[i]
-        tail = tail_of(abs(signed[i]), upper, polynomial(a, s), polynomial(b, s), polynomial(z, s))
+        tail = tail_probability(
+            abs(signed[i]), upper, polynomial(a, s), polynomial(b, s), polynomial(z, s)
+        )
         p[i] = T(1) - tail if upper else tail
 
 
 @summing
-def write_all(x, c, inv, d, a, b, z, out, kept):
+def write_chebyshev(x, c, inv, d, a, b, z, out, kept):
     """Write p of a row without a core, with the polynomials; returns how many entries lie deep.
 
-    `kept`: None, or `out`, where `toss` has left 2 r with a sign.
+    `kept`: None, or `out`, where `tilted_probabilities` has written.
     """
     wide_vectors()
     T = x.dtype.type
@@ -170,52 +189,52 @@ def write_all(x, c, inv, d, a, b, z, out, kept):
     deep = T(0)
     for i in range(x.shape[0]):
         t = (x[i] - c) * inv - d
-        r = rarer(t) if kept is None else T(0.5) * abs(out[i])
+        r = minority_probability(t) if kept is None else T(0.5) * abs(out[i])
         s, upper = r * (T(1) - r), t >= T(0)
-        tail = tail_of(r, upper, polynomial(a, s), polynomial(b, s), polynomial(z, s))
+        tail = tail_probability(r, upper, polynomial(a, s), polynomial(b, s), polynomial(z, s))
         out[i] = T(1) - tail if upper else tail
         deep += T(1) if t < floor else T(0)
     return deep
 
 
 @row
-def marginals_of_all(x, c, inv, d, few, coefficient, out, kept):
+def chebyshev_marginals(x, c, inv, d, terms, polynomials, out, kept):
     """`marginals` of a row without a core."""
-    a, b, z = coefficient[0], coefficient[1], coefficient[2]
+    a, b, z = polynomials[BELOW], polynomials[PLAIN], polynomials[OVER]
     # In blocks: the few entries that lie deep in a long row are not to be sought in all of it.
     for start in range(0, x.shape[0], BLOCK):
         part, p = block(x, start, BLOCK), block(out, start, BLOCK)
-        if few:
-            deep = write_all(part, c, inv, d, few_of(a), few_of(b), few_of(z), p, kept)
+        if terms == FEW:
+            deep = write_chebyshev(part, c, inv, d, few_of(a), few_of(b), few_of(z), p, kept)
         else:
-            deep = write_all(part, c, inv, d, all_of(a), all_of(b), all_of(z), p, kept)
+            deep = write_chebyshev(part, c, inv, d, all_of(a), all_of(b), all_of(z), p, kept)
         if deep > 0:
-            write_deep(part, c, inv, d, coefficient[0, 0], p)
+            write_deep(part, c, inv, d, a[0], p)
 
 
 @summing
-def marginals(x, c, inv, d, cut, table, used, coefficient, work, out, kept=None):
-    """Write p (Theorem thm-grad-marginals) with the table and polynomials of `coefficients`.
+def marginals(x, c, inv, d, limit, steps, table, used, polynomials, work, out, kept=None):
+    """Write p (Theorem thm-grad-marginals) by the table and polynomials of `marginal_coefficients`.
 
-    `work`: of `marginals_room`; `kept`: `out`, if that is where `toss` has written.
+    `work`: of `marginals_room`; `kept`: `out`, if that is where `tilted_probabilities` has written.
     """
     wide_vectors()
-    if takes_all(cut):
-        marginals_of_all(x, c, inv, d, terms_of(cut) == FEW, coefficient, out, kept)
+    if steps > 0:
+        chebyshev_marginals(x, c, inv, d, terms_of(steps), polynomials, out, kept)
         return
     T = x.dtype.type
     signed, keys, minor, over, under, at = work
     floor = T(DEEP * math.log(limits(inv)[1]))
-    limit, least = T(cut), T(limits(inv)[1])
+    limit, least = T(limit), T(limits(inv)[1])
     faint = FAINT if limits(inv)[0] < 1e-10 else FAINT_32
-    a, b, z = coefficient[0], coefficient[1], coefficient[2]
+    a, b, z = polynomials[BELOW], polynomials[PLAIN], polynomials[OVER]
     few, full = (few_of(a), few_of(b), few_of(z)), (all_of(a), all_of(b), all_of(z))
     for start in range(0, x.shape[0], BLOCK):
         part, p = block(x, start, BLOCK), block(out, start, BLOCK)
         near, deep, top = T(0), T(0), to_ordinal(T(0))  # of numbers above 0: they order alike
         for i in range(part.shape[0]):
             t = (part[i] - c) * inv - d
-            r = rarer(t) if kept is None else T(0.5) * abs(p[i])
+            r = minority_probability(t) if kept is None else T(0.5) * abs(p[i])
             s = r * (T(1) - r)
             o = to_ordinal(s)
             top = o if o > top else top
@@ -225,29 +244,17 @@ def marginals(x, c, inv, d, cut, table, used, coefficient, work, out, kept=None)
             near += T(1) if s > limit else T(0)
             deep += T(1) if t < floor else T(0)
         if from_ordinal(top) <= faint:
-            write_away(signed, keys, few[0], few[1], few[2], p)
+            write_away_from_core(signed, keys, few[0], few[1], few[2], p)
         else:
-            write_away(signed, keys, full[0], full[1], full[2], p)
+            write_away_from_core(signed, keys, full[0], full[1], full[2], p)
         if deep > T(0):
             write_deep(part, c, inv, d, a[0], p)
-        if near == T(0):
-            continue
-        # Where the core is most of the block, all of it is treated alike, and nothing sought out.
-        dense = is_dense(near, part.shape[0])
-        if dense:
-            crowd = part.shape[0]
-            for i in range(crowd):
-                minor[i] = signed[i]
-        else:
-            crowd = seek(window(keys, 0, part.shape[0]), limit, at)
-            for q in range(crowd):
+        if near > T(0):
+            found = seek(keys[: part.shape[0]], limit, at)
+            for q in range(found):
                 minor[q] = signed[at[q]]
-        core_tails(minor, crowd, table, used, over, under)
-        for i in range(crowd):
-            over[i] = core_marginal(abs(minor[i]), minor[i] < 0.0, over[i], under[i])
-        if dense:
-            for i in range(crowd):
-                p[i] = T(over[i]) if keys[i] > limit else p[i]
-        else:
-            for i in range(crowd):
-                p[at[i]] = T(over[i])
+            core_tails(minor, found, table, used, over, under)
+            for q in range(found):
+                over[q] = core_marginal(abs(minor[q]), minor[q] < 0.0, over[q], under[q])
+            for q in range(found):
+                p[at[q]] = T(over[q])

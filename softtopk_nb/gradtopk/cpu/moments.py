@@ -6,81 +6,93 @@ prop-grad-chebyshev); elsewhere power series, and a core of entries kept aside (
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import types
 
 from ..._compile.array_intrinsics import block, read_apart, write_apart
 from ..._compile.decorators import overload_scalar, row, scalar, summing
 from ..._math.elementary import fma, limits, wide_vectors
-from ..formulas import cut_of, rarer
-from ..nodes import takes_all
+from ..formulas import core_limit, minority_probability
+from ..nodes import FEWEST_STEPS
 from ..records import EVEN, ODD, ORDER
-from .contour import gather, open_sums
+from .contour import begin_sums, power_sums
 
-# From which variances on so many steps are enough, 12 (8 in float32) or 4 less.
+# From these variances on Chebyshev series serve, and from the second on 4 steps less of them.
 LEAST, LEAST_32 = 24.0, 12.0
 ENOUGH, ENOUGH_32 = 48.0, 24.0
-STEPS, STEPS_32 = ORDER, ORDER - 4
+STEPS, STEPS_32 = ORDER, FEWEST_STEPS + 4
 
-SURE = 1.05  # times what `cut_of` is sure of is 0.945 of the variance: room for an inexact tilt
+SURE = 1.05  # times what `core_limit` is sure of is 0.945 of the variance: room for an inexact tilt
 
 STEP = 512  # entries whose sums are float32, if the row is
 
 
+class TiltSums(NamedTuple):
+    """Sums over a row at a tilt, those that the search for it asks for."""
+
+    above: float  # entries with pi >= 1/2
+    tails_above: float  # of 1 - pi there
+    tails_below: float  # of pi of the others
+    variance: float  # of pi (1 - pi)
+    skewness: float  # of pi (1 - pi) (1 - 2 pi)
+
+
 @scalar
-def cut_for(variance, inv):
-    """`cut_of`, or how many steps make the sums where no entry needs to be kept aside.
+def choose_series(variance, inv):
+    """(s above which an entry is of the core, 0), or (1/4, steps of the Chebyshev series).
 
     `variance`: a bound from below.
     """
     double = limits(inv)[0] < 1e-10
     if variance < (LEAST if double else LEAST_32):
-        return cut_of(SURE * variance, inv)
+        return core_limit(SURE * variance, inv), 0
     steps = STEPS if double else STEPS_32
-    return np.float64(steps - 4 if variance >= (ENOUGH if double else ENOUGH_32) else steps)
+    return 0.25, steps - 4 if variance >= (ENOUGH if double else ENOUGH_32) else steps
 
 
 @summing
-def toss_block(x, c, inv, d, ys):
-    """`toss` of a block: the sums of the sides, and of r, r (1 - r), its bend and y."""
+def tilted_block(x, c, inv, d, ys):
+    """Write y of a block; returns the sums of its signs, r, s = r (1 - r), s (1 - 2 pi) and y."""
     wide_vectors()
     T = x.dtype.type
-    tails, several, weight, bend = T(0), T(0), T(0), T(0)
+    signs, several, weight, skewness = T(0), T(0), T(0), T(0)
     for i in range(x.shape[0]):
         t = (read_apart(x, i) - c) * inv - d
-        r = rarer(t)
+        r = minority_probability(t)
         s = r * (T(1) - r)
         side = T(-1) if t >= T(0) else T(1)  # one condition, or else no vectors
         y = side * (r + r)
-        tails += side
+        signs += side
         several += r
         weight += s
-        bend += s * (side - y)
+        skewness += s * (side - y)
         write_apart(ys, i, y)
-    # It makes the mean, which is not spread thin: float64.
+    # It makes the mean, whose error is not shared out: float64.
     first = 0.0
     for i in range(x.shape[0]):
         first += np.float64(ys[i])
-    return tails, several, weight, bend, first
+    return signs, several, weight, skewness, first
 
 
 @row
-def toss(x, c, inv, d, kept):
-    """Write y = 2 r of each coin to `kept`, negative where heads is the likelier side.
+def tilted_probabilities(x, c, inv, d, kept):
+    """Write y = 2 r of each entry to `kept`, negative where pi >= 1/2.
 
-    Returns the sums (m, a, b, w, v) over t = (x - c)/tau - d that the search for a tilt asks for.
-    Blocks are added in their order: else the compiler would make one sum of them in float64.
+    t = (x - c)/tau - d. Blocks are added in their order: else the compiler would make one sum of
+    them in float64.
     """
-    ups, total, first, w, v = 0.0, 0.0, 0.0, 0.0, 0.0
+    above, total, first, w, v = 0.0, 0.0, 0.0, 0.0, 0.0
     for start in range(0, x.shape[0], STEP):
         part, ys = block(x, start, STEP), block(kept, start, STEP)
-        tails, several, weight, bend, firsts = toss_block(part, c, inv, d, ys)
-        ups += 0.5 * (part.shape[0] - tails)
+        signs, several, weight, skewness, firsts = tilted_block(part, c, inv, d, ys)
+        above += 0.5 * (part.shape[0] - signs)
         total += several
         first += firsts
         w += weight
-        v += bend
-    return ups, 0.5 * total - 0.25 * first, 0.5 * total + 0.25 * first, w, v
+        v += skewness
+    return TiltSums(above, 0.5 * total - 0.25 * first, 0.5 * total + 0.25 * first, w, v)
 
 
 @scalar
@@ -93,7 +105,7 @@ def four_more(now, before, twice, rise):
 
 
 def series_of(steps):
-    """The function that adds the sums of so many steps over a row, from what `toss` has kept.
+    """The function that adds the sums of so many steps over a row, from y of each entry.
 
     With xi = 1 - 8 s and z = |2 pi - 1|: 1 - T_l(xi), and 1 - T_2l+1(z) with a minus above 1/2.
     T_l(xi) = T_2l(z), and both follow from T_j+2(z) = 2 xi T_j(z) - T_j-2(z).
@@ -166,7 +178,7 @@ SERIES = {steps: series_of(steps) for steps in (STEPS_32 - 4, STEPS_32, STEPS)}
 
 
 def add_series(y, steps, sums):
-    """Add the sums of so many steps over y, of `toss`."""
+    """Add the sums of so many steps over a row, from y of each entry."""
     for start in range(0, len(y), STEP):
         SERIES[steps](y[start : start + STEP], sums)
 
@@ -187,14 +199,14 @@ def _add_series(y, steps, sums):
 
 
 @row
-def collect(y, seen, inv, cut, work, sums, core):
-    """Write the sums over the row and its core; returns its size. `work`: of `gather_room`.
+def row_sums(y, seen, inv, limit, steps, work, sums, core):
+    """Write the sums over the row and its core; returns its size. `work`: of `power_sums_room`.
 
-    `y`, `seen`: what `toss` has written and returned.
+    `y`, `seen`: what `tilted_probabilities` has written and returned.
     """
-    if takes_all(cut):
-        open_sums(seen, sums)
-        sums[ODD] = 2.0 * (seen[2] - seen[1])
-        add_series(y, int(cut), sums)
+    if steps > 0:
+        begin_sums(seen, sums)
+        sums[ODD] = 2.0 * (seen.tails_below - seen.tails_above)
+        add_series(y, steps, sums)
         return 0
-    return gather(y, seen, inv, cut, work, sums, core)
+    return power_sums(y, seen, inv, limit, work, sums, core)

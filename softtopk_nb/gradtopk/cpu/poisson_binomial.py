@@ -1,10 +1,10 @@
-"""GradTopK of short rows: the law of the number of heads, and each coin divided out of it again.
+"""GradTopK of short rows: the Poisson-binomial law of the count, and each entry divided out of it.
 
-A coin whose rarer side has the odds e <= 1 is the factor 1 + e z below pi = 1/2 and e + z from
-there on. Multiplied out, the factors make a polynomial b whose coefficients are the law of the
-number of heads, but for a common factor: sums of positive terms. Without coin i it is b over that
-coin's factor, a division that is stable from below for one half of the coins and from above for
-the other (Theorem thm-grad-division).
+An entry of tilted probability pi has the minority odds e = r/(1 - r) <= 1, and is the factor
+1 + e z below pi = 1/2, e + z from there on. The product of all factors has the law of the count N
+as its coefficients, but for a common factor: sums of positive terms. Without entry i it is that
+over the entry's factor, a division that is stable from below for one half of the entries and from
+above for the other (Theorem thm-grad-division).
 
 Rows are multiplied out side by side, one in each lane, and divided one after the other. Nothing
 that a row gets depends on its neighbours.
@@ -28,62 +28,47 @@ from ..._compile.simd import (
     product,
     spread,
     store,
+    total,
     turn,
     where_less,
 )
 from ..._math.elementary import exp_neg, limits, wide_vectors
-from ..._nonfinite import (
-    FINITE,
-    MIXED,
-    classify,
-    expand,
-    fill_constant,
-    present_part,
-    survey,
-    verdict,
-)
 from ..._threshold.newton import inverse_temperature
-from ..._threshold.records import CODE as TILT_CODE
-from ..._threshold.records import C, D
-from ..formulas import DEEP, bernstein, exponent
+from ..formulas import DEEP, bernstein_radius, exponent
+from ..records import ENTRIES, LEFT, C, D
 from .marginals import write_deep
 
 SHORT, SHORT_32 = 512, 256  # entries of a row, at most
 
-# A solved row: its tilt (C and D as in `_threshold`), what of k the finite entries get, which kind
-# of row it was.
-LEFT, CODE = 2, 3
-SOLUTION = 4
-
-COINS = 4  # coins multiplied together before they are multiplied on
+FACTORS = 4  # multiplied together before they are multiplied on
 STRETCH = 4 * LANES  # entries divided out together
-BELOW = COINS * LANES  # zeros below the law of no heads, for sums that reach there
+BELOW = FACTORS * LANES  # zeros below the weight of N = 0, for sums that reach there
 
 FAINTEST = 2.0**-60  # odds below are 0 in the law, so that no product leaves the normal numbers
 
 
 @scalar
-def reach(level, n, k):
-    """How far from k counts can matter: farther out they are e^-level of P(N = k), by Bernstein."""
+def radius(level, n, k):
+    """How far from k counts matter: beyond they are e^-level of P(N = k), by Bernstein."""
     variance = k * (n - k) / n + 0.5
     # What the tilt is off moves the mean by less than an eighth of the variance.
-    return int(bernstein(level, variance) + variance / 8.0) + 2
+    return int(bernstein_radius(level, variance) + variance / 8.0) + 2
 
 
-@scalar
-def lengths(n, level):
-    """(room for a row of entries, for a law in lanes, for a law in a row, zeros below the last)."""
+def scratch_sizes(x):
+    """(level of `radius`, lengths of a row, a law in lanes and a law in a row, zeros below it)."""
+    n, level = x.shape[1], exponent(0.25 * SHORT, x.dtype.type(1))
     width = (n + STRETCH - 1) // STRETCH * STRETCH
-    zeros = reach(level, n if n > 0 else 1, n // 2) + 1
+    zeros = radius(level, max(n, 1), n // 2) + 1
     in_row = width + LANES + 2 * zeros
-    return width, BELOW + LANES * (in_row + LANES), in_row, zeros
+    return level, width, BELOW + LANES * (in_row + LANES), in_row, zeros
 
 
 @summing
-def toss(x, c, inv, d, odds):
-    """Write the odds e of the rarer side of each coin, with a minus where that is tails.
+def minority_odds(x, c, inv, d, odds):
+    """Write the minority odds e of each entry, negative where pi >= 1/2, and zeros after them.
 
-    Returns how many heads are so rare that e underflows.
+    Returns of how many entries below 1/2 e underflows.
     """
     wide_vectors()
     T = x.dtype.type
@@ -96,13 +81,13 @@ def toss(x, c, inv, d, odds):
         odds[i] = -(e if e > least else least) if t >= T(0) else e
         deep += T(1) if t < floor else T(0)
     for i in range(n, odds.shape[0]):
-        odds[i] = T(0)  # a coin that never shows heads
+        odds[i] = T(0)  # a factor of 1
     return deep
 
 
 @row
-def coin(odds, at):
-    """(tails, heads) of a coin in each lane: the terms of its factor."""
+def factor(odds, at):
+    """(a, b) of the factor a + b z of an entry in each lane."""
     signed, one, zero = load(odds, at), constant(1.0), constant(0.0)
     e = magnitude(signed)
     e = where_less(e, constant(FAINTEST), zero, e)
@@ -110,13 +95,30 @@ def coin(odds, at):
 
 
 @row
-def join(a, b):
+def factor_slope(odds, moves, at):
+    """The derivative of `factor` along the moves of the log-odds."""
+    signed, zero = load(odds, at), constant(0.0)
+    move = product(signed, load(moves, at))  # e falls with t where pi >= 1/2
+    return where_less(signed, zero, move, zero), where_less(signed, zero, zero, move)
+
+
+@row
+def linear_product(a, b):
     """The product of two factors of degree 1."""
     return product(a[0], b[0]), fused(a[0], b[1], product(a[1], b[0])), product(a[1], b[1])
 
 
 @row
-def join_pairs(a, b):
+def linear_product_slope(a, da, b, db):
+    """The derivative of `linear_product`."""
+    first = fused(da[0], b[0], product(a[0], db[0]))
+    last = fused(da[1], b[1], product(a[1], db[1]))
+    middle = fused(da[0], b[1], product(a[0], db[1]))
+    return first, fused(da[1], b[0], fused(a[1], db[0], middle)), last
+
+
+@row
+def quadratic_product(a, b):
     """The product of two factors of degree 2."""
     return (
         product(a[0], b[0]),
@@ -128,75 +130,97 @@ def join_pairs(a, b):
 
 
 @row
-def weighted(c, w):
+def convolved(c, w):
     """The next weight of a count, from the factor c and the weights w of it and those below."""
     high = fused(c[2], w[2], fused(c[3], w[3], product(c[4], w[4])))
     return fused(c[0], w[0], fused(c[1], w[1], high))
 
 
-@row
-def no_coins(law, top):
-    """Begin with the law of no coins: no heads."""
-    zero = constant(0.0)
-    for m in range(0, BELOW + (top + LANES) * LANES, LANES):
-        store(law, m, zero)
-    store(law, BELOW, constant(1.0))
+def multiply_out_of(moving):
+    """The function that writes the law of the count and, if `moving`, its derivative."""
+
+    @row
+    def multiply_out(factors, moves, n, top, law, slope):
+        """Write the weights of counts up to `top`, from BELOW on, for n entries in each lane."""
+        zero = constant(0.0)
+        for m in range(0, BELOW + (top + LANES) * LANES, LANES):
+            store(law, m, zero)
+            if moving:
+                store(slope, m, zero)
+        store(law, BELOW, constant(1.0))
+        for i in range(0, n, FACTORS):
+            at = i * LANES
+            f0, f1 = factor(factors, at), factor(factors, at + LANES)
+            f2, f3 = factor(factors, at + 2 * LANES), factor(factors, at + 3 * LANES)
+            a, b = linear_product(f0, f1), linear_product(f2, f3)
+            quartic, most = quadratic_product(a, b), i + FACTORS
+            m = BELOW + (most if most < top else top) * LANES
+            w0, w1 = load(law, m), load(law, m - LANES)
+            w2, w3 = load(law, m - 2 * LANES), load(law, m - 3 * LANES)
+            if moving:
+                d0 = factor_slope(factors, moves, at)
+                d1 = factor_slope(factors, moves, at + LANES)
+                d2 = factor_slope(factors, moves, at + 2 * LANES)
+                d3 = factor_slope(factors, moves, at + 3 * LANES)
+                da, db = linear_product_slope(f0, d0, f1, d1), linear_product_slope(f2, d2, f3, d3)
+                one, other = quadratic_product(da, b), quadratic_product(a, db)
+                low = total(one[0], other[0]), total(one[1], other[1]), total(one[2], other[2])
+                quartic_slope = *low, total(one[3], other[3]), total(one[4], other[4])
+                s0, s1 = load(slope, m), load(slope, m - LANES)
+                s2, s3 = load(slope, m - 2 * LANES), load(slope, m - 3 * LANES)
+            # From the highest count down: what is read has not been written yet.
+            while m >= BELOW:
+                w4 = load(law, m - 4 * LANES)
+                w = w0, w1, w2, w3, w4
+                store(law, m, convolved(quartic, w))
+                if moving:
+                    s4 = load(slope, m - 4 * LANES)
+                    own = convolved(quartic, (s0, s1, s2, s3, s4))
+                    store(slope, m, total(own, convolved(quartic_slope, w)))
+                    s0, s1, s2, s3 = s1, s2, s3, s4
+                w0, w1, w2, w3 = w1, w2, w3, w4
+                m -= LANES
+
+    return multiply_out
+
+
+multiply_out = multiply_out_of(False)
 
 
 @row
-def multiply_out(coins, n, top, law):
-    """Write the counts' weights up to `top` to `law`, from BELOW on; those of n coins."""
-    no_coins(law, top)
-    for i in range(0, n, COINS):
-        at = i * LANES
-        a = join(coin(coins, at), coin(coins, at + LANES))
-        b = join(coin(coins, at + 2 * LANES), coin(coins, at + 3 * LANES))
-        factor, most = join_pairs(a, b), i + COINS
-        m = BELOW + (most if most < top else top) * LANES
-        w0, w1 = load(law, m), load(law, m - LANES)
-        w2, w3 = load(law, m - 2 * LANES), load(law, m - 3 * LANES)
-        # From the highest count down: what is read has not been written yet.
-        while m >= BELOW:
-            w4 = load(law, m - 4 * LANES)
-            store(law, m, weighted(factor, (w0, w1, w2, w3, w4)))
-            w0, w1, w2, w3 = w1, w2, w3, w4
-            m -= LANES
-
-
-@row
-def turn_back(law, top, turned, length, first):
-    """Write the law of each lane to a row of its own: that of m heads at first + m of it."""
+def rows_of_law(law, top, laws, length, first):
+    """Write the law of each lane to a row of its own: the weight of m at first + m of it."""
     for m in range(0, top + 1, LANES):
-        turn(law, BELOW + m * LANES, LANES, turned, first + m, length)
+        turn(law, BELOW + m * LANES, LANES, laws, first + m, length)
 
 
 @scalar
-def terms(law, middle, down, up, eps):
+def terms_needed(law, at_k, down, up, eps):
     """Of how many counts on either side of k, at most `down` and `up`, the quotients are sums."""
-    least = law[middle] * eps * 0.03125
+    least = law[at_k] * eps * 0.03125
     count = 0
-    while count < down and law[middle - 1 - count] > least:
+    while count < down and law[at_k - 1 - count] > least:
         count += 1
-    while count < up and law[middle + 1 + count] > least:
+    while count < up and law[at_k + 1 + count] > least:
         count += 1
     return count
 
 
 @row
-def settle(signed, quotient, unit):
-    """p from the quotient of `divide`."""
+def marginal_of_quotient(signed, quotient, unit):
+    """p from the quotient of `divide_out`."""
     zero, one = constant(0.0), constant(1.0)
     tail = between(product(magnitude(signed), product(quotient, unit)), zero, one)
     return where_less(signed, zero, fused(constant(-1.0), tail, one), tail)
 
 
 @row
-def divide(odds, at, n, law, middle, count):
+def divide_out(odds, at, n, law, at_k, count):
     """Turn the odds of a row into p: e/b_k times sum_j (-e)^j b_(k -+ (1 + j)), j < count.
 
     Down from k below 1/2, where the sum is p, up above, where it is 1 - p.
     """
-    zero, minus, unit = constant(0.0), constant(-1.0), constant(1.0 / law[middle])
+    zero, minus, unit = constant(0.0), constant(-1.0), constant(1.0 / law[at_k])
     for i in range(at, at + n, STRETCH):
         e0, e1 = load(odds, i), load(odds, i + LANES)
         e2, e3 = load(odds, i + 2 * LANES), load(odds, i + 3 * LANES)
@@ -204,79 +228,57 @@ def divide(odds, at, n, law, middle, count):
         y2, y3 = product(minus, magnitude(e2)), product(minus, magnitude(e3))
         q0 = q1 = q2 = q3 = zero
         for j in range(count, 0, -1):
-            lower, upper = spread(law, middle - j), spread(law, middle + j)
+            lower, upper = spread(law, at_k - j), spread(law, at_k + j)
             q0 = fused(q0, y0, where_less(e0, zero, upper, lower))
             q1 = fused(q1, y1, where_less(e1, zero, upper, lower))
             q2 = fused(q2, y2, where_less(e2, zero, upper, lower))
             q3 = fused(q3, y3, where_less(e3, zero, upper, lower))
-        store(odds, i, settle(e0, q0, unit))
-        store(odds, i + LANES, settle(e1, q1, unit))
-        store(odds, i + 2 * LANES, settle(e2, q2, unit))
-        store(odds, i + 3 * LANES, settle(e3, q3, unit))
-
-
-@scalar
-def kind(x, k, tilt):
-    """(code, finite entries, entries of +inf, k left) of `classify`.
-
-    A row whose tilt was found among finite entries need not be looked at again.
-    """
-    if tilt[TILT_CODE] == FINITE:
-        return verdict(x.shape[0], x.shape[0], k), x.shape[0], 0, int(k)
-    code, n, above, left, _, _ = classify(x, k, *survey(x))
-    return code, n, above, int(left)
+        store(odds, i, marginal_of_quotient(e0, q0, unit))
+        store(odds, i + LANES, marginal_of_quotient(e1, q1, unit))
+        store(odds, i + 2 * LANES, marginal_of_quotient(e2, q2, unit))
+        store(odds, i + 3 * LANES, marginal_of_quotient(e3, q3, unit))
 
 
 @kernel
-def solve(lo, hi, x, k, tau, tilt, out, solution):
-    """Rows lo .. hi: p to `out`, and to `solution`, if it has columns, what derivatives need."""
-    T, wide = x.dtype.type, solution.shape[1] > 0
-    level = exponent(0.25 * SHORT, T(1))
-    width, in_lanes, length, zeros = lengths(x.shape[1], level)
-    own_odds, own_coins = np.zeros(LANES * width, x.dtype), np.zeros(LANES * width)
-    own_law, own_turned = np.zeros(in_lanes), np.zeros(LANES * length)
-    own_rows = np.empty((5, LANES), np.int64)
-    x, tilt, out, solution = borrowed(x), borrowed(tilt), borrowed(out), borrowed(solution)
-    odds, coins, law = borrowed(own_odds), borrowed(own_coins), borrowed(own_law)
-    turned, rows = borrowed(own_turned), borrowed(own_rows)
-    i = lo
-    while i < hi:
-        count, most, top = 0, 0, 0
-        while i < hi and count < LANES:
-            entries = x[i]
-            code, n, above, left = kind(entries, k[i], tilt[i])
-            if wide:
-                solution[i, C], solution[i, D] = tilt[i, C], tilt[i, D]
-                solution[i, LEFT], solution[i, CODE] = left, code
-            if code > MIXED:
-                fill_constant(entries, k[i], code, above, out[i])
-            else:
-                present, _ = present_part(entries, entries, code)
+def solve(lo, hi, x, rows, tau, tilt, sizes, out):
+    """Rows lo .. hi: p to `out`. `rows`: of SHORT_ROW columns; `sizes`: of `scratch_sizes`."""
+    T = x.dtype.type
+    level, width, in_lanes, length, zeros = sizes
+    own_odds, own_factors = np.zeros(LANES * width, x.dtype), np.zeros(LANES * width)
+    own_law, own_laws = np.zeros(in_lanes), np.zeros(LANES * length)
+    x, tilt, out, rows = borrowed(x), borrowed(tilt), borrowed(out), borrowed(rows)
+    odds, factors = borrowed(own_odds), borrowed(own_factors)
+    law, laws = borrowed(own_law), borrowed(own_laws)
+    for first in range(lo, hi, LANES):
+        most, top, deep = 0, 0, 0
+        count = hi - first if hi - first < LANES else LANES
+        for lane in range(count):
+            i = first + lane
+            n, left = rows[i, ENTRIES], rows[i, LEFT]
+            if n > 0:
                 c, d, inv = T(tilt[i, C]), T(tilt[i, D]), inverse_temperature(tau[i], x)
-                deep = toss(present, c, inv, d, window(odds, count * width, width))
-                far = reach(level, n, left)
-                most, top = max(most, n), max(top, left + far)
-                rows[0, count], rows[1, count], rows[2, count] = i, n, left
-                rows[3, count], rows[4, count] = far, deep > T(0)
-                count += 1
-            i += 1
+                e = window(odds, lane * width, width)
+                deep |= (minority_odds(window(x[i], 0, n), c, inv, d, e) > T(0)) << lane
+                last = left + radius(level, n, left)
+                most, top = n if n > most else most, last if last > top else top
         for at in range(0, most, LANES):
-            turn(odds, at, width, coins, at * LANES, LANES)
-        multiply_out(coins, most, top, law)
-        turn_back(law, top, turned, length, zeros)
-        for r in range(count):
-            at, n, left, far = rows[0, r], rows[1, r], rows[2, r], rows[3, r]
-            middle, mixed = r * length + zeros + left, n < x.shape[1]
-            sums = terms(turned, middle, min(left, far), min(n - left, far), limits(T(1))[0])
-            divide(odds, r * width, n, turned, middle, sums)
-            p, values = window(out[at], 0, n), window(odds, r * width, n)
+            turn(odds, at, width, factors, at * LANES, LANES)
+        multiply_out(factors, factors, most, top, law, law)
+        rows_of_law(law, top, laws, length, zeros)
+        for lane in range(count):
+            i, start = first + lane, lane * width
+            n, left = rows[i, ENTRIES], rows[i, LEFT]
+            if n == 0:
+                continue
+            at_k, far = lane * length + zeros + left, radius(level, n, left)
+            down, up = left if left < far else far, n - left if n - left < far else far
+            terms = terms_needed(laws, at_k, down, up, limits(T(1))[0])
+            divide_out(odds, start, n, laws, at_k, terms)
+            p = window(out[i], 0, n)
             for j in range(n):
-                p[j] = values[j]
-            if rows[4, r]:
-                present, _ = present_part(x[at], x[at], MIXED if mixed else FINITE)
-                c, d, inv = T(tilt[at, C]), T(tilt[at, D]), inverse_temperature(tau[at], x)
+                p[j] = odds[start + j]
+            if deep >> lane & 1:
+                c, d, inv = T(tilt[i, C]), T(tilt[i, D]), inverse_temperature(tau[i], x)
                 # P(N = k - 1)/P(N = k), which is p/r of an entry that is hardly there.
-                write_deep(present, c, inv, d, turned[middle - 1] / turned[middle], p)
-            if mixed:
-                expand(x[at], p, 1.0, out[at])
-    held((own_odds, own_coins, own_law, own_turned, own_rows))
+                write_deep(window(x[i], 0, n), c, inv, d, laws[at_k - 1] / laws[at_k], p)
+    held((own_odds, own_factors, own_law, own_laws))

@@ -11,20 +11,20 @@ from ..._compile.decorators import scalar
 
 @scalar
 def extend(counts, t, out):
-    """One coin more, with odds e^t: write P(count = a)."""
+    """Add a Bernoulli variable of odds e^t to the count: write P(count = a)."""
     e = math.exp(-abs(t))
     minor, major = e / (1.0 + e), 1.0 / (1.0 + e)
-    heads, tails = (major, minor) if t >= 0.0 else (minor, major)
-    out[0] = tails * counts[0]
+    chance, rest = (major, minor) if t >= 0.0 else (minor, major)
+    out[0] = rest * counts[0]
     for a in range(1, counts.shape[0]):
-        out[a] = tails * counts[a] + heads * counts[a - 1]
+        out[a] = rest * counts[a] + chance * counts[a - 1]
 
 
 @scalar
 def dp(x, k, c, inv, d, out):
     """Write p in O(n k) time and O(k sqrt(n)) memory, in float64, from sums of positive terms.
 
-    p_i = pi_i P(k - 1 of the other coins)/P(k of all), the others split at i. Prefixes are kept
+    p_i = pi_i P(the others' count is k - 1)/P(N = k), the others split at i. Prefixes are kept
     every sqrt(n) entries, and those between are made again on the way back.
     """
     T = out.dtype.type

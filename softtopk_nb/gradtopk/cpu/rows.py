@@ -18,7 +18,6 @@ from ..._nonfinite import (
     NONE,
     UNDEFINED,
     classify,
-    compress,
     expand,
     fill_constant,
     present_part,
@@ -28,20 +27,36 @@ from ..._threshold.cpu.start import by_moments, finite, part_of, sample_size
 from ..._threshold.methods import Newton
 from ..._threshold.newton import UNKNOWN, inverse_temperature, judge, nearest
 from ..._threshold.policy import enough_for
-from ..._threshold.records import CODE as TILTED
-from ..._threshold.records import OPEN, C, D
+from ..._threshold.records import OPEN
 from ..formulas import softplus
-from ..nodes import DEGREE, FIELDS, IM, NODES, RE, ROOM, circle
-from ..records import CODE, CUT, FLOWS, LANES, LOG_P, SIZE, SUMS, USED, WEIGHTS
-from .chebyshev_tangent import pair
-from .contour import CORE, gather_room, quadrature
-from .marginals import TABLE, coefficients, marginals, marginals_room
-from .moments import collect, cut_for, toss
+from ..nodes import CAPACITY, DEGREE, FIELDS, IM, NODES, RE, write_circle
+from ..records import (
+    CODE,
+    CORE_LIMIT,
+    DIRECTION_SUMS,
+    LOG_P,
+    MARGINAL_FIELDS,
+    MARGINAL_POLYNOMIALS,
+    SIZE,
+    STEPS,
+    SUMS,
+    TANGENT_FIELDS,
+    TANGENT_POLYNOMIALS,
+    USED,
+    WEIGHTS,
+    C,
+    D,
+)
+from .chebyshev_tangent import pair_with_t
+from .contour import MOST_IN_CORE, power_sums_room, quadrature
+from .marginals import marginal_coefficients, marginals, marginals_room
+from .moments import choose_series, row_sums, tilted_probabilities
 from .recursions import dp, recursion
-from .tangent import PIECES, flow, spread, steer, tangent_room, weigh
+from .tangent import direction_sums, tangent_coefficients, tangent_room, write_tangent
 
 # The code of a tilt whose row has so few finite entries that `poisson_binomial` takes them.
-BRIEF = -2.0
+SHORT_LEFT = -2.0
+SOME_OPEN, SOME_SHORT = 0, 1  # of the flags that `solve` raises
 
 SIGMOID = CURVES["sigmoid"]
 # What a last step leaves is of third order (Proposition prop-solver), and must be small against the
@@ -58,8 +73,8 @@ def step_of_tilt(n):
 
 
 @scalar
-def keep(nodes, size, used, log_p, answer):
-    """The nodes of a row, for `restore`."""
+def store_nodes(nodes, size, used, log_p, answer):
+    """Write the nodes of a row to its solution."""
     answer[LOG_P], answer[SIZE], answer[USED] = log_p, size, used
     for j in range(used):
         answer[WEIGHTS + j] = nodes[RE, j]
@@ -67,10 +82,10 @@ def keep(nodes, size, used, log_p, answer):
 
 
 @scalar
-def restore(answer, nodes):
-    """The nodes of a solved row; returns how many."""
+def load_nodes(answer, nodes):
+    """Write the nodes of a solved row; returns how many."""
     used = int(answer[USED])
-    circle(int(answer[SIZE]), used, answer[CUT], nodes)
+    write_circle(int(answer[SIZE]), used, int(answer[STEPS]), nodes)
     for j in range(used):
         nodes[RE, j] = answer[WEIGHTS + j]
         nodes[IM, j] = answer[WEIGHTS + NODES + j]
@@ -78,27 +93,36 @@ def restore(answer, nodes):
 
 
 @row
-def suggested(part, n, k, inv):
+def tilt_by_moments(part, n, k, inv):
     """A tilt c + tau d of k of n entries, by the moments of a part of them."""
     pivot, d = by_moments(part, SIGMOID, n, k - 0.5, inv)
     return nearest(pivot + d / inv, pivot, d, inv)
 
 
 @row
-def toss_at_tilt(x, part, k, inv, c, d, known, kept):
-    """`toss` at the tilt c + tau d if that is known, or one that serves: (whether, c, d, sums).
+def tilt_step(seen, target, d, one):
+    """(what the mean count is off by, the step to take) from `seen` at the tilt c + tau d."""
+    tails = seen.above, seen.tails_above, seen.tails_below
+    sums = *tails, seen.variance, seen.skewness, *UNKNOWN[1:]
+    off, step, _, _, _ = judge(SIGMOID, target, sums, 0.0, d, one, True, 0.0)
+    return off, step
 
-    The first is often near enough to serve: nodes make up for what it is off by. The search begins
-    on a part of the row. One that does not end soon is left to the solver of `_threshold`.
+
+@row
+def find_tilt(x, part, k, inv, c, d, known, kept):
+    """Write `tilted_probabilities` at the tilt c + tau d if that is known, or at one that serves.
+
+    Returns (whether it serves, c, d, the sums at it). The first is often near enough to serve:
+    nodes make up for what it is off by. The search begins on a part of the row. One that does not
+    end soon is left to the solver of `_threshold`.
     """
     T, n = x.dtype.type, x.shape[0]
     target, width, tries = k - 0.5, 1.0 / inv, 0
     while True:
         share, whole = target * part.shape[0] / n, part.shape[0] == n
-        seen = toss(part, T(c), inv, T(d), kept)
-        sums = *seen, *UNKNOWN[1:]
-        off, step, _, _, _ = judge(SIGMOID, share, sums, 0.0, d, T(1), True, 0.0)
-        found, tries = known or off * off <= NEAR_ENOUGH * seen[3], tries + 1
+        seen = tilted_probabilities(part, T(c), inv, T(d), kept)
+        off, step = tilt_step(seen, share, d, T(1))
+        found, tries = known or off * off <= NEAR_ENOUGH * seen.variance, tries + 1
         lost = tries >= TRIES or not abs(step) < np.inf
         if whole and (found or lost):
             return found, c, d, seen
@@ -109,18 +133,19 @@ def toss_at_tilt(x, part, k, inv, c, d, known, kept):
 
 
 @kernel
-def solve(lo, hi, x, k, tau, tilt, brief, out, solution, left_open):
+def solve(lo, hi, x, k, tau, tilt, most_short, out, solution, flags):
     """Rows lo .. hi: p to `out`, what the others need to `solution`; not if that has no columns.
 
-    Rows whose tilt is OPEN get one here, or stay open, and the first of `left_open` is set. Rows of
-    which infinities leave at most `brief` entries get the tilt BRIEF and zeros, and the second is.
+    Rows whose tilt is OPEN get one here, or stay open, and `flags[SOME_OPEN]` is set. Rows of which
+    infinities leave at most `most_short` entries get the tilt SHORT_LEFT and zeros, and
+    `flags[SOME_SHORT]` is set.
     """
     T = x.dtype.type
     wide = solution.shape[1] > 0
-    work, room = gather_room(x), marginals_room(x)
-    sums, core = np.empty(SUMS), np.empty(CORE)
-    nodes, table = np.empty((FIELDS, ROOM)), np.empty((TABLE, NODES))
-    coefficient = np.empty((3, DEGREE), x.dtype)
+    work, room = power_sums_room(x), marginals_room(x)
+    sums, core = np.empty(SUMS), np.empty(MOST_IN_CORE)
+    nodes, table = np.empty((FIELDS, CAPACITY)), np.empty((MARGINAL_FIELDS, NODES))
+    polynomials = np.empty((MARGINAL_POLYNOMIALS, DEGREE), x.dtype)
     sampled = np.empty(sample_size(x.shape[1]), x.dtype)
     x, tilt, out, solution = borrowed(x), borrowed(tilt), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
@@ -128,57 +153,42 @@ def solve(lo, hi, x, k, tau, tilt, brief, out, solution, left_open):
         code, n, above, left = FINITE, x.shape[1], 0, k[i]
         if not (0 < left < n and finite(entries)):
             code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
-        few = code == MIXED and n <= brief
+        few = code == MIXED and n <= most_short
         code = NONE if few else code
         if wide:
             solution[i, CODE] = code
         if code > MIXED:
-            tilt[i, TILTED] = BRIEF if few else code
+            tilt[i, CODE] = SHORT_LEFT if few else code
             if few:
-                left_open[1] = True
+                flags[SOME_SHORT] = True
             if p.shape[0] > 0:
                 fill_constant(entries, k[i], code, above, p)
             continue
         present, _ = present_part(entries, entries, code)
         values = p[:n] if p.shape[0] > 0 else np.empty(n, x.dtype)
-        c, d, known = tilt[i, C], tilt[i, D], tilt[i, TILTED] != OPEN
+        c, d, known = tilt[i, C], tilt[i, D], tilt[i, CODE] != OPEN
         part = present
         if not known:
             part = part_of(present, sampled)
-            c, d = suggested(part, n, left, inv)
-        served, c, d, seen = toss_at_tilt(present, part, left, inv, c, d, known, values)
+            c, d = tilt_by_moments(part, n, left, inv)
+        served, c, d, seen = find_tilt(present, part, left, inv, c, d, known, values)
         if not served:
-            left_open[0] = True
+            flags[SOME_OPEN] = True
             continue
-        tilt[i, TILTED], c, d, cut = code, T(c), T(d), cut_for(seen[3], inv)
-        found = collect(values, seen, inv, cut, work, sums, core)
-        size, used, log_p = quadrature(n, left, inv, cut, sums, core, found, nodes)
+        tilt[i, CODE], c, d = code, T(c), T(d)
+        limit, steps = choose_series(seen.variance, inv)
+        found = row_sums(values, seen, inv, limit, steps, work, sums, core)
+        size, used, log_p = quadrature(n, left, inv, steps, sums, core, found, nodes)
         if wide:
-            solution[i, C], solution[i, D], solution[i, CUT] = c, d, cut
-            keep(nodes, size, used, log_p, solution[i])
+            solution[i, C], solution[i, D] = c, d
+            solution[i, CORE_LIMIT], solution[i, STEPS] = limit, steps
+            store_nodes(nodes, size, used, log_p, solution[i])
         if p.shape[0] > 0:
-            coefficients(nodes, used, coefficient, table)
-            marginals(present, c, inv, d, cut, table, used, coefficient, room, values, values)
+            marginal_coefficients(nodes, used, polynomials, table)
+            at = c, inv, d, limit, steps
+            marginals(present, *at, table, used, polynomials, room, values, values)
             if code == MIXED:
                 expand(entries, values, 1.0, p)
-
-
-@kernel
-def few_of(lo, hi, x, values, packed):
-    """The values at the finite entries of each row, one after the other; they fill `packed`."""
-    for i in range(lo, hi):
-        for j in range(compress(x[i], values[i], packed[i]), packed.shape[1]):
-            packed[i, j] = -np.inf
-
-
-@kernel
-def spread_few(lo, hi, x, packed, at_plus_inf, out):
-    """Undo `few_of`."""
-    for i in range(lo, hi):
-        finite_entries = 0
-        for value in x[i]:
-            finite_entries += np.isfinite(value)
-        expand(x[i], packed[i, :finite_entries], at_plus_inf, out[i])
 
 
 @kernel
@@ -219,9 +229,10 @@ def push(lo, hi, x, tau, solution, v, dtau, out, gtau):
     temperature goes to `gtau`, unless that is empty: dp = J (v - t dtau), and <v, J t> = <J v, t>.
     """
     T = x.dtype.type
-    work, flows = tangent_room(x), np.empty(FLOWS)
-    nodes, flow_re, flow_im = np.empty((FIELDS, ROOM)), np.empty(NODES), np.empty(NODES)
-    pieces, table = np.empty((PIECES, DEGREE), x.dtype), np.empty((LANES, NODES))
+    work, sums = tangent_room(x), np.empty(DIRECTION_SUMS)
+    nodes, q_re, q_im = np.empty((FIELDS, CAPACITY)), np.empty(NODES), np.empty(NODES)
+    polynomials = np.empty((TANGENT_POLYNOMIALS, DEGREE), x.dtype)
+    table = np.empty((TANGENT_FIELDS, NODES))
     x, v, out, solution = borrowed(x), borrowed(v), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         entries, answer, dp = x[i], solution[i], out[i]
@@ -232,17 +243,16 @@ def push(lo, hi, x, tau, solution, v, dtau, out, gtau):
             if gtau.shape[1] > 0:
                 gtau[i, 0] = np.nan if code == UNDEFINED else 0.0
             continue
-        inv = inverse_temperature(tau[i], x)
-        c, d, cut = T(answer[C]), T(answer[D]), answer[CUT]
+        c, d, inv = T(answer[C]), T(answer[D]), inverse_temperature(tau[i], x)
+        limit, steps = answer[CORE_LIMIT], int(answer[STEPS])
         xs, vs = present_part(entries, v[i], code)
-        used = restore(answer, nodes)
-        target = dp[: xs.shape[0]]
-        weigh(xs, vs, dtau[i], c, inv, d, cut, nodes, used, work, flows, target)
-        mean = flow(nodes, used, cut, flows, flow_re, flow_im)
-        steer(nodes, used, cut, flow_re, flow_im, mean, pieces, table)
-        spread(xs, vs, dtau[i], c, inv, d, cut, table, used, pieces, work, target)
+        used, target = load_nodes(answer, nodes), dp[: xs.shape[0]]
+        at = dtau[i], c, inv, d, limit, steps
+        direction_sums(xs, vs, *at, nodes, used, work, sums, target)
+        tangent_coefficients(nodes, used, steps, sums, q_re, q_im, polynomials, table)
+        write_tangent(xs, vs, *at, table, used, polynomials, work, target)
         if gtau.shape[1] > 0:
-            gtau[i, 0] = -pair(xs, target, c, inv, d)
+            gtau[i, 0] = -pair_with_t(xs, target, c, inv, d)
         if code == MIXED:
             expand(entries, target, 0.0, dp)
 

@@ -22,9 +22,17 @@ from ..._threshold.methods import Newton
 from ..._threshold.newton import inverse_temperature_of
 from ..._threshold.records import C, D
 from .. import formulas
-from ..formulas import DEEP, cut_of, deep_tail, node_count, node_terms, node_weight, rarer
+from ..formulas import (
+    DEEP,
+    core_limit,
+    deep_tail,
+    minority_probability,
+    node_count,
+    node_terms,
+    node_weight,
+)
 from ..nodes import NODES, node
-from ..records import CUT, LOG_P, ORDER, ORDER_32, POWERS, SIZE, SUMS, USED, WEIGHTS
+from ..records import CORE_LIMIT, LOG_P, ORDER, ORDER_32, POWERS, SIZE, SUMS, USED, WEIGHTS
 from .nodes import TWO, fold, lane, over_core, polynomials, warp_sum
 
 LESS = 0.5  # than k is what the tilted probabilities add up to
@@ -39,7 +47,7 @@ NOTES = 4
 
 PRODUCTS = 2 * NODES  # numbers of a warp: the core at each node, and before that its sums
 
-# In a row of numbers for each node: g, and the terms of `formulas.core_tails`; up to then sin
+# In a row of numbers for each node: g, and the terms of `formulas.add_node`; up to then sin
 # theta in place of the first.
 TABLE = 4 * NODES
 BELOW, PLAIN, OVER = NODES, 2 * NODES, 3 * NODES
@@ -115,8 +123,8 @@ class Contour(NamedTuple):
     constant: Any
 
 
-add_node, core_marginal, horner, tail_of = map(
-    device, (formulas.add_node, formulas.core_marginal, formulas.horner, formulas.tail_of)
+add_node, core_marginal, horner, tail_probability = map(
+    device, (formulas.add_node, formulas.core_marginal, formulas.horner, formulas.tail_probability)
 )
 
 
@@ -138,7 +146,7 @@ def keep(re, im, log_p, c, d, cut, notes, solution, base):
     solution[base + WEIGHTS + lane()] = re
     solution[base + WEIGHTS + NODES + lane()] = im
     if lane() == 0:
-        solution[base + C], solution[base + D], solution[base + CUT] = c, d, cut
+        solution[base + C], solution[base + D], solution[base + CORE_LIMIT] = c, d, cut
         solution[base + LOG_P] = log_p
         solution[base + SIZE], solution[base + USED] = notes[OF], notes[TAKEN]
 
@@ -179,7 +187,7 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
 
     @device
     def opened(record, inv):
-        return T(record[C]), T(record[D]), cut_of(record[SLOPE], inv)
+        return T(record[C]), T(record[D]), core_limit(record[SLOPE], inv)
 
     @device
     def gather(x, start, n, wide, c, inv, d, cut, regs, partial):
@@ -195,7 +203,7 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
             bits = 0
             for j in range(held):
                 u = (regs[j] - c) * inv - d
-                r = rarer(u)
+                r = minority_probability(u)
                 s = r * (one - r)
                 near, side = s > limit, -one if u >= zero else one
                 bits |= 1 << j if near else 0
@@ -221,7 +229,7 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
     def core_bits(c, inv, d, limit, regs):
         bits = 0
         for j in range(held):
-            r = rarer((regs[j] - c) * inv - d)
+            r = minority_probability((regs[j] - c) * inv - d)
             bits |= 1 << j if r * (one - r) > limit else 0
         return bits
 
@@ -318,7 +326,7 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
         u = (v - c) * inv - d
         if u < floor:
             return deep_tail(u, top)
-        table, r, upper = memory.table, float64(rarer(u)), u >= zero
+        table, r, upper = memory.table, float64(minority_probability(u)), u >= zero
         over, under = 0.0, 1.0
         for j in range(int32(memory.notes[TAKEN])):
             edge = table[OVER + j] if upper else table[BELOW + j]
@@ -339,9 +347,9 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
             bits = 0
             for j in range(held):
                 u = (regs[j] - c) * inv - d
-                r = rarer(u)
+                r = minority_probability(u)
                 s = r * (one - r)
-                tail = tail_of(r, u >= zero, horner(a, s), horner(b, s), horner(z, s))
+                tail = tail_probability(r, u >= zero, horner(a, s), horner(b, s), horner(z, s))
                 later = s > limit or (u < floor and u > bottom)
                 bits |= 1 << j if later else 0
                 p = one - tail if u >= zero else tail

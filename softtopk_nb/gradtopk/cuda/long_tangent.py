@@ -16,7 +16,7 @@ from ..._nonfinite import MIXED, UNDEFINED
 from ..._threshold.newton import inverse_temperature_of
 from ..._threshold.records import C, D
 from ..nodes import NODES, SQUARE
-from ..records import AT_NODES, CODE, CUT, FLOWS, LANES, SOLUTION, USED
+from ..records import AT_NODES, CODE, CORE_LIMIT, DIRECTION_SUMS, SOLUTION, TANGENT_FIELDS, USED
 from .long import make_columns
 from .nodes import lane
 from .tangent import Memory, open_table, tangents
@@ -30,8 +30,8 @@ _row = (int64, int32, int64, int64, *_per_row, _numbers)
 def _make_weigh(T: Any, team: Team) -> Kernel:
     """Flows over the parts."""
     t, do, place = tools(T, team), tangents(T, team, False), make_place(T, team)
-    leave = make_columns(team, FLOWS, FLOWS).leave
-    held, size, one = team.held, team.lanes // 32 * FLOWS, T(1)
+    leave = make_columns(team, DIRECTION_SUMS, DIRECTION_SUMS).leave
+    held, size, one = team.held, team.lanes // 32 * DIRECTION_SUMS, T(1)
 
     def weigh(
         x, n, wide, parts, length, taus, tau_all, tau_per_row, solution, v,
@@ -40,13 +40,17 @@ def _make_weigh(T: Any, team: Team) -> Kernel:
         regs = cuda.local.array(held, T)
         moves = cuda.local.array(held, T)
         partial = cuda.shared.array(size, float64)
-        table = cuda.shared.array((LANES, NODES), float64)
+        table = cuda.shared.array((TANGENT_FIELDS, NODES), float64)
         row, part, start, entries = place.part(n, parts, length)
         base = row * SOLUTION
         if solution[base + CODE] <= MIXED:
             inv = inverse_temperature_of(argument(taus, tau_all, tau_per_row, row), one)
             drift = T(argument(dtaus, dtau_all, dtau_per_row, row))
-            c, d, limit = T(solution[base + C]), T(solution[base + D]), T(solution[base + CUT])
+            c, d, limit = (
+                T(solution[base + C]),
+                T(solution[base + D]),
+                T(solution[base + CORE_LIMIT]),
+            )
             if t.rank() < NODES:
                 open_table(solution, base, table)
             t.meet()
@@ -62,8 +66,8 @@ def _make_weigh(T: Any, team: Team) -> Kernel:
 def _make_spread(T: Any, team: Team, pulls: bool) -> Kernel:
     """The tangent, and if it `pulls` the sums of <t, tangent> over the parts."""
     t, do, place = tools(T, team), tangents(T, team, pulls), make_place(T, team)
-    take = make_columns(team, FLOWS, FLOWS).take
-    held, size = team.held, team.lanes // 32 * FLOWS
+    take = make_columns(team, DIRECTION_SUMS, DIRECTION_SUMS).take
+    held, size = team.held, team.lanes // 32 * DIRECTION_SUMS
     nan, zero, one = T(np.nan), T(0), T(1)
 
     def spread(
@@ -75,7 +79,7 @@ def _make_spread(T: Any, team: Team, pulls: bool) -> Kernel:
         room = cuda.shared.array(ROOM, float64)
         partial = cuda.shared.array(size, float64)
         sums = cuda.shared.array(AT_NODES, float64)
-        table = cuda.shared.array((LANES, NODES), float64)
+        table = cuda.shared.array((TANGENT_FIELDS, NODES), float64)
         polynomials = cuda.shared.array(NODES, float64)
         row, part, start, entries = place.part(n, parts, length)
         base = row * SOLUTION
@@ -86,7 +90,7 @@ def _make_spread(T: Any, team: Team, pulls: bool) -> Kernel:
         memory = Memory(room, partial, sums, table, polynomials)
         inv = inverse_temperature_of(argument(taus, tau_all, tau_per_row, row), one)
         drift = T(argument(dtaus, dtau_all, dtau_per_row, row))
-        c, d, limit = T(solution[base + C]), T(solution[base + D]), T(solution[base + CUT])
+        c, d, limit = T(solution[base + C]), T(solution[base + D]), T(solution[base + CORE_LIMIT])
         take(flows, row, parts, partial)
         if t.rank() < NODES:
             open_table(solution, base, table)
@@ -129,7 +133,7 @@ def push(
     """As the kernel of `cuda.tangent.make_push`; it pulls unless gtau is nothing."""
     _, count, length = parts_of(rows)
     blocks, pulls = rows.rows * count, gtau is not rows.nothing
-    flows = rows.empty(blocks * FLOWS, np.float64)
+    flows = rows.empty(blocks * DIRECTION_SUMS, np.float64)
     pairs = rows.empty(blocks * SUMS, np.float64) if pulls else rows.nothing
     row = rows.x.pointer, rows.n, rows.wide(v, out), count, length, *rows.temperature
     common = (*row, solution.pointer, v.pointer, *dtau, flows.pointer)

@@ -14,7 +14,7 @@ import numpy as np
 from ..._cuda.launch import choose, streaming
 from ..._cuda.target import cuda, device
 from ..._cuda.thread_groups import FULL, Team, entries_held, made_once
-from ..formulas import rarer
+from ..formulas import minority_probability
 from ..nodes import DEGREE, NODES
 
 TWO = 2 * DEGREE  # coefficients of two polynomials
@@ -103,7 +103,7 @@ def over_core(T: Any, held: int, visit: Any, moving: bool) -> Any:
                 break
             place = cuda.ffs(bits) - 1
             t = (at(regs, place) - c) * inv - d
-            r = rarer(t)
+            r = minority_probability(t)
             signed = -r if t >= zero else r
             move = at(moves, place) if moving else zero
             bits &= bits - 1

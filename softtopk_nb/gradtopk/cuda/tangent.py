@@ -14,18 +14,18 @@ from ..._nonfinite import MIXED, UNDEFINED
 from ..._threshold.newton import inverse_temperature_of
 from ..._threshold.records import C, D
 from .. import formulas
-from ..formulas import node_flow, rarer, slopes
+from ..formulas import derivative_coefficients, minority_probability, weighted_q_by_powers
 from ..nodes import DEGREE, IM, NODES, RE, SINE, SQUARE, node
 from ..records import (
     AT_NODES,
     CODE,
-    CUT,
-    FLOWS,
-    LANES,
+    CORE_LIMIT,
+    DIRECTION_SUMS,
+    EVEN_SUM,
+    ODD_SUM,
     SIZE,
-    SLOPE_EVEN,
-    SLOPE_ODD,
     SOLUTION,
+    TANGENT_FIELDS,
     USED,
     WEIGHTS,
 )
@@ -36,7 +36,7 @@ class Memory(NamedTuple):
     """What a team shares."""
 
     room: Any
-    partial: Any  # FLOWS of each of its warps, one after the other
+    partial: Any  # DIRECTION_SUMS of each of its warps, one after the other
     flows: Any
     table: Any
     polynomials: Any
@@ -56,8 +56,14 @@ class Tangents(NamedTuple):
     constant: Any
 
 
-add_flow, core_move, motion, tangent_away = map(
-    device, (formulas.add_flow, formulas.core_move, formulas.motion, formulas.tangent_away)
+add_node_tangent, tangent_in_core, combined_direction, tangent_away = map(
+    device,
+    (
+        formulas.add_node_tangent,
+        formulas.tangent_in_core,
+        formulas.combined_direction,
+        formulas.tangent_away,
+    ),
 )
 
 
@@ -69,10 +75,10 @@ def core_tangent(r, upper, move, table, used):
     h, slope, others = 0.0, 0.0, 0.0
     for j in range(used):
         g, sine, re, im = table[0, j], table[1, j], table[2, j], table[3, j]
-        flow_re, flow_im, share = table[4, j], table[5, j], 1.0 / (1.0 - g * s)
-        terms = add_flow(h, slope, others, share, z, g, sine, re, im, flow_re, flow_im)
+        q_re, q_im, share = table[4, j], table[5, j], 1.0 / (1.0 - g * s)
+        terms = add_node_tangent(h, slope, others, share, z, g, sine, re, im, q_re, q_im)
         h, slope, others = terms
-    return core_move(s, z, move, h, slope, others)
+    return tangent_in_core(s, z, move, h, slope, others)
 
 
 @device
@@ -113,8 +119,8 @@ def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
         t.load(v, start, n, wide, piece, zero, moves)
         for j in range(held):
             u = (regs[j] - c) * inv - d
-            r = rarer(u)
-            moved = motion(u, r * (one - r), moves[j], drift)
+            r = minority_probability(u)
+            moved = combined_direction(u, r * (one - r), moves[j], drift)
             moves[j] = moved if abs(regs[j]) < infinity else zero
 
     @device
@@ -129,15 +135,15 @@ def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
             bits = 0
             for j in range(held):
                 u = (regs[j] - c) * inv - d
-                r = rarer(u)
+                r = minority_probability(u)
                 s = r * (one - r)
                 bits |= 1 << j if s > limit else 0
                 even = zero if s > limit else s * moves[j]
                 z = one - T(2) * r
                 odd = even * (z if u >= zero else -z)
                 for m in range(DEGREE):
-                    part[SLOPE_ODD + m] += odd
-                    part[SLOPE_EVEN + m] += even
+                    part[ODD_SUM + m] += odd
+                    part[EVEN_SUM + m] += even
                     odd *= s
                     even *= s
             a, b = attract_core(bits, regs, moves, c, inv, d, g, 0.0, a, b)
@@ -145,7 +151,7 @@ def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
                 for m in range(AT_NODES):
                     whole[m] += part[m]
                     part[m] = zero
-        at = t.rank() // 32 * FLOWS
+        at = t.rank() // 32 * DIRECTION_SUMS
         partial[at + lane() // 2] = float64(total_of(whole) if flushes else total_of(part))
         partial[at + AT_NODES + lane()] = a
         partial[at + AT_NODES + NODES + lane()] = b
@@ -155,7 +161,7 @@ def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
         flows, table = memory.flows, memory.table
         odd, even, sums = 0.0, 0.0, 0.0
         for w in range(warps):
-            at = w * FLOWS
+            at = w * DIRECTION_SUMS
             sums += memory.partial[at + lane() // 2]
             odd += memory.partial[at + AT_NODES + lane()]
             even += memory.partial[at + AT_NODES + NODES + lane()]
@@ -163,19 +169,19 @@ def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
         cuda.syncwarp(FULL)
         g, sine = table[SQUARE, lane()], table[SINE, lane()]
         re, im = table[RE, lane()], table[IM, lane()]
-        flow_re, flow_im = node_flow(g, sine, re, im, odd, even, flows)
-        mean = warp_sum(flow_re)
-        flow_re, flow_im = flow_re - mean * re, flow_im - mean * im
-        table[4, lane()], table[5, lane()] = flow_re, flow_im
+        q_re, q_im = weighted_q_by_powers(g, sine, re, im, odd, even, flows)
+        mean = warp_sum(q_re)
+        q_re, q_im = q_re - mean * re, q_im - mean * im
+        table[4, lane()], table[5, lane()] = q_re, q_im
         up, down = 0.5 * g, -sine
-        memory.polynomials[TWO + lane() // 2] = polynomials(down * flow_im, up * flow_re, g)
+        memory.polynomials[TWO + lane() // 2] = polynomials(down * q_im, up * q_re, g)
         # h = even + z odd.
         h = polynomials(down * im, up * re, g)
         m = lane() % DEGREE
         even, odd = cuda.shfl_sync(FULL, h, 2 * m), cuda.shfl_sync(FULL, h, TWO + 2 * m)
         last = cuda.shfl_sync(FULL, h, TWO + 2 * max(m - 1, 0))
         if lane() < DEGREE:
-            a, b = slopes(m, even, odd, last)
+            a, b = derivative_coefficients(m, even, odd, last)
             memory.polynomials[m], memory.polynomials[DEGREE + m] = a, b
 
     @device
@@ -191,7 +197,7 @@ def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
             bits = 0
             for j in range(held):
                 u = (regs[j] - c) * inv - d
-                r = rarer(u)
+                r = minority_probability(u)
                 s = r * (one - r)
                 side = (one - T(2) * r) * (one if u >= zero else -one)
                 moved = tangent_away(moves[j], s, side, inv, a, b, w, z)
@@ -201,7 +207,9 @@ def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
                 place = cuda.ffs(bits) - 1
                 u = (entries.at(regs, place) - c) * inv - d
                 move = float64(entries.at(moves, place))
-                moved = core_tangent(float64(rarer(u)), u >= zero, move, memory.table, used)
+                moved = core_tangent(
+                    float64(minority_probability(u)), u >= zero, move, memory.table, used
+                )
                 entries.put(moves, place, T(inv * moved))
                 bits &= bits - 1
             if pulls:
@@ -231,7 +239,7 @@ def make_push(T: Any, team: Team, pulls: bool) -> Kernel:
     dp = J (v - t dtau) and J is symmetric.
     """
     t, do = tools(T, team), tangents(T, team, pulls)
-    rows_of_block, held, sums = team.rows, team.held, team.lanes // 32 * FLOWS
+    rows_of_block, held, sums = team.rows, team.held, team.lanes // 32 * DIRECTION_SUMS
     nan, zero = T(np.nan), T(0)
 
     def push(
@@ -243,7 +251,7 @@ def make_push(T: Any, team: Team, pulls: bool) -> Kernel:
         room = cuda.shared.array(ROOM, float64)
         partial = cuda.shared.array((rows_of_block, sums), float64)
         flows = cuda.shared.array((rows_of_block, AT_NODES), float64)
-        tables = cuda.shared.array((rows_of_block, LANES, NODES), float64)
+        tables = cuda.shared.array((rows_of_block, TANGENT_FIELDS, NODES), float64)
         coefficients = cuda.shared.array((rows_of_block, NODES), float64)
         slot = t.slot()
         row = int64(cuda.blockIdx.x) * rows_of_block + slot
@@ -260,7 +268,7 @@ def make_push(T: Any, team: Team, pulls: bool) -> Kernel:
         memory = Memory(room, partial[slot], flows[slot], tables[slot], coefficients[slot])
         inv = inverse_temperature_of(argument(taus, tau_all, tau_per_row, row), T(1))
         drift = T(argument(dtaus, dtau_all, dtau_per_row, row))
-        c, d, limit = T(solution[base + C]), T(solution[base + D]), T(solution[base + CUT])
+        c, d, limit = T(solution[base + C]), T(solution[base + D]), T(solution[base + CORE_LIMIT])
         if t.rank() < NODES:
             open_table(solution, base, memory.table)
         t.meet()
