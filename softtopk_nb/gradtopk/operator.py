@@ -236,7 +236,7 @@ class GradTopK(operator.Differentiable):
                 self._solve_open(rows, still[start : start + several], out, solution)
         if not flags[_rows.SOME_SHORT]:
             return None
-        these = np.flatnonzero(tilt[:, CODE] == _rows.LEFT_SHORT)
+        these = np.flatnonzero(tilt[:, CODE] == _rows.SHORT_LEFT)
         p = out[these]
         short = self._solve_short(_take(rows, these), p)
         out[these] = p

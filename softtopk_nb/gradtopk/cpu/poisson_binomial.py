@@ -13,6 +13,7 @@ that a row gets depends on its neighbours.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -55,7 +56,7 @@ def radius(level, n, k):
     return int(bernstein_radius(level, variance) + variance / 8.0) + 2
 
 
-def scratch_sizes(x):
+def scratch_sizes(x: Any) -> tuple[float, int, int, int, int]:
     """(level of `radius`, lengths of a row, a law in lanes and a law in a row, zeros below it)."""
     n, level = x.shape[1], exponent(0.25 * SHORT, x.dtype.type(1))
     width = (n + STRETCH - 1) // STRETCH * STRETCH
