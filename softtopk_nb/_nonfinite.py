@@ -80,6 +80,14 @@ def verdict(n, finite, left):
 
 
 @scalar
+def verdict_of(n, k, tau, nans, above, absent):
+    """As `verdict`, from k and the temperature and counts of what is not finite."""
+    if not (nans == 0.0 and k >= 0.0 and k <= n and tau > 0.0 and tau < np.inf):
+        return UNDEFINED
+    return verdict(n, np.int64(n - above - absent), k - above)
+
+
+@scalar
 def compress(x, values, out):
     """Write the `values` at finite entries of x one after the other; returns how many."""
     j = 0
@@ -122,14 +130,20 @@ def expand(x, values, at_plus_inf, out):
 
 
 @scalar
+def constant_values(code, k, above):
+    """What a row that needs no solving is at its finite entries, at those at +inf, and at -inf."""
+    if code == UNDEFINED:
+        return np.nan, np.nan, np.nan
+    return 1.0 if code == ALL else 0.0, k / above if code == SHARED else 1.0, 0.0
+
+
+@scalar
 def fill_constant(x, k, code, above, out):
     """The value of a row that needs no solving."""
     T = out.dtype.type
-    at_plus_inf = k / above if code == SHARED else 1.0
+    finite, top, bottom = constant_values(code, k, above)
     for i in range(x.shape[0]):
-        if code == UNDEFINED:
-            out[i] = T(np.nan)
-        elif np.isfinite(x[i]):
-            out[i] = T(1) if code == ALL else T(0)
+        if np.isfinite(x[i]):
+            out[i] = T(finite)
         else:
-            out[i] = T(at_plus_inf) if x[i] > 0 else T(0)
+            out[i] = T(top) if x[i] > 0 else T(bottom)

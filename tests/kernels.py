@@ -16,8 +16,9 @@ import ptx
 
 from softtopk_nb._cuda import copying, launch, sorting
 from softtopk_nb._cuda.launch import Kernel
+from softtopk_nb._cuda.row_kernels import Staged
 from softtopk_nb._cuda.target import cuda
-from softtopk_nb._cuda.thread_groups import Team
+from softtopk_nb._cuda.thread_groups import ThreadGroup
 from softtopk_nb._curves.entmax import Entmax
 from softtopk_nb._curves.registry import CURVES, NAMES
 from softtopk_nb._curves.user import UserCurve
@@ -36,59 +37,61 @@ from softtopk_nb.hardtopk.cuda import long as long_hardtopk
 from softtopk_nb.iterative import cuda as iterative
 from softtopk_nb.iterative.cuda import long as long_iterated
 from softtopk_nb.iterative.cuda import long_slopes as iterated_slopes
-from softtopk_nb.iterative.cuda import long_start as iterated_start
 from softtopk_nb.iterative.cuda import rows as iterated
 from softtopk_nb.iterative.operator import IterTopK, WSoftmaxTopK
-from softtopk_nb.softmax.cuda import long as long_softmax
-from softtopk_nb.softmax.cuda import long_noise, long_slopes, noise, slopes
+from softtopk_nb.softmax.cuda import long_noise, noise, slopes
 from softtopk_nb.softmax.cuda import rows as softmax
-from softtopk_nb.thretopk.cuda import long as long_thretopk
 from softtopk_nb.thretopk.cuda import rows as thretopk
 
 NEWEST = ptx.CAPABILITIES[-1]
 REALS = (np.float32, np.float64)
 
-Teams = list[Team | None]  # None where a kernel has no team
+ThreadGroups = list[ThreadGroup | None]  # None where a kernel has no group
 
 
-def teams_of(
-    chosen: Callable[[int, Any], Team], shortest: int = 1, longest: int = 10**6
-) -> Callable[[Any], Teams]:
-    """All the teams that a function of n and T can choose for rows of such lengths."""
-    sizes = [n // half for n, _ in launch._TEAMS for half in (1, 2)]
+def groups_of(
+    chosen: Callable[[int, Any], ThreadGroup], shortest: int = 1, longest: int = 10**6
+) -> Callable[[Any], ThreadGroups]:
+    """All the groups that a function of n and T can choose for rows of such lengths."""
+    sizes = [n // half for n, _ in launch._GROUPS for half in (1, 2)]
     lengths = sorted({shortest, *(n for n in sizes if shortest <= n <= longest), longest})
     return lambda T: list(dict.fromkeys(chosen(n, T) for n in lengths))
 
 
 class Entry(NamedTuple):
-    """A kernel for any type and team; how many arrays it reads and writes 16 bytes at a time."""
+    """A kernel for any type and group; how many arrays it reads and writes 16 bytes at a time."""
 
     factory: Any  # what makes it, or several of which it is one
-    make: Callable[[Any, Team | None], Kernel]
+    make: Callable[[Any, ThreadGroup | None], Kernel]
     reads: int = 1
     writes: int = 1
-    often: bool = False  # what most calls run: every team, on every kind of device
+    often: bool = False  # what most calls run: every group, on every kind of device
     in_float64: bool = False  # arithmetic for each entry is in float64, on purpose
-    teams: Callable[[Any], Teams] = teams_of(launch.choose)
+    groups: Callable[[Any], ThreadGroups] = groups_of(launch.choose)
 
 
-def made(factory: Any, *arguments: Any, part: str = "", **asked: Any) -> Entry:
-    """The kernel of a factory that takes a type, a team, and these arguments."""
+def made(factory: Any, *arguments: Any, part: str | int = "", **asked: Any) -> Entry:
+    """The kernel of a factory that takes a type, a group, and these arguments.
 
-    def make(T: Any, team: Team | None) -> Kernel:
-        kernel = factory(T, team, *arguments)
+    Of passes that follow from each other's sums, the kernel of all, or the `part`-th one's.
+    """
+
+    def make(T: Any, group: ThreadGroup | None) -> Kernel:
+        kernel = factory(T, group, *arguments)
+        if isinstance(kernel, Staged):
+            return kernel.in_parts[part] if isinstance(part, int) else kernel.in_one_launch
         return getattr(kernel, part) if part else kernel
 
     return Entry(factory, make, **asked)
 
 
-def without_team(factory: Any, *arguments: Any) -> Entry:
+def without_group(factory: Any, *arguments: Any) -> Entry:
     """The kernel of a factory that takes these arguments; None stands for the type."""
 
-    def make(T: Any, team: Team | None) -> Kernel:
+    def make(T: Any, group: ThreadGroup | None) -> Kernel:
         return factory(*(T if value is None else value for value in arguments))
 
-    return Entry(factory, make, reads=0, writes=0, teams=lambda T: [None])
+    return Entry(factory, make, reads=0, writes=0, groups=lambda T: [None])
 
 
 @cuda.jit(device=True)
@@ -118,40 +121,40 @@ def solve(
 
 LAPLACE, NEWTON, SCAN = CURVES["laplace"], METHODS["newton"], METHODS["scan"]
 
-# Which teams a kernel gets, what it reads, and what it does in float64.
-LONG: Any = {"teams": lambda T: [launch.streaming(T)]}
+# Which groups a kernel gets, what it reads, and what it does in float64.
+LONG: Any = {"groups": lambda T: [launch.streaming(T)]}
 SUMS: Any = {"reads": 0, "writes": 0, **LONG}  # of the sums over parts
-TWO_ROWS: Any = {"reads": 2, "teams": teams_of(launch.choose_for_two)}
+TWO_ROWS: Any = {"reads": 2, "groups": groups_of(launch.choose_for_two)}
 HEIGHTS: Any = {"writes": 0, "in_float64": True}
-WHOLE_WARPS: Any = {"teams": teams_of(cuda_nodes.choose_whole)}
+WHOLE_WARPS: Any = {"groups": groups_of(cuda_nodes.choose_whole)}
 MOVING: Any = {
     "reads": 2,
-    "teams": teams_of(lambda n, T: cuda_nodes.choose_whole(n, T, gradtopk.MOVERS)),
+    "groups": groups_of(lambda n, T: cuda_nodes.choose_whole(n, T, gradtopk.MOVERS)),
 }
 LONG_MOVING: Any = {
     "reads": 2,
-    "teams": lambda T: [cuda_nodes.choose_whole(10**6, T, gradtopk.MOVERS)],
+    "groups": lambda T: [cuda_nodes.choose_whole(10**6, T, gradtopk.MOVERS)],
 }
 # Iterations keep their vectors in memory, in float64, and read a row once.
 ITERATED: Any = {
     "reads": 0,
     "writes": 0,
     "in_float64": True,
-    "teams": teams_of(lambda n, T: iterative.choose(n)),
+    "groups": groups_of(lambda n, T: iterative.choose(n)),
 }
 ITERATED_MOVING: Any = {
     **ITERATED,
-    "teams": teams_of(lambda n, T: iterative.choose(n, iterative.MOVERS)),
+    "groups": groups_of(lambda n, T: iterative.choose(n, iterative.MOVERS)),
 }
 LONG_ITERATED: Any = {**ITERATED, **LONG}
-SORTED: Any = {"teams": teams_of(launch.choose, longest=hardtopk.SORTED)}
-COUNTED: Any = {"teams": teams_of(launch.choose, shortest=hardtopk.SORTED + 1)}
-NOISY: Any = {"teams": teams_of(noise.team_for)}
+SORTED: Any = {"groups": groups_of(launch.choose, longest=hardtopk.SORTED)}
+COUNTED: Any = {"groups": groups_of(launch.choose, shortest=hardtopk.SORTED + 1)}
+NOISY: Any = {"groups": groups_of(noise.group_for)}
 
 
-def one_warp(T: Any) -> Teams:
-    """The teams that sort a row in registers."""
-    return [team for team in teams_of(launch.choose)(T) if team and team.lanes <= 32]
+def one_warp(T: Any) -> ThreadGroups:
+    """The groups that sort a row in registers."""
+    return [group for group in groups_of(launch.choose)(T) if group and group.lanes <= 32]
 
 
 KERNELS = {
@@ -164,16 +167,23 @@ KERNELS = {
     "solve exp, scan": solve("exp", method="scan"),
     "solve clip, scan": solve("clip", method="scan"),
     "solve entmax 1.3": solve("entmax 1.3"),
-    "solve user": solve("user", in_float64=True, teams=TWO_ROWS["teams"]),
+    "solve user": solve("user", in_float64=True, groups=TWO_ROWS["groups"]),
     **{
         f"solve long, {part}": made(
-            long_threshold._make_launches, LAPLACE, NEWTON, part=part, writes=0, **LONG
+            long_threshold._make_launches, LAPLACE, NEWTON, 0.0, True, part=part, writes=0, **LONG
         )
-        for part in ("survey", "begin", "open", "turn")
+        for part in ("survey", "begin", "open", "step", "finish")
     },
     **{
         f"solve long {curve}, scan, {part}": made(
-            long_threshold._make_launches, CURVES[curve], SCAN, part=part, writes=0, **LONG
+            long_threshold._make_launches,
+            CURVES[curve],
+            SCAN,
+            0.0,
+            True,
+            part=part,
+            writes=0,
+            **LONG,
         )
         for curve in ("laplace", "exp", "clip")
         for part in ("begin", "open")
@@ -184,9 +194,6 @@ KERNELS = {
         )
         for curve in ("laplace", "exp", "clip")
     },
-    "solve long, finish": made(
-        long_threshold._make_finish, LAPLACE, NEWTON, True, writes=0, **LONG
-    ),
     "solve long, fill": made(long_threshold._make_fill, LAPLACE, NEWTON, **LONG),
     "solve long, user, fill": made(
         long_threshold._make_fill, MIXTURE, NEWTON, in_float64=True, **LONG
@@ -194,22 +201,22 @@ KERNELS = {
     "thretopk push": made(thretopk.make_push, LAPLACE, **TWO_ROWS),
     "thretopk pull": made(thretopk.make_pull, LAPLACE, **TWO_ROWS),
     "thretopk potential": made(
-        thretopk.make_potential, LAPLACE, teams=TWO_ROWS["teams"], **HEIGHTS
+        thretopk.make_potential, LAPLACE, groups=TWO_ROWS["groups"], **HEIGHTS
     ),
     "thretopk potential, user": made(
-        thretopk.make_potential, MIXTURE, teams=TWO_ROWS["teams"], **HEIGHTS
+        thretopk.make_potential, MIXTURE, groups=TWO_ROWS["groups"], **HEIGHTS
     ),
     "thretopk push, user": made(thretopk.make_push, MIXTURE, in_float64=True, **TWO_ROWS),
     "thretopk pull, user": made(thretopk.make_pull, MIXTURE, in_float64=True, **TWO_ROWS),
-    "thretopk threshold": without_team(thretopk.make_threshold),
-    "thretopk long, moments": made(long_thretopk._make_moments, LAPLACE, reads=2, writes=0, **LONG),
-    "thretopk long, push": made(long_thretopk._make_push, LAPLACE, reads=2, **LONG),
+    "thretopk threshold": without_group(thretopk.make_threshold),
+    "thretopk long, moments": made(thretopk.make_push, LAPLACE, part=0, reads=2, writes=0, **LONG),
+    "thretopk long, push": made(thretopk.make_push, LAPLACE, part=1, reads=2, **LONG),
     "thretopk long, push, user": made(
-        long_thretopk._make_push, MIXTURE, reads=2, in_float64=True, **LONG
+        thretopk.make_push, MIXTURE, part=1, reads=2, in_float64=True, **LONG
     ),
-    "thretopk long, pull": made(long_thretopk._make_pull, LAPLACE, reads=2, **LONG),
-    "thretopk long, heights": made(long_thretopk._make_heights, LAPLACE, **HEIGHTS, **LONG),
-    "thretopk long, potential": made(long_thretopk._make_potential, LAPLACE, **SUMS),
+    "thretopk long, pull": made(thretopk.make_pull, LAPLACE, part=1, reads=2, **LONG),
+    "thretopk long, heights": made(thretopk.make_potential, LAPLACE, part=0, **HEIGHTS, **LONG),
+    "thretopk long, potential": made(thretopk.make_potential, LAPLACE, part=1, **SUMS),
     "gradtopk": made(cuda_rows.make_solve, 0.02, True, False, **WHOLE_WARPS),
     "gradtopk, keep": made(cuda_rows.make_solve, 0.02, True, True, **WHOLE_WARPS),
     "gradtopk potential": made(cuda_rows.make_solve, 0.02, False, False, writes=0, **WHOLE_WARPS),
@@ -234,7 +241,7 @@ KERNELS = {
     "hardtopk": made(hardtopk.make_hard, False, **COUNTED),
     **{
         f"hardtopk long, {part}": made(long_hardtopk._make_launches, part=part, writes=0, **LONG)
-        for part in ("survey", "open", "turn", "settle")
+        for part in ("survey", "open", "step", "settle")
     },
     "hardtopk long, mark": made(long_hardtopk._make_mark, **LONG),
     "softmax": made(softmax.make_value, "softmax", False),
@@ -246,31 +253,29 @@ KERNELS = {
     "log_softmax pull": made(slopes.make_pull, "log_softmax", **TWO_ROWS),
     "logsumexp": made(softmax.make_value, "logsumexp", False, writes=0),
     "logsumexp push": made(slopes.make_push_sum, writes=0, **TWO_ROWS),
-    "logsumexp pull": made(slopes.make_pull_sum, teams=TWO_ROWS["teams"]),
-    "softmax long, look": made(long_softmax.make_look, False, writes=0, **LONG),
-    "softmax long, gather": made(long_softmax._make_gather, writes=0, **LONG),
-    "softmax long, fill": made(long_softmax._make_fill, "softmax", True, **LONG),
-    "softmax long, push add": made(
-        long_slopes._make_push_add, "softmax", reads=2, writes=0, **LONG
-    ),
-    "softmax long, push": made(long_slopes._make_push, "softmax", reads=2, **LONG),
-    "softmax long, pull add": made(
-        long_slopes._make_pull_add, "softmax", reads=2, writes=0, **LONG
-    ),
-    "softmax long, pull": made(long_slopes._make_pull, "softmax", reads=2, **LONG),
-    "softmax long, pull total": made(long_slopes._make_pull_total, **SUMS),
-    "log_softmax long, fill": made(long_softmax._make_fill, "log_softmax", True, **LONG),
-    "log_softmax long, push": made(long_slopes._make_push, "log_softmax", reads=2, **LONG),
-    "log_softmax long, pull": made(long_slopes._make_pull, "log_softmax", reads=2, **LONG),
-    "logsumexp long, fill": made(long_softmax._make_fill, "logsumexp", True, **SUMS),
-    "logsumexp long, push add": made(long_slopes._make_push_sum_add, reads=2, writes=0, **LONG),
-    "logsumexp long, push": made(long_slopes._make_push_sum, **SUMS),
-    "logsumexp long, pull": made(long_slopes._make_pull_sum, **LONG),
-    "logsumexp long, pull total": made(long_slopes._make_pull_sum_total, **SUMS),
+    "logsumexp pull": made(slopes.make_pull_sum, groups=TWO_ROWS["groups"]),
+    "softmax long, look": made(softmax.make_value, "softmax", True, part=0, writes=0, **LONG),
+    "softmax long, gather": made(softmax.make_value, "softmax", True, part=1, writes=0, **LONG),
+    **{
+        f"{f} long, fill": made(softmax.make_value, f, True, part=2, **LONG)
+        for f in ("softmax", "log_softmax")
+    },
+    **{
+        f"{f} long, {name} {part}": made(make, f, part=part, reads=2, writes=int(part == 1), **LONG)
+        for f in ("softmax", "log_softmax")
+        for name, make in (("push", slopes.make_push), ("pull", slopes.make_pull))
+        for part in (0, 1)
+    },
+    "softmax long, pull total": made(slopes.make_pull, "softmax", part=2, **SUMS),
+    "logsumexp long, fill": made(softmax.make_value, "logsumexp", True, part=2, **SUMS),
+    "logsumexp long, push add": made(slopes.make_push_sum, part=0, reads=2, writes=0, **LONG),
+    "logsumexp long, push": made(slopes.make_push_sum, part=1, **SUMS),
+    "logsumexp long, pull": made(slopes.make_pull_sum, part=0, **LONG),
+    "logsumexp long, pull total": made(slopes.make_pull_sum, part=1, **SUMS),
     "noise": made(noise.make_perturb, False, **NOISY),
     "noise, on finite entries": made(noise.make_perturb, True, **NOISY),
     "draw": made(noise.make_draw, writes=0, **NOISY),
-    "noise long, look": made(long_softmax.make_look, True, writes=0, **LONG),
+    "noise long, look": made(long_noise.make_look, True, writes=0, **LONG),
     "noise long": made(long_noise._make_perturb, False, **LONG),
     "noise long, on finite entries": made(long_noise._make_perturb, True, **LONG),
     "draw long": made(long_noise._make_pick, writes=0, **LONG),
@@ -281,30 +286,25 @@ KERNELS = {
     "wsoftmaxtopk push": made(iterated.make_push, WSoftmaxTopK._kind, **ITERATED_MOVING),
     "wsoftmaxtopk pull": made(iterated.make_pull, WSoftmaxTopK._kind, **ITERATED_MOVING),
     **{
-        f"{name} long, {part.replace('_', ' ')}": made(
-            getattr(module, f"make_{part}"), kind, **LONG_ITERATED
-        )
+        f"{name} long, {step}{part}": made(make, kind, part=part, **LONG_ITERATED)
         for name, kind in (("itertopk", IterTopK._kind), ("wsoftmaxtopk", WSoftmaxTopK._kind))
-        for module, parts in (
-            (iterated_start, "survey open start"),
-            (long_iterated, "look weigh fill"),
-            (iterated_slopes, "push_base push_turn push_look push_swing push_fill"),
-            (iterated_slopes, "pull_receive pull_centre pull_back pull_gather pull_fill"),
+        for step, make, parts in (
+            ("", long_iterated.opening, long_iterated.Opening._fields),
+            ("", long_iterated.stepping, long_iterated.Stepping._fields),
+            ("push ", iterated_slopes.pushing, iterated_slopes.Pushing._fields),
+            ("pull ", iterated_slopes.pulling, iterated_slopes.Pulling._fields),
         )
-        for part in parts.split()
+        for part in parts
     },
-    "wsoftmaxtopk long, pull led": made(
-        iterated_slopes.make_pull_led, WSoftmaxTopK._kind, **LONG_ITERATED
-    ),
-    "sort, short": made(sorting.make_short, writes=0, teams=one_warp),
-    "sort, chunks": without_team(sorting.make_chunks, None, sorting.CHUNK, False),
-    "sort, merge": without_team(sorting.make_chunks, None, sorting.CHUNK, True),
-    "sort, step": without_team(sorting.make_step, None),
-    "copy": without_team(copying.make_copy, None, None),
-    "copy, from float16": without_team(copying.make_copy, np.float16, None),
-    "copy, to float16": without_team(copying.make_copy, None, np.float16),
-    "copy, from int64": without_team(copying.make_copy, np.int64, None),
-    "sum": without_team(copying.make_sum, None),
+    "sort, short": made(sorting.make_short, writes=0, groups=one_warp),
+    "sort, chunks": without_group(sorting.make_chunks, None, sorting.CHUNK, False),
+    "sort, merge": without_group(sorting.make_chunks, None, sorting.CHUNK, True),
+    "sort, step": without_group(sorting.make_step, None),
+    "copy": without_group(copying.make_copy, None, None),
+    "copy, from float16": without_group(copying.make_copy, np.float16, None),
+    "copy, to float16": without_group(copying.make_copy, None, np.float16),
+    "copy, from int64": without_group(copying.make_copy, np.int64, None),
+    "sum": without_group(copying.make_sum, None),
 }
 
 
@@ -313,53 +313,53 @@ class Case(NamedTuple):
 
     label: str
     T: Any
-    team: Team | None
+    group: ThreadGroup | None
     capability: tuple[int, int]
 
     @property
     def name(self) -> str:
         major, minor = self.capability
         held = ""
-        if self.team:
-            streams = ", streams" if self.team.streams else ""
-            held = f", {self.team.lanes} x {self.team.held}{streams}"
+        if self.group:
+            streams = ", streams" if self.group.streams else ""
+            held = f", {self.group.lanes} x {self.group.held}{streams}"
         return f"{np.dtype(self.T).name}{held}, sm_{major}{minor}"
 
     @property
     def kernel(self) -> Kernel:
-        return KERNELS[self.label].make(self.T, self.team)
+        return KERNELS[self.label].make(self.T, self.group)
 
 
-def few(teams: Teams) -> Teams:
-    """Of those that hold most of a row, the smallest and the largest team; and the last."""
-    holding = [team for team in teams if team and not team.streams]
-    most = [team for team in holding if team.held == max(team.held for team in holding)]
-    return list(dict.fromkeys((*most[:1], *most[-1:], teams[-1])))
+def few(groups: ThreadGroups) -> ThreadGroups:
+    """Of those that hold most of a row, the smallest and the largest group; and the last."""
+    holding = [group for group in groups if group and not group.streams]
+    most = [group for group in holding if group.held == max(group.held for group in holding)]
+    return list(dict.fromkeys((*most[:1], *most[-1:], groups[-1])))
 
 
 def cases() -> Iterator[Case]:
-    """All of what runs often; else a few teams, and now one kind of device, now the other."""
+    """All of what runs often; else a few groups, and now one kind of device, now the other."""
     for label, entry in KERNELS.items():
         if entry.often:
             yield from (
-                Case(label, T, team, c)
+                Case(label, T, group, c)
                 for T in REALS
                 for c in ptx.CAPABILITIES
-                for team in entry.teams(T)
+                for group in entry.groups(T)
             )
         else:
             for T, devices in zip(REALS, (ptx.CAPABILITIES, ptx.CAPABILITIES[::-1]), strict=True):
-                chosen = zip(few(entry.teams(T)), itertools.cycle(devices), strict=False)
-                yield from (Case(label, T, team, c) for team, c in chosen)
+                chosen = zip(few(entry.groups(T)), itertools.cycle(devices), strict=False)
+                yield from (Case(label, T, group, c) for group, c in chosen)
 
 
 def compiled(case: Case) -> ptx.Report:
     return ptx.report(case.kernel, case.capability)
 
 
-def doubles(label: str, team: Team) -> int:
+def doubles(label: str, group: ThreadGroup) -> int:
     """Instructions on float64 in a kernel for float32 rows."""
-    return ptx.doubles(ptx.compile_for(KERNELS[label].make(np.float32, team), NEWEST))
+    return ptx.doubles(ptx.compile_for(KERNELS[label].make(np.float32, group), NEWEST))
 
 
 class Ahead:

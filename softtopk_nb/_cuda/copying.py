@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import float64, int32, int64, types
@@ -10,12 +10,12 @@ from numba import float64, int32, int64, types
 from .arrays import Buffer
 from .interop import Kind, View, buffer_of, dense, nothing, view_of
 from .launch import Kernel, pointer_to
-from .target import cuda
-from .thread_groups import Team, made_once, tools
+from .target import cuda, device
+from .thread_groups import SHARED_SUMS, ThreadGroup, made_once, tools
 
 DIMS = 8  # axes that a copy can have, once those that belong together are joined
 _THREADS = 256
-_TEAM = Team(_THREADS, 2)  # of a sum
+_GROUP = ThreadGroup(_THREADS, 2)  # of a sum
 
 
 def new_buffer(kind: Kind, entries: int, dtype: Any) -> Buffer:
@@ -44,34 +44,55 @@ def _joined(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[list[int]
     return axes
 
 
+class _Walk(NamedTuple):
+    """Memory, where the first of the entries lies, and how far those along each axis are apart."""
+
+    memory: Any
+    first: Any
+    steps: Any
+
+
+_EIGHT = types.UniTuple(int64, DIMS)
+
+
+def _walk_of(T: Any) -> Any:
+    return types.NamedTuple((pointer_to(T), int64, _EIGHT), _Walk)
+
+
+@device
+def _place(walk, axes, i):
+    """Where the i-th entry lies."""
+    at = walk.first
+    for j in range(DIMS):
+        at += i % axes[j] * walk.steps[j]
+        i //= axes[j]
+    return at
+
+
 @made_once
 def make_copy(S: Any, D: Any) -> Kernel:
     """Copy entries of type S to entries of type D, times `sign`, and `fill` where not `mask`."""
     W = np.float32 if D is np.float16 else D  # no arithmetic in float16
 
-    def kernel(
-        total, shape, source, first, steps, mask, masked, seen, mask_steps, sign, fill, out, at, to
-    ):
+    def kernel(total, axes, source, target, mask, masked, sign, fill):
         i = int64(cuda.blockIdx.x) * _THREADS + cuda.threadIdx.x
         if i >= total:
             return
+        first, at, seen = source.first, target.first, mask.first
         for j in range(DIMS):
-            place = i % shape[j]
-            i //= shape[j]
-            first += place * steps[j]
-            at += place * to[j]
-            seen += place * mask_steps[j]
-        if masked and mask[seen] == 0:
-            out[at] = D(W(fill))
+            place = i % axes[j]
+            i //= axes[j]
+            first += place * source.steps[j]
+            at += place * target.steps[j]
+            seen += place * mask.steps[j]
+        if masked and mask.memory[seen] == 0:
+            target.memory[at] = D(W(fill))
         else:
-            v = W(source[first])
-            out[at] = D(-v if sign < 0 else v)
+            v = W(source.memory[first])
+            target.memory[at] = D(-v if sign < 0 else v)
 
-    steps = types.UniTuple(int64, DIMS)
-    read = (pointer_to(S), int64, steps)
-    mask = (pointer_to(np.uint8), int32, int64, steps)
-    write = (pointer_to(D), int64, steps)
-    return Kernel(kernel, (int64, steps, *read, *mask, int32, float64, *write), _THREADS)
+    walks = _walk_of(S), _walk_of(D), _walk_of(np.uint8)
+    return Kernel(kernel, (int64, _EIGHT, *walks, int32, int32, float64), _THREADS)
 
 
 def copy(
@@ -89,23 +110,18 @@ def copy(
     S: Any = np.uint8 if source.dtype == np.bool_ else source.dtype.type
     D: Any = target.dtype.type
     sizes, reads, writes, sees = ([axis[j] for axis in axes] for j in range(4))
+    masking = buffer_of(where) if where is not None else nothing(np.uint8)
     make_copy(S, D)(
         -(-target.size // _THREADS),
         stream,
         target.size,
         _eight(sizes, 1),
-        buffer_of(source).pointer,
-        source.span[0],
-        _eight(reads, 0),
-        buffer_of(where).pointer if where is not None else nothing(np.uint8).pointer,
+        _Walk(buffer_of(source).pointer, source.span[0], _eight(reads, 0)),
+        _Walk(buffer_of(target).pointer, target.span[0], _eight(writes, 0)),
+        _Walk(masking.pointer, mask.span[0], _eight(sees, 0)),
         int(where is not None),
-        mask.span[0],
-        _eight(sees, 0),
         sign,
         fill,
-        buffer_of(target).pointer,
-        target.span[0],
-        _eight(writes, 0),
     )
 
 
@@ -120,28 +136,20 @@ def copy_of_mask(kind: Kind, mask: View) -> View:
 @made_once
 def make_sum(D: Any) -> Kernel:
     """Sum float64 over some axes: one block for each result, so that the order is fixed."""
-    t = tools(np.float64, _TEAM)
+    t = tools(np.float64, _GROUP)
 
     def kernel(values, kept, kept_steps, summed, summed_steps, count, out):
-        room = cuda.shared.array(4 * 32, float64)
-        first, i = int64(0), int64(cuda.blockIdx.x)
-        for j in range(DIMS):
-            first += i % kept[j] * kept_steps[j]
-            i //= kept[j]
-        total = 0.0
+        shared = cuda.shared.array(SHARED_SUMS, float64)
+        first = _place(_Walk(values, int64(0), kept_steps), kept, int64(cuda.blockIdx.x))
+        along, total = _Walk(values, first, summed_steps), 0.0
         for r in range(cuda.threadIdx.x, count, _THREADS):
-            at, i = first, int64(r)
-            for j in range(DIMS):
-                at += i % summed[j] * summed_steps[j]
-                i //= summed[j]
-            total += values[at]
-        total = t.total(total, room)
+            total += values[_place(along, summed, int64(r))]
+        total = t.total(total, shared)
         if cuda.threadIdx.x == 0:
             out[int64(cuda.blockIdx.x)] = D(total)
 
-    steps = types.UniTuple(int64, DIMS)
-    shape = (steps, steps, steps, steps, int64)
-    return Kernel(kernel, (pointer_to(np.float64), *shape, pointer_to(D)), _THREADS)
+    numbers = pointer_to(np.float64)
+    return Kernel(kernel, (numbers, *(_EIGHT,) * 4, int64, pointer_to(D)), _THREADS)
 
 
 def sum_to(

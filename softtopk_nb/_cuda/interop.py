@@ -179,7 +179,7 @@ def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
 def kind_of(x: Any) -> Kind:
     """The library, device and stream of a device array."""
     library = type(x).__module__.split(".")[0]
-    return _KINDS.get(library, _other)(x)
+    return _LIBRARIES.get(library, _other)(x)
 
 
 def _torch(x: Any) -> Kind:
@@ -223,7 +223,7 @@ def _other(x: Any) -> Kind:
     return Kind("other", empty, _stream(0, pointer), contextlib.nullcontext())
 
 
-_KINDS: dict[str, Callable[[Any], Kind]] = {"torch": _torch, "cupy": _cupy, "numba": _numba}
+_LIBRARIES: dict[str, Callable[[Any], Kind]] = {"torch": _torch, "cupy": _cupy, "numba": _numba}
 
 
 @functools.lru_cache(maxsize=256)

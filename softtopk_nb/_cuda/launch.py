@@ -1,4 +1,4 @@
-"""From rows on a device to a launch: which team for which row, which stream, what is kept.
+"""From rows on a device to a launch: which group for which row, which stream, what is kept.
 
 A `Kernel` is compiled at its first launch on each kind of device and then kept, as are its
 configured launches. Nothing depends on the number of rows but the number of blocks: a row's bits
@@ -15,7 +15,7 @@ import numpy as np
 from numba import config, types
 
 from .target import SIMULATED, cuda
-from .thread_groups import Team
+from .thread_groups import ThreadGroup
 
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0  # a small batch is no mistake
 
@@ -36,17 +36,17 @@ _NAMES = (
     *("uint8", "uint16", "uint32", "uint64"),
 )
 
-# (entries of 4 bytes, team): the first that holds a row takes it.
-_TEAMS = (
-    (32, Team(8, 4)),
-    (128, Team(32, 4)),
-    (256, Team(32, 8)),
-    (512, Team(32, 16)),
-    (1024, Team(128, 8)),
-    (2048, Team(128, 16)),
-    (4096, Team(256, 16)),
-    (8192, Team(512, 16)),
-    (16384, Team(512, 32)),
+# (entries of 4 bytes, group): the first that holds a row takes it.
+_GROUPS = (
+    (32, ThreadGroup(8, 4)),
+    (128, ThreadGroup(32, 4)),
+    (256, ThreadGroup(32, 8)),
+    (512, ThreadGroup(32, 16)),
+    (1024, ThreadGroup(128, 8)),
+    (2048, ThreadGroup(128, 16)),
+    (4096, ThreadGroup(256, 16)),
+    (8192, ThreadGroup(512, 16)),
+    (16384, ThreadGroup(512, 32)),
 )
 
 _MOST_OF_TWO = 64  # bytes of each of two rows that a thread can hold beside what it works out
@@ -60,29 +60,29 @@ ENOUGH = 128
 MANY = 255
 
 
-def streaming(T: Any) -> Team:
+def streaming(T: Any) -> ThreadGroup:
     """Who reads a longer row again in each pass. While one thread steers, other blocks work."""
-    return Team(256, _MOST_OF_TWO // np.dtype(T).itemsize, streams=True)
+    return ThreadGroup(256, _MOST_OF_TWO // np.dtype(T).itemsize, streams=True)
 
 
-def choose(n: int, T: Any) -> Team:
-    """The team for rows of n entries of type T."""
+def choose(n: int, T: Any) -> ThreadGroup:
+    """The group for rows of n entries of type T."""
     half = np.dtype(T).itemsize // 4  # entries of 8 bytes: half as many in as many registers
-    for most, team in _TEAMS:
+    for most, group in _GROUPS:
         if n * half <= most:
-            lanes = team.lanes * half if team.lanes < 32 else team.lanes
-            return Team(lanes, team.held // half)
+            lanes = group.lanes * half if group.lanes < 32 else group.lanes
+            return ThreadGroup(lanes, group.held // half)
     return streaming(T)
 
 
-def choose_for_two(n: int, T: Any) -> Team:
-    """The team for two rows of n entries of type T, or for one that is read only once."""
-    team = choose(n, T)
-    return streaming(T) if team.held * np.dtype(T).itemsize > _MOST_OF_TWO else team
+def choose_for_two(n: int, T: Any) -> ThreadGroup:
+    """The group for two rows of n entries of type T, or for one that is read only once."""
+    group = choose(n, T)
+    return streaming(T) if group.held * np.dtype(T).itemsize > _MOST_OF_TWO else group
 
 
 class Kernel:
-    """A kernel for one type of rows and one team, compiled when it is first launched.
+    """A kernel for one type of rows and one group, compiled when it is first launched.
 
     Each of its threads may have so many `registers`, where the block is not too large for that.
     """

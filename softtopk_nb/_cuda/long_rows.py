@@ -12,18 +12,17 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import int64
 
 from .arrays import Rows
 from .launch import choose
-from .target import cuda, device
-from .thread_groups import Team, made_once, tools
+from .target import device
+from .thread_groups import ThreadGroup, made_once, tools
 
 LONG = 1 << 18  # entries: shorter rows have one block
 PIECES = 2  # times that a block fills its registers, at least
 MOST = 1024  # parts of a row: more of them take longer to add up than they save
 
-SUMS = 5  # numbers that a block leaves for the next launch
+SUMS = 6  # numbers that a block leaves for the next launch: four sums, two extremes
 
 
 def is_long(rows: Rows) -> bool:
@@ -34,32 +33,33 @@ def is_long(rows: Rows) -> bool:
 class Parts(NamedTuple):
     """How a row is cut."""
 
-    team: Team
+    group: ThreadGroup
     parts: int
     length: int
 
 
 def parts_of(rows: Rows) -> Parts:
     """How the rows are cut."""
-    team = choose(rows.n, rows.dtype)
-    piece = team.lanes * team.held
+    group = choose(rows.n, rows.dtype)
+    piece = group.lanes * group.held
     pieces = -(-rows.n // piece)
     each = max(PIECES, -(-pieces // MOST))
-    return Parts(team, -(-pieces // each), each * piece)
+    return Parts(group, -(-pieces // each), each * piece)
 
 
 class Place(NamedTuple):
-    """Which part of which row a block has, and what it takes over from the launch before."""
+    """What blocks of a launch leave for the next one, and take over from the one before.
 
-    #: part(n, parts, length) -> (row, part, where it starts in x, entries)
-    part: Any
-    #: leave(sums, row, parts, part, a, b, c, d, e): writes the sums over a part
+    `here` is a `row_kernels.Part`; it has SUMS numbers in `sums`.
+    """
+
+    #: leave(sums, here, found): four sums and two extremes over a part
     leave: Any
-    #: gather(sums, row, parts, room) -> a, b, c and d, added over all parts
+    #: gather(sums, here, shared) -> the four, added over all parts
     gather: Any
-    #: before(sums, row, parts, part, room) -> a over all parts, b over those before this one
+    #: before(sums, here, shared) -> the first over all parts, the second over those before this one
     before: Any
-    #: extremes(sums, row, parts, room) -> the smallest d and the largest e
+    #: extremes(sums, here, shared) -> the smallest and the largest over all parts
     extremes: Any
     #: fetch(records, row, record), hand_on(record, row, records): between memory and the block
     fetch: Any
@@ -67,50 +67,46 @@ class Place(NamedTuple):
 
 
 @made_once
-def make_place(T: Any, team: Team) -> Place:
+def make_place(T: Any, group: ThreadGroup) -> Place:
     """What the blocks of a launch have in common."""
-    t = tools(T, team)
-    lanes = team.lanes
+    t = tools(T, group)
+    lanes = group.lanes
 
     @device
-    def part(n, parts, length):
-        row, j = int64(cuda.blockIdx.x) // parts, int64(cuda.blockIdx.x) % parts
-        return row, j, row * n + j * length, min(length, n - j * length)
-
-    @device
-    def leave(sums, row, parts, part, a, b, c, d, e):
+    def leave(sums, here, found):
         if t.rank() == 0:
-            at = (row * parts + part) * SUMS
-            sums[at], sums[at + 1], sums[at + 2], sums[at + 3], sums[at + 4] = a, b, c, d, e
+            at = (here.row * here.parts + here.part) * SUMS
+            sums[at], sums[at + 1], sums[at + 2] = found[0], found[1], found[2]
+            sums[at + 3], sums[at + 4], sums[at + 5] = found[3], found[4], found[5]
 
     @device
-    def gather(sums, row, parts, room):
+    def gather(sums, here, shared):
         a, b, c, d = 0.0, 0.0, 0.0, 0.0
-        for j in range(t.rank(), parts, lanes):
-            at = (row * parts + j) * SUMS
+        for j in range(t.rank(), here.parts, lanes):
+            at = (here.row * here.parts + j) * SUMS
             a += sums[at]
             b += sums[at + 1]
             c += sums[at + 2]
             d += sums[at + 3]
-        return t.totals(a, b, c, d, room)
+        return t.totals(a, b, c, d, shared)
 
     @device
-    def before(sums, row, parts, part, room):
+    def before(sums, here, shared):
         a, b = 0.0, 0.0
-        for j in range(t.rank(), parts, lanes):
-            at = (row * parts + j) * SUMS
+        for j in range(t.rank(), here.parts, lanes):
+            at = (here.row * here.parts + j) * SUMS
             a += sums[at]
-            b += sums[at + 1] if j < part else 0.0
-        a, b, _, _ = t.totals(a, b, 0.0, 0.0, room)
+            b += sums[at + 1] if j < here.part else 0.0
+        a, b, _, _ = t.totals(a, b, 0.0, 0.0, shared)
         return a, b
 
     @device
-    def extremes(sums, row, parts, room):
+    def extremes(sums, here, shared):
         lo, hi = T(np.inf), T(-np.inf)
-        for j in range(t.rank(), parts, lanes):
-            at = (row * parts + j) * SUMS
-            lo, hi = min(lo, T(sums[at + 3])), max(hi, T(sums[at + 4]))
-        return t.extremes(lo, hi, room)
+        for j in range(t.rank(), here.parts, lanes):
+            at = (here.row * here.parts + j) * SUMS
+            lo, hi = min(lo, T(sums[at + 4])), max(hi, T(sums[at + 5]))
+        return t.extremes(lo, hi, shared)
 
     @device
     def fetch(records, row, record):
@@ -126,4 +122,4 @@ def make_place(T: Any, team: Team) -> Place:
         if t.rank() < size:
             records[row * size + t.rank()] = record[t.rank()]
 
-    return Place(part, leave, gather, before, extremes, fetch, hand_on)
+    return Place(leave, gather, before, extremes, fetch, hand_on)

@@ -21,7 +21,7 @@ from numba import int32, int64
 from .arrays import Buffer, Rows
 from .launch import Kernel, choose, pointer_to
 from .target import cuda, device
-from .thread_groups import Team, made_once, tools
+from .thread_groups import Span, ThreadGroup, made_once, tools
 
 CHUNK = 4096  # entries sorted in shared memory: 32 KB of 8 bytes each
 THREADS = 512
@@ -38,13 +38,13 @@ def _own_masks(held: int) -> tuple[int, ...]:
 
 
 @made_once
-def in_registers(T: Any, team: Team) -> tuple[Any, Any]:
-    """(sort, entry) for a team within a warp.
+def in_registers(T: Any, group: ThreadGroup) -> tuple[Any, Any]:
+    """(sort, entry) for a group within a warp.
 
-    sort(regs) sorts what the team holds: entry i of the result is the (i % held)-th in thread
+    sort(regs) sorts what the group holds: entry i of the result is the (i % held)-th in thread
     i // held, wherever `tools.load` had put it. entry(regs, i) is that entry, known to all.
     """
-    t, lanes, held = tools(T, team), team.lanes, team.held
+    t, lanes, held = tools(T, group), group.lanes, group.held
     half = held // 2
     own, closing = _own_masks(held), tuple(half >> j for j in range(half.bit_length()))
 
@@ -115,10 +115,10 @@ def step(values, start, n, pairs, first, stride, distance, mask):
 
 
 @made_once
-def make_short(T: Any, team: Team) -> Kernel:
+def make_short(T: Any, group: ThreadGroup) -> Kernel:
     """Rows that fit into the registers of a warp."""
-    t, held, rows_of_block = tools(T, team), team.held, team.rows
-    sort, _ = in_registers(T, team)
+    t, held, rows_of_block = tools(T, group), group.held, group.rows
+    sort, _ = in_registers(T, group)
     least = T(-np.inf)
 
     def short(x, rows, n, wide, out):
@@ -126,7 +126,7 @@ def make_short(T: Any, team: Team) -> Kernel:
         row = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
         if row >= rows:
             return
-        t.load(x, row * n, n, wide, 0, least, regs)
+        t.load(Span(x, row * n, n, wide), 0, least, regs)
         sort(regs)
         for j in range(held):
             at = t.rank() * held + j
@@ -134,7 +134,7 @@ def make_short(T: Any, team: Team) -> Kernel:
                 out[row * n + at] = regs[j]
 
     real = pointer_to(T)
-    return Kernel(short, (real, int64, int64, int32, real), team.threads)
+    return Kernel(short, (real, int64, int64, int32, real), group.threads)
 
 
 @made_once
@@ -189,11 +189,11 @@ def descending(rows: Rows) -> Buffer:
     """
     T, n = rows.dtype, rows.n
     out = rows.empty(rows.rows * n, T)
-    team = choose(n, T)
-    if team.lanes <= 32:
+    group = choose(n, T)
+    if group.lanes <= 32:
         wide = rows.wide()
-        short = make_short(T, team)
-        short(team.blocks(rows.rows), rows.stream, rows.x.pointer, rows.rows, n, wide, out.pointer)
+        short = make_short(T, group)
+        short(group.blocks(rows.rows), rows.stream, rows.x.pointer, rows.rows, n, wide, out.pointer)
         return out
     size = min(CHUNK, 1 << (n - 1).bit_length())
     blocks = rows.rows * -(-n // size)

@@ -1,11 +1,11 @@
 """A row and the threads of a device that work on it together.
 
-A *team* is a few lanes of a warp, a whole warp, or a block. Each of its threads holds some entries
-of the row in registers; a row that is longer than what the team holds is read again, piece by
-piece, in every pass over it. A kernel is written once, for any team: loops over the entries held
-have a constant length, and what a team is follows from its size.
+A *thread group* is a few lanes of a warp, a whole warp, or a block. Each of its threads holds some
+entries of the row in registers; a row that is longer than what the group holds is read again, piece
+by piece, in every pass over it. A kernel is written once, for any group: loops over the entries
+held have a constant length, and what a group is follows from its size.
 
-Sums over a team are added in an order that depends on the team alone, so that equal rows give
+Sums over a group are added in an order that depends on the group alone, so that equal rows give
 equal bits wherever they lie.
 """
 
@@ -22,14 +22,29 @@ from .target import WIDE, cuda, device, load_wide, store_wide
 made_once = functools.lru_cache(maxsize=None, typed=True)
 
 FULL = 0xFFFFFFFF  # every lane of a warp
-ROOM = 4 * 32  # float64 that a team shares to add up
-SHARED_BLOCK = 128  # threads of a block that several teams share
+SHARED_SUMS = 4 * 32  # float64 that a group shares to add up
+SHARED_BLOCK = 128  # threads of a block that several groups share
 
 
 @device
-def argument(values, value, per_row, row):
+def of_row(argument, row):
     """k or the temperature of a row: one of many in memory, or the same for all."""
-    return values[row] if per_row else value
+    return argument.pointer[row] if argument.per_row else argument.value
+
+
+class Span(NamedTuple):
+    """A row, or a part of one: `n` entries of `x` from `start` on."""
+
+    x: Any
+    start: Any
+    n: Any
+    wide: Any  # whether they can be read and written WIDE bytes at a time
+
+
+@device
+def beside(span, v):
+    """What lies in v where the span's entries lie in x."""
+    return Span(v, span.start, span.n, span.wide)
 
 
 class Entries(NamedTuple):
@@ -65,7 +80,7 @@ def entries_held(held: int) -> Entries:
     return Entries(at, put)
 
 
-class Team(NamedTuple):
+class ThreadGroup(NamedTuple):
     """How many threads share a row, and how much of it they hold."""
 
     lanes: int  # a power of 2: part of a warp, a warp, or a block of whole warps
@@ -83,33 +98,33 @@ class Team(NamedTuple):
         return self.threads // self.lanes
 
     def blocks(self, rows: int) -> int:
-        """How many blocks it takes to give each row a team."""
+        """How many blocks it takes to give each row a group."""
         return -(-rows // self.rows)
 
 
 class Tools(NamedTuple):
-    """Functions that the threads of a team call together; `room` is memory that they share."""
+    """What a group's threads call together; `shared` is an array of SHARED_SUMS float64."""
 
-    #: rank() -> the place of this thread in its team
+    #: rank() -> the place of this thread in its group
     rank: Any
-    #: slot() -> the place of its team in the block
+    #: slot() -> the place of its group in the block
     slot: Any
-    #: mask() -> the lanes of this thread's warp that belong to the team
+    #: mask() -> the lanes of this thread's warp that belong to the group
     mask: Any
-    #: pieces(n) -> how many times the team must fill its registers to see n entries
+    #: pieces(n) -> how many times the group must fill its registers to see n entries
     pieces: Any
     #: position(piece, j) -> where in the row the j-th entry held comes from
     position: Any
-    #: load(x, start, n, wide, piece, pad, held): fill the registers, with `pad` beyond n
+    #: load(span, piece, pad, regs): fill the registers, with `pad` beyond the end
     load: Any
-    #: store(held, start, n, wide, piece, out): write them to where they came from
+    #: store(regs, span, piece): write them to where `load` reads them
     store: Any
     #: meet(): wait for all, and see what they have written
     meet: Any
-    #: total(v, room), totals(a, b, c, d, room): sums over the team, in float64, known to all
+    #: total(v, shared), totals(a, b, c, d, shared): sums over the group, in float64, known to all
     total: Any
     totals: Any
-    #: extremes(lo, hi, room): the smallest lo and the largest hi, a 0 of either sign in each thread
+    #: extremes(lo, hi, shared): smallest lo and largest hi, a 0 of either sign in each thread
     extremes: Any
 
 
@@ -119,11 +134,11 @@ def _halves(count: int) -> tuple[int, ...]:
 
 
 @made_once
-def tools(T: Any, team: Team) -> Tools:
-    """The functions of a team for rows of type T. `room` is an array of ROOM float64."""
-    lanes, held, streams = team
+def tools(T: Any, group: ThreadGroup) -> Tools:
+    """The functions of a group for rows of type T."""
+    lanes, held, streams = group
     wide_count = WIDE // np.dtype(T).itemsize
-    groups = held // wide_count
+    vectors = held // wide_count
     warps = lanes // 32
     offsets = _halves(min(lanes, 32))
     warp_offsets = _halves(warps)
@@ -149,12 +164,13 @@ def tools(T: Any, team: Team) -> Tools:
 
     @device
     def position(piece, j):
-        group, place = j // wide_count, j % wide_count
-        return (piece * groups + group) * (lanes * wide_count) + rank() * wide_count + place
+        vector, place = j // wide_count, j % wide_count
+        return (piece * vectors + vector) * (lanes * wide_count) + rank() * wide_count + place
 
     @device
-    def load(x, start, n, wide, piece, pad, regs):
-        for g in range(groups):
+    def load(span, piece, pad, regs):
+        x, start, n, wide = span
+        for g in range(vectors):
             at = position(piece, g * wide_count)
             if wide and at < n:
                 values = load_wide(x, start + at)
@@ -173,14 +189,15 @@ def tools(T: Any, team: Team) -> Tools:
     def store_two(regs, g, out, at):
         store_wide(out, at, (regs[g * 2], regs[g * 2 + 1]))
 
-    store_group = store_four if wide_count == 4 else store_two
+    store_vector = store_four if wide_count == 4 else store_two
 
     @device
-    def store(regs, start, n, wide, piece, out):
-        for g in range(groups):
+    def store(regs, span, piece):
+        out, start, n, wide = span
+        for g in range(vectors):
             at = position(piece, g * wide_count)
             if wide and at < n:
-                store_group(regs, g, out, start + at)
+                store_vector(regs, g, out, start + at)
             else:
                 for j in range(wide_count):
                     if at + j < n:
@@ -201,7 +218,7 @@ def tools(T: Any, team: Team) -> Tools:
         return v
 
     @device
-    def totals_in_warp(a, b, c, d, room):
+    def totals_in_warp(a, b, c, d, shared):
         return (
             np.float64(warp_total(a)),
             np.float64(warp_total(b)),
@@ -210,13 +227,13 @@ def tools(T: Any, team: Team) -> Tools:
         )
 
     @device
-    def total_in_warp(v, room):
+    def total_in_warp(v, shared):
         return np.float64(warp_total(v))
 
     @device
-    def of_warp(room, place):
+    def of_warp(shared, place):
         """What a warp has left at this place: each warp reads all, and adds them up once more."""
-        return room[32 * place + (cuda.threadIdx.x & last_warp)]
+        return shared[32 * place + (cuda.threadIdx.x & last_warp)]
 
     @device
     def total_of_warps(v):
@@ -225,28 +242,28 @@ def tools(T: Any, team: Team) -> Tools:
         return v
 
     @device
-    def totals_in_block(a, b, c, d, room):
+    def totals_in_block(a, b, c, d, shared):
         a, b, c, d = warp_total(a), warp_total(b), warp_total(c), warp_total(d)
         warp = cuda.threadIdx.x >> 5
-        cuda.syncthreads()  # what was in the room has been read
+        cuda.syncthreads()  # what was in it has been read
         if cuda.threadIdx.x & 31 == 0:
-            room[warp], room[32 + warp] = a, b
-            room[64 + warp], room[96 + warp] = c, d
+            shared[warp], shared[32 + warp] = a, b
+            shared[64 + warp], shared[96 + warp] = c, d
         cuda.syncthreads()
-        a, b, c, d = of_warp(room, 0), of_warp(room, 1), of_warp(room, 2), of_warp(room, 3)
+        a, b, c, d = of_warp(shared, 0), of_warp(shared, 1), of_warp(shared, 2), of_warp(shared, 3)
         return total_of_warps(a), total_of_warps(b), total_of_warps(c), total_of_warps(d)
 
     @device
-    def total_in_block(v, room):
+    def total_in_block(v, shared):
         v = warp_total(v)
         cuda.syncthreads()
         if cuda.threadIdx.x & 31 == 0:
-            room[cuda.threadIdx.x >> 5] = v
+            shared[cuda.threadIdx.x >> 5] = v
         cuda.syncthreads()
-        return total_of_warps(of_warp(room, 0))
+        return total_of_warps(of_warp(shared, 0))
 
     @device
-    def extremes_in_warp(lo, hi, room):
+    def extremes_in_warp(lo, hi, shared):
         for offset in offsets:
             other_lo = cuda.shfl_xor_sync(mask(), lo, offset)
             other_hi = cuda.shfl_xor_sync(mask(), hi, offset)
@@ -255,14 +272,14 @@ def tools(T: Any, team: Team) -> Tools:
         return lo, hi
 
     @device
-    def extremes_in_block(lo, hi, room):
-        lo, hi = extremes_in_warp(lo, hi, room)
+    def extremes_in_block(lo, hi, shared):
+        lo, hi = extremes_in_warp(lo, hi, shared)
         warp = cuda.threadIdx.x >> 5
         cuda.syncthreads()
         if cuda.threadIdx.x & 31 == 0:
-            room[warp], room[32 + warp] = lo, hi
+            shared[warp], shared[32 + warp] = lo, hi
         cuda.syncthreads()
-        lo, hi = T(of_warp(room, 0)), T(of_warp(room, 1))
+        lo, hi = T(of_warp(shared, 0)), T(of_warp(shared, 1))
         for offset in warp_offsets:
             other_lo = cuda.shfl_xor_sync(FULL, lo, offset)
             other_hi = cuda.shfl_xor_sync(FULL, hi, offset)

@@ -22,6 +22,12 @@ MIN, MAX = 9, 10
 LAST_R, PASSES, STALLED, FALLBACKS = range(11, 15)
 STATE = 15
 
+# On a device a row's record is the solver's state; then what of k the finite entries get, how many
+# those are and how many entries are +inf, the kind of row (`_nonfinite`), whether the search has
+# ended, and the sum of f' in its last pass.
+LEFT, FINITE_COUNT, ABOVE, KIND, ENDED, SLOPE = range(STATE, STATE + 6)
+RECORD = STATE + 6
+
 # The fast search has a column of a table for each row: four records, one below the other.
 LANES = 32  # columns of a table
 

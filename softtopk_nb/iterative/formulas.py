@@ -112,45 +112,45 @@ def weighted_slope(s, e, total):
 
 
 @summing
-def slide(a, v, base, dtau, ref, inv, rate):
+def tangent_z(a, v, base, dtau, ref, inv, rate):
     """dz along dx = v and dtau, v relative to what the zero of z does."""
     turned = hold(z_of(a, ref, inv) * hold(dtau * rate))
     return hold(hold((v - base) * rate) - turned)
 
 
 @summing
-def swing(alpha, beta, dz, dp, at_zero, mean, kappa, others):
+def tangent_q(alpha, beta, dz, dp, at_zero, mean, kappa, others):
     """How far an entry would go by itself: q, and what comes to settled leaders from the others."""
     q = alpha * dz - beta * (dp - mean if at_zero else dp)
     return hold(q + kappa * others if at_zero else q)
 
 
 @summing
-def carry(dp, q, s, total):
+def tangent_p(dp, q, s, total):
     """Move dp over a step."""
     return hold(dp + (q - s * total))
 
 
 @summing
-def collect(gz, alpha, b):
+def adjoint_z(gz, alpha, b):
     """Add what a step gives to the gradient in z; b is that in q."""
     return hold(gz + alpha * b)
 
 
 @summing
-def back(adj, beta, b, at_zero, mean, kappa, total):
+def adjoint_p(adj, beta, b, at_zero, mean, kappa, total):
     """Move the gradient in p back over a step."""
     before = adj - beta * (b - mean if at_zero else b)
     return hold(before if at_zero else before + kappa * total)
 
 
 @summing
-def turn(a, gz, ref, inv):
+def adjoint_temperature(a, gz, ref, inv):
     """What the temperature's gradient has from an entry."""
     return hold(gz * z_of(a, ref, inv))
 
 
 @summing
-def unslide(gz, at_zero, base, rate):
+def adjoint_x(gz, at_zero, base, rate):
     """The gradient in an entry from that in z."""
     return (gz - (base if at_zero else 0.0)) * rate

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 from numba import float64, int64
 
+from .._cuda.row_kernels import Scratch
 from .._cuda.target import cuda, device
-from .._cuda.thread_groups import Team, made_once, tools
+from .._cuda.thread_groups import Span, ThreadGroup, made_once, tools
 from .._curves.base import origin
 from .._nonfinite import ALL, MIXED, UNDEFINED
-from .._threshold.cuda.rows import RECORD, passes
+from .._threshold.cuda.rows import passes
 from .._threshold.methods import METHODS
 from .._threshold.newton import inverse_temperature_of
-from .._threshold.records import REST, C, D
-from ..gradtopk.cuda.contour import arrange, contours
+from .._threshold.records import RECORD, REST, C, D
+from ..gradtopk.cuda.contour import contours
 from ..gradtopk.nodes import NODES
 from ..hardtopk.cuda import row_value as hard_row
 from ..hardtopk.cuda.rows import wanted
@@ -27,86 +28,87 @@ HELD = 32  # bytes of a row in the registers of a thread
 ENOUGH = 0.01  # a step of so many temperatures ends the search for GradTopK's tilt
 
 
+@device
+def _span(x):
+    """All of an array, read entry by entry."""
+    return Span(x, int64(0), int64(x.shape[0]), 0)
+
+
 @made_once
-def _thretopk(T: Any, team: Team, curve: Any) -> Any:
-    t, do = tools(T, team), passes(T, team, curve, METHODS["newton"])
-    held = team.held
+def _thretopk(T: Any, group: ThreadGroup, curve: Any) -> Any:
+    t, do = tools(T, group), passes(T, group, curve, METHODS["newton"])
+    held = group.held
 
     @device
     def thretopk(x, k, temperature, out, shared):
-        regs = cuda.local.array(held, T)
-        record, room = shared[:RECORD], shared[RECORD:]
-        n, first, k, tau = int64(x.shape[0]), int64(0), float64(k), float64(temperature)
-        code = do.survey(x, first, n, 0, k, tau, regs, record, room)
+        regs, span = cuda.local.array(held, T), _span(x)
+        s = Scratch(regs, regs, shared[RECORD:], shared[:RECORD])
+        k, tau = float64(k), float64(temperature)
+        code = do.survey(span, k, tau, s)
         if code > MIXED:
-            do.constant(x, first, n, 0, code, k, regs, record, out)
+            do.constant(span, code, k, s, out)
             lam = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
         else:
             inv = inverse_temperature_of(tau, T(1))
-            do.search(x, x, first, n, 0, inv, regs, record, room)
-            do.fill(x, first, n, 0, inv, regs, record, out)
-            lam = record[C] + tau * (record[D] + record[REST] - origin(curve))
-        t.meet()  # the team sees what it has written, and `shared` is free
+            do.search(span, x, inv, s)
+            do.fill(span, inv, s, out)
+            lam = s.record[C] + tau * (s.record[D] + s.record[REST] - origin(curve))
+        t.meet()  # the group sees what it has written, and `shared` is free
         return lam
 
     return thretopk
 
 
 @made_once
-def _hardtopk(T: Any, team: Team, curve: Any) -> Any:
-    t, fill, held = tools(T, team), hard_row(T, team, False), team.held
+def _hardtopk(T: Any, group: ThreadGroup, curve: Any) -> Any:
+    t, fill, held = tools(T, group), hard_row(T, group, False), group.held
 
     @device
     def hardtopk(x, k, out, shared):
-        regs = cuda.local.array(held, T)
-        n = int64(x.shape[0])
-        fill(x, int64(0), n, 0, wanted(float64(k), 1.0, n), regs, shared, out)
+        regs, span = cuda.local.array(held, T), _span(x)
+        fill(span, wanted(float64(k), 1.0, span.n), Scratch(regs, regs, shared, shared), out)
         t.meet()
 
     return hardtopk
 
 
 @made_once
-def _iteration(T: Any, team: Team, kind: Any) -> Any:
-    t, fill = tools(np.float64, team), row_value(T, team, kind)
+def _iteration(T: Any, group: ThreadGroup, kind: Any) -> Any:
+    t, fill = tools(np.float64, group), row_value(T, group, kind)
 
     @device
     def iteration(x, k, temperature, out, shared, work):
-        n, first = int64(x.shape[0]), int64(0)
-        fill(x, first, n, float64(k), float64(temperature), work, first, shared, out)
+        fill(_span(x), float64(k), float64(temperature), work, int64(0), shared, out)
         t.meet()
 
     return iteration
 
 
 @made_once
-def _gradtopk(T: Any, team: Team, curve: Any) -> Any:
-    t, do, held = tools(T, team), contours(T, team, ENOUGH), team.held
+def _gradtopk(T: Any, group: ThreadGroup, curve: Any) -> Any:
+    t, do, held = tools(T, group), contours(T, group, ENOUGH), group.held
 
     @device
     def gradtopk(x, k, temperature, out, shared):
-        regs = cuda.local.array(held, T)
-        memory = arrange(shared)
-        n, first, k, tau = int64(x.shape[0]), int64(0), float64(k), float64(temperature)
-        code = do.tilt(x, first, n, 0, k, tau, regs, memory)
+        regs, span = cuda.local.array(held, T), _span(x)
+        s, k, tau = Scratch(regs, regs, shared, shared), float64(k), float64(temperature)
+        code = do.tilt(span, k, tau, s)
         if code > MIXED:
-            do.constant(x, first, n, 0, code, k, regs, memory.record, out)
+            do.constant(span, code, k, s, out)
         else:
-            inv = inverse_temperature_of(tau, T(1))
-            c, d, cut = do.opened(memory.record, inv)
-            do.quadrature(x, first, n, 0, k, c, inv, d, cut, regs, memory)
-            do.marginals(x, first, n, 0, inv, regs, memory, out)
+            do.quadrature(span, k, do.opened(s.record, tau), s)
+            do.marginals(span, tau, s, out)
         t.meet()
 
     return gradtopk
 
 
-_MAKE: dict[str, Callable[[Any, Team, Any], Any]] = {
+_MAKE: dict[str, Callable[[Any, ThreadGroup, Any], Any]] = {
     "thretopk": _thretopk,
     "gradtopk": _gradtopk,
     "hardtopk": _hardtopk,
-    "itertopk": lambda T, team, curve: _iteration(T, team, Plain()),
-    "wsoftmaxtopk": lambda T, team, curve: _iteration(T, team, Weighted()),
+    "itertopk": lambda T, group, curve: _iteration(T, group, Plain()),
+    "wsoftmaxtopk": lambda T, group, curve: _iteration(T, group, Weighted()),
 }
 
 
@@ -121,4 +123,4 @@ def make(name: str, dtype: Any, curve: Any, lanes: int) -> Any:
         raise ValueError(f"lanes is {lanes!r}; expected a power of 2 up to 1024")
     if name == "gradtopk" and lanes < NODES:
         raise ValueError(f"lanes is {lanes!r}; gradtopk takes whole warps, {NODES} at least")
-    return _MAKE[name](T, Team(lanes, HELD // np.dtype(T).itemsize, streams=True), curve)
+    return _MAKE[name](T, ThreadGroup(lanes, HELD // np.dtype(T).itemsize, streams=True), curve)

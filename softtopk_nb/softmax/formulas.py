@@ -44,6 +44,12 @@ def share(z, scale):
 
 
 @scalar
+def direction(z, v, dtau):
+    """v - z dtau: how an entry moves along (v, dtau), seen in temperatures."""
+    return v - z * dtau if dtau != type(z)(0) else v
+
+
+@scalar
 def slope(z, p, v, inv, dtau, mean, rule):
     """One entry of the derivative along (v, dtau), from the mean that the rule asks for.
 
@@ -52,7 +58,7 @@ def slope(z, p, v, inv, dtau, mean, rule):
     """
     T = type(p)
     zero = T(0)
-    d = v - z * dtau if dtau != zero else v
+    d = direction(z, v, dtau)
     if rule == OF_SHARES:
         return p * (d - mean) * inv if p > zero else zero
     return (d - (mean if rule == OF_LOGS else p * mean)) * inv if z > T(-np.inf) else zero

@@ -119,7 +119,7 @@ def test_lengths(op, options, n, dtype, rng):
 
 
 def _long_rows():
-    """Lengths about the ends of teams; an iteration takes long for each of its k steps."""
+    """Lengths about the ends of groups; an iteration takes long for each of its k steps."""
     for name, op in registry.items():
         iterates = name in ("itertopk", "wsoftmaxtopk")
         for n in (1023, 1025, 5001, 16384, 16385, 70001):
@@ -128,7 +128,7 @@ def _long_rows():
 
 
 @pytest.mark.parametrize(("op", "k", "n"), list(_long_rows()))
-def test_teams_of_long_rows(op, k, n, rng):
+def test_groups_of_long_rows(op, k, n, rng):
     x = rng.normal(size=(1, n)).astype(np.float32)
     close(op(on(x), k), op(x, k), x)
 

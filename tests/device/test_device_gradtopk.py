@@ -1,4 +1,4 @@
-"""GradTopK on a device: every team, the core and the rest, against the CPU and the vectors.
+"""GradTopK on a device: every group, the core and the rest, against the CPU and the vectors.
 
 What holds for all operators is in test_device_contract.py.
 """
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.device
 both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f4", "f8"])
 
 # (lanes, held, streams), and a length that it takes.
-TEAMS = [
+GROUPS = [
     ((32, 4, False), 1),
     ((32, 4, False), 31),
     ((32, 4, False), 32),
@@ -29,7 +29,7 @@ TEAMS = [
     ((32, 4, True), 300),
     ((64, 4, True), 400),
 ]
-teams = pytest.mark.parametrize(("team", "n"), TEAMS, ids=str)
+groups = pytest.mark.parametrize(("group", "n"), GROUPS, ids=str)
 
 PUBLIC = json.loads(
     (Path(__file__).parents[1] / "data" / "public.json").read_text(encoding="utf-8")
@@ -40,13 +40,13 @@ vectors = pytest.mark.parametrize("case", VECTORS, ids=lambda case: case["name"]
 
 @pytest.fixture
 def use(monkeypatch):
-    """Force a team on all rows."""
+    """Force a group on all rows."""
 
-    def force(team):
-        from softtopk_nb._cuda.thread_groups import Team
+    def force(group):
+        from softtopk_nb._cuda.thread_groups import ThreadGroup
         from softtopk_nb.gradtopk import cuda as room
 
-        monkeypatch.setattr(room, "choose_whole", lambda n, T, most=512: Team(*team))
+        monkeypatch.setattr(room, "choose_whole", lambda n, T, most=512: ThreadGroup(*group))
 
     return force
 
@@ -57,14 +57,14 @@ def in_parts(monkeypatch, use):
 
     def cut(most=1024):
         from softtopk_nb._cuda import long_rows as parts
-        from softtopk_nb._cuda.thread_groups import Team
+        from softtopk_nb._cuda.thread_groups import ThreadGroup
         from softtopk_nb._threshold.cuda import long as search
         from softtopk_nb.gradtopk.cuda import long as cuda_long
 
-        team = Team(64, 4, True)
-        use(team)
-        monkeypatch.setattr(parts, "choose", lambda n, T: team)
-        monkeypatch.setattr(cuda_long, "choose_whole", lambda n, T: team)
+        group = ThreadGroup(64, 4, True)
+        use(group)
+        monkeypatch.setattr(parts, "choose", lambda n, T: group)
+        monkeypatch.setattr(cuda_long, "choose_whole", lambda n, T: group)
         for name, value in {"LONG": 1, "PIECES": 1, "MOST": most}.items():
             monkeypatch.setattr(parts, name, value)
         monkeypatch.setattr(search, "rounds_of", lambda n, method: 3)
@@ -118,18 +118,18 @@ def check(x, k, tau, v=None):
 
 
 @both_dtypes
-@teams
-def test_teams(team, n, dtype, use, rng):
-    use(team)
+@groups
+def test_groups(group, n, dtype, use, rng):
+    use(group)
     x, v = rng.normal(size=(2, 4, n)).astype(dtype)
     k = np.array([0, 1, (n + 1) // 2, n])
     check(x, k, [0.05, 1.0, 0.3, 2.0], v)
 
 
 @both_dtypes
-@pytest.mark.parametrize("team", [(32, 8, False), (64, 4, True)], ids=str)
-def test_no_core_and_nothing_but_a_core(team, dtype, use, rng):
-    use(team)
+@pytest.mark.parametrize("group", [(32, 8, False), (64, 4, True)], ids=str)
+def test_no_core_and_nothing_but_a_core(group, dtype, use, rng):
+    use(group)
     x = np.stack([rng.normal(size=150), 1e-3 * rng.normal(size=150), np.zeros(150)]).astype(dtype)
     v = rng.normal(size=x.shape).astype(dtype)
     check(x, [75, 3, 120], [0.01, 1.0, 1.0], v)
@@ -149,9 +149,9 @@ def test_a_row_without_a_core(dtype, rng):
 
 
 @both_dtypes
-@pytest.mark.parametrize("team", [(32, 4, False), (32, 4, True)], ids=str)
-def test_infinities_nan_and_what_is_left(team, dtype, use, rng):
-    use(team)
+@pytest.mark.parametrize("group", [(32, 4, False), (32, 4, True)], ids=str)
+def test_infinities_nan_and_what_is_left(group, dtype, use, rng):
+    use(group)
     x, v = rng.normal(size=(2, 9, 40)).astype(dtype)
     inf = np.inf
     x[0, 3] = -inf
@@ -272,13 +272,13 @@ def test_methods_of_the_cpu_only(method):
     assert stk.gradtopk.potential(x, 2, method=method).shape == (2,)
 
 
-def test_teams_are_whole_warps():
+def test_groups_are_whole_warps():
     from softtopk_nb.gradtopk.cuda.nodes import choose_whole
 
     for T, size in ((np.float32, 4), (np.float64, 8)):
         for n in (1, 32, 33, 100, 1024, 4096, 8192, 16384, 10**6):
             for most in (256, 512):
-                team = choose_whole(n, T, most)
-                assert 32 <= team.lanes <= most
-                assert team.held * size <= 64
-                assert team.streams or team.lanes * team.held >= n
+                group = choose_whole(n, T, most)
+                assert 32 <= group.lanes <= most
+                assert group.held * size <= 64
+                assert group.streams or group.lanes * group.held >= n

@@ -17,10 +17,15 @@ both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f
 room = importlib.import_module("softtopk_nb.hardtopk.cuda")
 parts = importlib.import_module("softtopk_nb._cuda.long_rows")
 sorting = importlib.import_module("softtopk_nb._cuda.sorting")
-Team = sorting.Team
+ThreadGroup = sorting.ThreadGroup
 
-# Teams in part of a warp, a warp and a block, that hold a row or read it again in each pass.
-TEAMS = [Team(16, 4, True), Team(32, 4), Team(64, 4), Team(64, 4, True)]
+# ThreadGroups in part of a warp, a warp and a block, that hold a row or read it again in each pass.
+GROUPS = [
+    ThreadGroup(16, 4, True),
+    ThreadGroup(32, 4),
+    ThreadGroup(64, 4),
+    ThreadGroup(64, 4, True),
+]
 
 
 def by_sorting(x, k):
@@ -56,11 +61,11 @@ def test_it_is_what_a_stable_sort_gives(n, dtype, rng):
 
 
 @both_dtypes
-@pytest.mark.parametrize("team", TEAMS, ids=str)
-def test_any_team_gives_it(team, dtype, rng, monkeypatch):
-    monkeypatch.setattr(room, "choose", lambda n, T: team)
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+def test_any_group_gives_it(group, dtype, rng, monkeypatch):
+    monkeypatch.setattr(room, "choose", lambda n, T: group)
     monkeypatch.setattr(room, "SORTED", 0)
-    for n in (33, 300 if team.streams else 100):
+    for n in (33, 300 if group.streams else 100):
         x = rows(rng, n, dtype)
         got = stk.hardtopk(cuda.to_device(x), n // 3).copy_to_host()
         np.testing.assert_array_equal(got, by_sorting(x, n // 3), err_msg=str(n))
@@ -73,8 +78,8 @@ def in_parts(monkeypatch):
     def use(dtype, most=1024):
         for name, value in {"LONG": 1, "PIECES": 1, "MOST": most}.items():
             monkeypatch.setattr(parts, name, value)
-        team = Team(64, 16 // np.dtype(dtype).itemsize, streams=True)
-        monkeypatch.setattr(parts, "choose", lambda n, T: team)
+        group = ThreadGroup(64, 16 // np.dtype(dtype).itemsize, streams=True)
+        monkeypatch.setattr(parts, "choose", lambda n, T: group)
 
     return use
 
@@ -171,7 +176,7 @@ def test_sorted_rows(n, chunk, dtype, rng, monkeypatch):
     """In registers, and in chunks of shared memory that are merged."""
     if chunk is not None:
         monkeypatch.setattr(sorting, "CHUNK", chunk)
-        monkeypatch.setattr(sorting, "choose", lambda n, T: Team(64, 4))
+        monkeypatch.setattr(sorting, "choose", lambda n, T: ThreadGroup(64, 4))
     x = np.round(rng.normal(size=(3, n)), 1).astype(dtype)
     x[0, 0], x[1, n // 2] = -np.inf, np.inf
     problem, allocated = rows_of(x)

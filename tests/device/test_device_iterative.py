@@ -1,4 +1,4 @@
-"""itertopk and wsoftmaxtopk on a device beside the CPU: teams, edges of k, infinities, ties.
+"""itertopk and wsoftmaxtopk on a device beside the CPU: groups, edges of k, infinities, ties.
 
 Both work in float64, so that the two differ by rounding that the steps magnify (Proposition
 prop-iter-error): the tolerance of values is api.md's, that of derivatives grows with their size.
@@ -21,13 +21,13 @@ both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f
 
 
 @pytest.fixture
-def team(monkeypatch):
-    """Let a team of another size take all rows."""
-    from softtopk_nb._cuda.thread_groups import Team
+def group(monkeypatch):
+    """Let a group of another size take all rows."""
+    from softtopk_nb._cuda.thread_groups import ThreadGroup
     from softtopk_nb.iterative import cuda as room
 
     def force(lanes):
-        monkeypatch.setattr(room, "choose", lambda n, most: Team(lanes, 2))
+        monkeypatch.setattr(room, "choose", lambda n, most: ThreadGroup(lanes, 2))
 
     return force
 
@@ -36,7 +36,7 @@ def team(monkeypatch):
 def in_parts(monkeypatch):
     """Cut every row into parts of 128 entries, or into at most `most`; none has a single block."""
     from softtopk_nb._cuda import long_rows
-    from softtopk_nb._cuda.thread_groups import Team
+    from softtopk_nb._cuda.thread_groups import ThreadGroup
     from softtopk_nb.iterative import cuda as room
 
     def one_block(*arguments):
@@ -45,7 +45,7 @@ def in_parts(monkeypatch):
     def use(most=1024):
         for name, value in {"LONG": 1, "PIECES": 1, "MOST": most}.items():
             monkeypatch.setattr(long_rows, name, value)
-        monkeypatch.setattr(long_rows, "choose", lambda n, T: Team(64, 2, streams=True))
+        monkeypatch.setattr(long_rows, "choose", lambda n, T: ThreadGroup(64, 2, streams=True))
         for name in ("make_solve", "make_push", "make_pull"):
             monkeypatch.setattr(room, name, one_block)
 
@@ -100,17 +100,17 @@ def test_as_on_the_cpu(name, dtype, n, rng):
 
 @both
 @both_dtypes
-def test_number_of_steps_per_row(name, dtype, team, rng):
+def test_number_of_steps_per_row(name, dtype, group, rng):
     """k from the device, 0 to n; the pullback's segments are of every length."""
-    team(8)
+    group(8)
     x = rng.normal(size=(6, 12)).astype(dtype)
     check(name, x, np.array([0, 1, 2, 5, 8, 12]), np.full(6, 2.0), rng)
 
 
 @both
 @pytest.mark.parametrize("lanes", [8, 64, 128])
-def test_other_teams(name, lanes, team, rng):
-    team(lanes)
+def test_other_groups(name, lanes, group, rng):
+    group(lanes)
     x = rng.normal(size=(3, 150))
     x[1, ::3] = -np.inf
     x[2, 7], x[2, 9] = np.inf, -np.inf
@@ -196,8 +196,8 @@ def test_what_the_host_cannot_see_is_nan(name):
 
 @both
 @pytest.mark.parametrize("limit", ["MOST_BLOCKS", "MEMORY"])
-def test_more_rows_than_teams(name, limit, rng, monkeypatch):
-    """A row has the same bits whichever team takes it, and whatever that team did before."""
+def test_more_rows_than_groups(name, limit, rng, monkeypatch):
+    """A row has the same bits whichever group takes it, and whatever that group did before."""
     from softtopk_nb.iterative import cuda as room
 
     x, g = rng.normal(size=(2, 9, 12))

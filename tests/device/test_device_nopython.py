@@ -16,13 +16,13 @@ from softtopk_nb import nopython as stkn
 pytestmark = pytest.mark.device
 
 SHARED = stkn.SHARED
-teams = pytest.mark.parametrize(
+groups = pytest.mark.parametrize(
     ("lanes", "dtype"), [(8, np.float64), (64, np.float64), (32, np.float32)], ids=str
 )
 
 
 def run(call, x, k, tau, lanes, threads=None):
-    """(out, what `call` returned) of rows, one team each; call(x, k, tau, out, shared, work)."""
+    """(out, what `call` returned) of rows, one group each; call(x, k, tau, out, shared, work)."""
     threads = threads or max(lanes, 32)
     per_block = threads // lanes
 
@@ -85,7 +85,7 @@ def rows_of(n, dtype, rng):
     return x
 
 
-@teams
+@groups
 @pytest.mark.parametrize("name", ["thretopk", "hardtopk", "itertopk", "wsoftmaxtopk"])
 def test_in_a_kernel(name, dtype, lanes, rng):
     for n in (1, 45):
@@ -142,11 +142,11 @@ def test_ends_of_k(rng):
 
 
 def test_scratch_is_large_enough():
-    from softtopk_nb._cuda.thread_groups import ROOM
+    from softtopk_nb._cuda.thread_groups import SHARED_SUMS
     from softtopk_nb._threshold.cuda.rows import RECORD
     from softtopk_nb.gradtopk.cuda.contour import shared_by
 
-    assert RECORD + ROOM <= SHARED
+    assert RECORD + SHARED_SUMS <= SHARED
     for lanes in (32, 64, 1024):
         assert shared_by(lanes) <= SHARED + 64 + 2 * lanes
 

@@ -1,4 +1,4 @@
-"""The analytic scan on a device: the published vectors, every team, and that it lands at once."""
+"""The analytic scan on a device: the published vectors, every group, and that it lands at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f
 each_curve = pytest.mark.parametrize("curve", SCANNED)
 room = importlib.import_module("softtopk_nb.thretopk.cuda")
 sorting = importlib.import_module("softtopk_nb._cuda.sorting")
-Team = sorting.Team
+ThreadGroup = sorting.ThreadGroup
 
 
 def scanned(x, k, tau, curve):
@@ -80,12 +80,14 @@ def test_rows_of_any_length(n, curve, dtype, rng):
 
 @both_dtypes
 @each_curve
-@pytest.mark.parametrize("team", [Team(16, 4, True), Team(64, 4), Team(64, 4, True)], ids=str)
-def test_any_team(team, curve, dtype, rng, monkeypatch):
+@pytest.mark.parametrize(
+    "group", [ThreadGroup(16, 4, True), ThreadGroup(64, 4), ThreadGroup(64, 4, True)], ids=str
+)
+def test_any_group(group, curve, dtype, rng, monkeypatch):
     for module in (room, sorting):
-        monkeypatch.setattr(module, "choose", lambda n, T: team)
-    if team.lanes <= 32:
-        monkeypatch.setattr(sorting, "choose", lambda n, T: Team(64, 4))
+        monkeypatch.setattr(module, "choose", lambda n, T: group)
+    if group.lanes <= 32:
+        monkeypatch.setattr(sorting, "choose", lambda n, T: ThreadGroup(64, 4))
     monkeypatch.setattr(sorting, "CHUNK", 32)
     x = rng.normal(size=(2, 70)).astype(dtype)
     x[1] = np.round(x[1])
@@ -121,9 +123,9 @@ def in_parts(monkeypatch):
         for name, value in {"LONG": 1, "PIECES": 1, "MOST": most}.items():
             monkeypatch.setattr(parts, name, value)
         for module in (room, parts):
-            monkeypatch.setattr(module, "choose", lambda n, T: Team(64, 4, True))
+            monkeypatch.setattr(module, "choose", lambda n, T: ThreadGroup(64, 4, True))
             if module is room:
-                monkeypatch.setattr(module, "choose_for_two", lambda n, T: Team(64, 4, True))
+                monkeypatch.setattr(module, "choose_for_two", lambda n, T: ThreadGroup(64, 4, True))
         long = importlib.import_module("softtopk_nb._threshold.cuda.long")
         monkeypatch.setattr(long, "rounds_of", lambda n, method: 3)
 
@@ -164,7 +166,7 @@ def test_edges_of_k_in_parts(k, curve, rng, in_parts):
 @pytest.mark.parametrize("k", [0.25, 128.2, 255.75])
 def test_there_are_enough_launches_in_parts(k, curve, rng, in_parts):
     """A bisection for the last of 256 places takes as many steps as any."""
-    start = importlib.import_module("softtopk_nb._threshold.cuda_long_start")
+    start = importlib.import_module("softtopk_nb._threshold.cuda.long_start")
     in_parts()
     left = solved(rng.normal(size=(1, 256)), k, curve)
     assert np.all(left[SOLUTION][:, TAKEN] <= 3)

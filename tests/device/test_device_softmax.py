@@ -22,7 +22,7 @@ pytestmark = pytest.mark.device
 SMOOTH = {"softmax": stk.softmax, "log_softmax": stk.log_softmax, "logsumexp": stk.logsumexp}
 every = pytest.mark.parametrize("f", [pytest.param(f, id=name) for name, f in SMOOTH.items()])
 dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32])
-TEAMS = ["small", "held", "block", "streaming warp", "streaming block"]
+GROUPS = ["small", "held", "block", "streaming warp", "streaming block"]
 DRAWS = 300 if config.ENABLE_CUDASIM else 40_000
 PUBLIC = json.loads(Path(__file__).parents[1].joinpath("data", "public.json").read_text("utf-8"))
 
@@ -53,18 +53,18 @@ def spread(x, tau):
 
 
 @pytest.fixture
-def team(request, monkeypatch):
-    """Make every kernel use this team, whatever the rows."""
-    from softtopk_nb._cuda.thread_groups import Team
+def group(request, monkeypatch):
+    """Make every kernel use this group, whatever the rows."""
+    from softtopk_nb._cuda.thread_groups import ThreadGroup
     from softtopk_nb.softmax import cuda as smooth
     from softtopk_nb.softmax.cuda import noise as cuda_noise
 
     named = {
-        "small": Team(8, 4),
-        "held": Team(32, 4),
-        "block": Team(64, 4),
-        "streaming warp": Team(16, 4, streams=True),
-        "streaming block": Team(64, 4, streams=True),
+        "small": ThreadGroup(8, 4),
+        "held": ThreadGroup(32, 4),
+        "block": ThreadGroup(64, 4),
+        "streaming warp": ThreadGroup(16, 4, streams=True),
+        "streaming block": ThreadGroup(64, 4, streams=True),
     }
     if request.param is not None:
         for module, name in (
@@ -77,14 +77,14 @@ def team(request, monkeypatch):
     return None
 
 
-teams = pytest.mark.parametrize("team", TEAMS, indirect=True)
+groups = pytest.mark.parametrize("group", GROUPS, indirect=True)
 
 
-def sizes(team):
-    """Lengths that a team sees in one piece or in several, not all of them multiples of it."""
-    if team.streams:
-        return [team.lanes * team.held + 36]
-    return [1, 31, 32] if team.lanes < 32 else [33, 100] if team.lanes == 32 else [200]
+def sizes(group):
+    """Lengths that a group sees in one piece or in several, not all of them multiples of it."""
+    if group.streams:
+        return [group.lanes * group.held + 36]
+    return [1, 31, 32] if group.lanes < 32 else [33, 100] if group.lanes == 32 else [200]
 
 
 def hostile(rng, n, dtype):
@@ -132,9 +132,9 @@ def check(f, x, rng):
 
 @every
 @dtypes
-@teams
-def test_equals_the_cpu(f, dtype, team, rng):
-    for n in sizes(team):
+@groups
+def test_equals_the_cpu(f, dtype, group, rng):
+    for n in sizes(group):
         check(f, hostile(rng, n, dtype), rng)
 
 
@@ -142,13 +142,13 @@ def test_equals_the_cpu(f, dtype, team, rng):
 def in_parts(monkeypatch):
     """Cut every row into parts of 16 bytes for each of 64 threads, or into at most `most`."""
     from softtopk_nb._cuda import long_rows
-    from softtopk_nb._cuda.thread_groups import Team
+    from softtopk_nb._cuda.thread_groups import ThreadGroup
 
     def use(dtype, most=1024):
         for name, value in {"LONG": 1, "PIECES": 1, "MOST": most}.items():
             monkeypatch.setattr(long_rows, name, value)
-        team = Team(64, 16 // np.dtype(dtype).itemsize, streams=True)
-        monkeypatch.setattr(long_rows, "choose", lambda n, T: team)
+        group = ThreadGroup(64, 16 // np.dtype(dtype).itemsize, streams=True)
+        monkeypatch.setattr(long_rows, "choose", lambda n, T: group)
 
     return use
 
@@ -384,8 +384,8 @@ def test_law_of_two_without_replacement():
 
 
 @dtypes
-@teams
-def test_draws_do_not_depend_on_the_launch(dtype, team, rng):
+@groups
+def test_draws_do_not_depend_on_the_launch(dtype, group, rng):
     """The k largest of the same noisy scores, in order, whatever threads look at them."""
     from softtopk_nb.softmax.cuda.philox import gumbel, philox, uniform32, uniform64
 
@@ -400,7 +400,7 @@ def test_draws_do_not_depend_on_the_launch(dtype, team, rng):
             if len(g) >= n:
                 return np.array(g[:n])
 
-    for n in sizes(team):
+    for n in sizes(group):
         x, k = rng.normal(size=(2, n)).astype(dtype), min(n, 3)
         index = back(stk.gumbel_topk(on(x), k, 2, rng=9, temperature=0.5))
         assert index.shape == (2, 2, k)
@@ -412,10 +412,10 @@ def test_draws_do_not_depend_on_the_launch(dtype, team, rng):
 
 
 @dtypes
-@teams
-def test_relaxed_draws_agree_with_indices(dtype, team, rng):
+@groups
+def test_relaxed_draws_agree_with_indices(dtype, group, rng):
     """One seed, one noise: relaxed and hard draws name the same entries."""
-    for n in sizes(team)[-1:]:
+    for n in sizes(group)[-1:]:
         x = rng.normal(size=(3, n)).astype(dtype)
         x[1, :2] = np.inf
         x[2, 3:7] = -np.inf

@@ -1,4 +1,4 @@
-"""ThreTopK on a device: every curve, method and team, and rows in parts, against the CPU.
+"""ThreTopK on a device: every curve, method and group, and rows in parts, against the CPU.
 
 What holds for all operators is in test_device_contract.py.
 """
@@ -23,15 +23,15 @@ both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=["f
 newton_and_bisect = pytest.mark.parametrize("method", ["newton", "bisect"])
 
 # (lanes, held, streams) and rows that they hold.
-TEAMS = [
+GROUPS = [
     ((8, 4, False), (1, 31, 32)),
     ((32, 4, False), (33, 100)),
     ((64, 4, False), (33,)),
     ((32, 4, True), (300,)),
     ((64, 4, True), (300,)),
 ]
-teams = pytest.mark.parametrize(
-    ("team", "n"), [(team, n) for team, sizes in TEAMS for n in sizes], ids=str
+groups = pytest.mark.parametrize(
+    ("group", "n"), [(group, n) for group, sizes in GROUPS for n in sizes], ids=str
 )
 
 
@@ -97,27 +97,29 @@ def rows(rng, n, dtype):
 
 
 @pytest.fixture
-def use_team(monkeypatch):
-    """Give every row this team."""
+def use_group(monkeypatch):
+    """Give every row this group."""
 
     def use(lanes, held, streams):
-        team = importlib.import_module("softtopk_nb._cuda.thread_groups").Team(lanes, held, streams)
+        group = importlib.import_module("softtopk_nb._cuda.thread_groups").ThreadGroup(
+            lanes, held, streams
+        )
         for module, name in (
             ("softtopk_nb.thretopk.cuda", "choose"),
             ("softtopk_nb.thretopk.cuda", "choose_for_two"),
             ("softtopk_nb._cuda.long_rows", "choose"),
         ):
-            monkeypatch.setattr(importlib.import_module(module), name, lambda n, T: team)
+            monkeypatch.setattr(importlib.import_module(module), name, lambda n, T: group)
 
     return use
 
 
 @pytest.fixture
-def in_parts(monkeypatch, use_team):
+def in_parts(monkeypatch, use_group):
     """Cut every row into parts of 256 entries, or into at most `most`; `rounds` of the search."""
 
     def use(most=1024, rounds=3):
-        use_team(64, 4, True)
+        use_group(64, 4, True)
         parts = importlib.import_module("softtopk_nb._cuda.long_rows")
         monkeypatch.setattr(parts, "LONG", 1)
         monkeypatch.setattr(parts, "PIECES", 1)
@@ -128,7 +130,7 @@ def in_parts(monkeypatch, use_team):
     return use
 
 
-# Rows that one team has to itself
+# Rows that one group has to itself
 
 
 @every_curve
@@ -144,9 +146,9 @@ def test_bisection(curve, rng):
 
 
 @both_dtypes
-@teams
-def test_every_team(team, n, dtype, rng, use_team):
-    use_team(*team)
+@groups
+def test_every_group(group, n, dtype, rng, use_group):
+    use_group(*group)
     x, v = rows(rng, n, dtype)
     some = [0, 2] if n > 100 else range(4)
     check(x[some], 0.3 * n, np.array([0.1, 0.2, 4, 1])[some], v[some])

@@ -26,24 +26,24 @@ if ptx.usable() is None:
     from softtopk_nb import nopython
     from softtopk_nb._cuda.launch import MANY, Kernel, pointer_to
     from softtopk_nb._cuda.target import cuda
-    from softtopk_nb._cuda.thread_groups import Team, tools
+    from softtopk_nb._cuda.thread_groups import Span, ThreadGroup, tools
     from softtopk_nb._curves.base import split
     from softtopk_nb._threshold.newton import polish
 
     CASES = list(kernels.cases())
     # Rows that are held by a block, and rows that stream.
-    TEAMS = {False: Team(64, 4), True: Team(64, 4, streams=True)}
+    GROUPS = {False: ThreadGroup(64, 4), True: ThreadGroup(64, 4, streams=True)}
 
-    def teams_that_grow(entry):
+    def groups_that_grow(entry):
         """Both where a kernel runs often, else the first of them that its rows get."""
-        chosen = sorted({team.streams for team in entry.teams(np.float32) if team})
-        return [TEAMS[streams] for streams in (chosen if entry.often else chosen[:1])]
+        chosen = sorted({group.streams for group in entry.groups(np.float32) if group})
+        return [GROUPS[streams] for streams in (chosen if entry.often else chosen[:1])]
 
     IN_FLOAT32 = [
-        (label, team)
+        (label, group)
         for label, entry in KERNELS.items()
         if not entry.in_float64
-        for team in teams_that_grow(entry)
+        for group in groups_that_grow(entry)
     ]
 else:
     CASES, IN_FLOAT32 = [], []
@@ -59,20 +59,23 @@ def ahead(request):
             if "case" in given:
                 jobs.append((kernels.compiled, given["case"]))
             elif "label" in given:
-                jobs += growth(given["label"], given["team"])
+                jobs += growth(given["label"], given["group"])
     compiler = kernels.Ahead(jobs)
     yield compiler
     compiler.close()
 
 
+KINDS = ("Kernel", "RowKernel", "PartKernel", "GroupKernel", "Staged")
+
+
 def makers(source):
-    """The functions in a module that make a `Kernel`."""
+    """The functions in a module that make a `Kernel`, of any of the KINDS."""
     return {
         function.name
         for function in ast.walk(ast.parse(source))
         if isinstance(function, ast.FunctionDef)
         for call in ast.walk(function)
-        if isinstance(call, ast.Call) and getattr(call.func, "id", None) == "Kernel"
+        if isinstance(call, ast.Call) and getattr(call.func, "id", None) in KINDS
     }
 
 
@@ -115,7 +118,7 @@ def faults(report, threads, reads=0, writes=0):
 @pytest.mark.parametrize("case", CASES, ids=[f"{case.label}: {case.name}" for case in CASES])
 def test_rows_lie_in_registers_and_are_read_wide(case, ahead):
     entry = KERNELS[case.label]
-    groups = case.team.held * np.dtype(case.T).itemsize // 16 if case.team else 0
+    groups = case.group.held * np.dtype(case.T).itemsize // 16 if case.group else 0
     report = ahead.result(kernels.compiled, case)
     found = faults(report, case.kernel.threads, entry.reads * groups, entry.writes * groups)
     assert not found, "; ".join(found)
@@ -124,20 +127,20 @@ def test_rows_lie_in_registers_and_are_read_wide(case, ahead):
 MORE = 4  # times as many entries: the compiler's own choices move a count by a few
 
 
-def growth(label, team):
+def growth(label, group):
     """Two compilations that differ in how many entries a thread holds."""
-    return [(kernels.doubles, label, team._replace(held=n * team.held)) for n in (1, MORE)]
+    return [(kernels.doubles, label, group._replace(held=n * group.held)) for n in (1, MORE)]
 
 
-def leaks(fewer, more, team):
+def leaks(fewer, more, group):
     """Whether each further entry brings an instruction on float64: loops over entries unroll."""
-    return more - fewer >= (MORE - 1) * team.held
+    return more - fewer >= (MORE - 1) * group.held
 
 
-@pytest.mark.parametrize(("label", "team"), IN_FLOAT32, ids=str)
-def test_no_float64_for_each_entry_of_a_float32_row(label, team, ahead):
-    fewer, more = (ahead.result(*job) for job in growth(label, team))
-    assert not leaks(fewer, more, team), f"{fewer} instructions on float64, then {more}"
+@pytest.mark.parametrize(("label", "group"), IN_FLOAT32, ids=str)
+def test_no_float64_for_each_entry_of_a_float32_row(label, group, ahead):
+    fewer, more = (ahead.result(*job) for job in growth(label, group))
+    assert not leaks(fewer, more, group), f"{fewer} instructions on float64, then {more}"
 
 
 REAL = np.float32
@@ -160,15 +163,15 @@ def polish_probe(curve):
     return kernel
 
 
-def team_probe(lanes):
+def group_probe(lanes):
     """Registers filled and written, sums and extremes within a warp."""
-    t = tools(REAL, Team(lanes, 8))
+    t = tools(REAL, ThreadGroup(lanes, 8))
     zero = REAL(0)
 
     def kernel(x, out):
         regs = cuda.local.array(8, REAL)
         room = cuda.shared.array(128, REAL)
-        t.load(x, int64(0), int64(10**6), True, 0, zero, regs)
+        t.load(Span(x, int64(0), int64(10**6), True), 0, zero, regs)
         s = zero
         for j in range(8):
             s += regs[j]
@@ -177,7 +180,7 @@ def team_probe(lanes):
         total = REAL(a) + REAL(b) + REAL(c) + REAL(d) + REAL(t.total(s, room))
         for j in range(8):
             regs[j] = (regs[j] - lo) * total + hi
-        t.store(regs, int64(0), int64(10**6), True, 0, out)
+        t.store(regs, Span(out, int64(0), int64(10**6), True), 0)
 
     return kernel
 
@@ -185,8 +188,8 @@ def team_probe(lanes):
 PROBES = {
     **{f"split, {name}": (split_probe, name) for name in NAMES},
     **{f"polish, {name}": (polish_probe, name) for name in NAMES},
-    "8 lanes": (team_probe, 8),
-    "a warp": (team_probe, 32),
+    "8 lanes": (group_probe, 8),
+    "a warp": (group_probe, 32),
 }
 
 
@@ -203,12 +206,12 @@ def test_building_blocks_have_no_float64_at_all(name):
 
 def held_by_each(held, factor):
     """Sum and product of a row: 0.5 is a float64, REAL(0.5) is not."""
-    t = tools(REAL, Team(32, held))
+    t = tools(REAL, ThreadGroup(32, held))
     zero, one = REAL(0), REAL(1)
 
     def kernel(x, out):
         regs = cuda.local.array(held, REAL)
-        t.load(x, int64(0), int64(10**6), True, 0, zero, regs)
+        t.load(Span(x, int64(0), int64(10**6), True), 0, zero, regs)
         product = one
         for j in range(held):
             product *= REAL(one + factor * regs[j])
@@ -222,7 +225,7 @@ def test_a_float64_in_a_loop_is_found(factor, leaking):
     fewer, more = (
         ptx.doubles(ptx.compile_for(held_by_each(held, factor), NEWEST)) for held in (4, 4 * MORE)
     )
-    assert leaks(fewer, more, Team(32, 4)) is leaking
+    assert leaks(fewer, more, ThreadGroup(32, 4)) is leaking
 
 
 def in_ones_own_kernel(name, T, lanes):

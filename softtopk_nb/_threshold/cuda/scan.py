@@ -1,6 +1,6 @@
 """The source's algorithm on a device: where `scan` ends, by a bisection over the sorted entries.
 
-The number m of entries above the threshold follows from the mass at one entry or another: a team
+The number m of entries above the threshold follows from the mass at one entry or another: a group
 adds it up anew at log2(n) of them, instead of carrying the recurrences of `scan` from one entry to
 the next. Sums are over the row as it lies, so that only the entries tried are read from the sorted
 copy. The closed forms are those of `scan`; what they leave to rounding, the search that follows
@@ -18,6 +18,7 @@ from ..._curves.clip import Clip
 from ..._curves.exp import Exp
 from ..._curves.laplace import Laplace
 from ..closed_form import below, beyond, within
+from ..records import ABOVE, FINITE_COUNT, LEFT
 
 #: How many bisections a curve needs, the s-th with the entries moved by -s temperatures: pieces of
 #: clip end where the threshold passes an entry, or an entry less the temperature.
@@ -84,36 +85,29 @@ def make_closed_form(curve: Any) -> Any:
 
 
 def make_scan(curve: Any, tally: Any) -> Any:
-    """The function that finds (c, d), the threshold c + tau d of a row, from `tally`.
-
-    Its arguments are those of `search`, with the number of entries at +inf, that of finite ones,
-    and what of k is left to these.
-    """
+    """scan(span, ordered, inv, s) -> (c, d), the threshold c + tau d of a row, from `tally`."""
     closed_form, twice = make_closed_form(curve), BISECTIONS[type(curve)] == 2
 
     @device
-    def bisect(x, ordered, start, n, wide, shift, above, finite, left, inv, regs, room):
+    def bisect(span, ordered, first, shift, inv, s):
         """`hi`, `count`, `b_hi` and `a_lo` of a bisection at its end."""
-        lo, hi = int64(-1), int64(finite)
+        lo, hi = int64(-1), int64(s.record[FINITE_COUNT])
         count, b_hi, a_lo = 0.0, 0.0, 0.0
         while hi - lo > 1:
-            c = ordered[start + int64(above) + middle_of(lo, hi)]
-            m, a, b, _ = tally(x, start, n, wide, c, inv, shift, regs, room)
-            lo, hi, count, b_hi, a_lo = halve(lo, hi, count, b_hi, a_lo, m - above, a, b, left)
+            c = ordered[first + middle_of(lo, hi)]
+            m, a, b, _ = tally(span, c, inv, shift, s)
+            m, left = m - s.record[ABOVE], s.record[LEFT]
+            lo, hi, count, b_hi, a_lo = halve(lo, hi, count, b_hi, a_lo, m, a, b, left)
         return hi, count, b_hi, a_lo
 
     @device
-    def scan(x, ordered, start, n, wide, above, finite, left, inv, regs, record, room):
-        T = type(inv)
-        m, count, b, a = bisect(
-            x, ordered, start, n, wide, T(0), above, finite, left, inv, regs, room
-        )
+    def scan(span, ordered, inv, s):
+        T, first = type(inv), span.start + int64(s.record[ABOVE])
+        m, count, b, a = bisect(span, ordered, first, T(0), inv, s)
         full = m
         if twice:
-            full, _, _, _ = bisect(
-                x, ordered, start, n, wide, T(-1), above, finite, left, inv, regs, room
-            )
-        first = start + int64(above)
+            full, _, _, _ = bisect(span, ordered, first, T(-1), inv, s)
+        finite, left = s.record[FINITE_COUNT], s.record[LEFT]
         return closed_form(ordered, first, finite, left, inv, m, count, b, a, full)
 
     return scan

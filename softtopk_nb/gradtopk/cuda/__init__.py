@@ -30,22 +30,9 @@ def _solve(rows: Rows, out: Buffer, solution: Buffer, phi: Buffer) -> None:
         else:
             long.potential(rows, enough(rows.n), phi)
         return
-    team = choose_whole(rows.n, rows.dtype)
+    group = choose_whole(rows.n, rows.dtype)
     writes, keeps = phi is rows.nothing, solution is not rows.nothing
-    kernel = make_solve(rows.dtype, team, enough(rows.n), writes, keeps)
-    kernel(
-        team.blocks(rows.rows),
-        rows.stream,
-        rows.x.pointer,
-        rows.rows,
-        rows.n,
-        rows.wide(out),
-        *rows.k,
-        *rows.temperature,
-        out.pointer,
-        solution.pointer,
-        phi.pointer,
-    )
+    make_solve(rows.dtype, group, enough(rows.n), writes, keeps).run(rows, out, solution, phi)
 
 
 def _check(method: str) -> None:
@@ -77,24 +64,12 @@ def potential(rows: Rows, plan: Any, out: Buffer) -> None:
 def _push(
     rows: Rows, solution: Buffer, v: Buffer, dtau: Argument, out: Buffer, gtau: Buffer
 ) -> None:
-    team = choose_whole(rows.n, rows.dtype, MOVERS)
+    group = choose_whole(rows.n, rows.dtype, MOVERS)
     if is_long(rows):
-        long_tangent.push(rows, team, solution, v, dtau, out, gtau)
+        long_tangent.push(rows, group, solution, v, dtau, out, gtau)
         return
-    make_push(rows.dtype, team, gtau is not rows.nothing)(
-        team.blocks(rows.rows),
-        rows.stream,
-        rows.x.pointer,
-        rows.rows,
-        rows.n,
-        rows.wide(v, out),
-        *rows.temperature,
-        solution.pointer,
-        v.pointer,
-        *dtau,
-        out.pointer,
-        gtau.pointer,
-    )
+    kernel = make_push(rows.dtype, group, gtau is not rows.nothing)
+    kernel.run(rows, solution, v, dtau, out, gtau)
 
 
 def push(

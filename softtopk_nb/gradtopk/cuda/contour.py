@@ -1,4 +1,4 @@
-"""The passes of GradTopK on a device, over a row or a part of one, by a team of whole warps.
+"""The passes of GradTopK on a device, over a row or a part of one, by a group of whole warps.
 
 Entries away from the core are summed by the threads that hold them, in the row's own type; the
 nodes and the core are float64 (`cuda.nodes`).
@@ -12,15 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int32, int64
 
+from ..._cuda.row_kernels import Scratch
 from ..._cuda.target import cuda, device
-from ..._cuda.thread_groups import ROOM, Team, entries_held, made_once, tools
+from ..._cuda.thread_groups import SHARED_SUMS, ThreadGroup, beside, entries_held, made_once, tools
 from ..._curves.registry import CURVES
 from ..._math.elementary import limits
 from ..._nonfinite import MIXED
-from ..._threshold.cuda.rows import FINITE_COUNT, LEFT, RECORD, SLOPE, passes
+from ..._threshold.cuda.rows import passes
 from ..._threshold.methods import Newton
 from ..._threshold.newton import inverse_temperature_of
-from ..._threshold.records import C, D
+from ..._threshold.records import FINITE_COUNT, LEFT, RECORD, SLOPE, C, D
 from .. import formulas
 from ..formulas import (
     DEEP,
@@ -41,7 +42,7 @@ LESS = 0.5  # than k is what the tilted probabilities add up to
 # then powers of r, and the same with the sign: minus where pi >= 1/2.
 UPS, VARIANCE, SIGNED, NEAR, FIRST = 0, 1, 2, 3, 4
 
-# What a team knows of its nodes: of how many, how many, the size of the core, UPS less k.
+# What a group knows of its nodes: of how many, how many, the size of the core, UPS less k.
 OF, TAKEN, CORE_SIZE, TURNS = 0, 1, 2, 3
 NOTES = 4
 
@@ -57,11 +58,20 @@ BELOW, PLAIN, OVER = NODES, 2 * NODES, 3 * NODES
 BOTTOM = 1.4
 
 
+class Level(NamedTuple):
+    """The tilt of a row, u = (x - c) * inv - d, and which of its entries are the core."""
+
+    c: Any
+    inv: Any
+    d: Any
+    cut: Any
+
+
 class Memory(NamedTuple):
-    """What a team shares, all of it float64 in one dimension."""
+    """What a group shares, all of it float64 in one dimension."""
 
     record: Any  # of the search for the tilt
-    room: Any  # in the same place as the table: a search ends before nodes are chosen
+    sums_shared: Any  # in the same place as the table: a search ends before nodes are chosen
     table: Any
     sums: Any
     polynomials: Any
@@ -71,20 +81,20 @@ class Memory(NamedTuple):
 
 # Where the parts of the memory end.
 AFTER_RECORD = RECORD
-AFTER_TABLE = AFTER_RECORD + max(ROOM, TABLE)
+AFTER_TABLE = AFTER_RECORD + max(SHARED_SUMS, TABLE)
 AFTER_SUMS = AFTER_TABLE + SUMS
 AFTER_POLYNOMIALS = AFTER_SUMS + NODES
 AFTER_NOTES = AFTER_POLYNOMIALS + NOTES
 
 
 def shared_by(lanes: int) -> int:
-    """How many float64 a team shares."""
+    """How many float64 a group shares."""
     return AFTER_NOTES + lanes // 32 * PRODUCTS
 
 
 @device
 def arrange(shared):
-    """The memory of a team, from an array of `shared_by`."""
+    """The memory of a group, from an array of `shared_by`."""
     return Memory(
         shared[:AFTER_RECORD],
         shared[AFTER_RECORD:AFTER_TABLE],
@@ -97,29 +107,32 @@ def arrange(shared):
 
 
 class Contour(NamedTuple):
-    """What a team does with a row, or what is left of it at infinities."""
+    """What a group does with a row, or what is left of it at infinities.
 
-    #: tilt(x, start, n, wide, k, tau, regs, memory) -> what kind of row it is
+    The memory of the group is arranged in `scratch.record`.
+    """
+
+    #: tilt(span, k, tau, scratch) -> what kind of row it is
     tilt: Any
-    #: opened(record, inv) -> (c, d, the cut), from the record of a tilt
+    #: opened(record, tau) -> the `Level`, from the record of a tilt
     opened: Any
-    #: gather(x, start, n, wide, c, inv, d, cut, regs, partial) -> which of the entries held are of
-    #: the core, one bit for each; writes the sums
+    #: gather(span, level, scratch, partial) -> which of the entries held are of the core, one
+    #: bit for each; writes the sums
     gather: Any
     #: choose_nodes(k, inv, memory): from the sums in `partial`
     choose_nodes: Any
-    #: multiply(x, start, n, wide, c, inv, d, cut, bits, regs, memory): writes the core's products
+    #: multiply(span, level, bits, scratch, memory): writes the core's products
     multiply: Any
     #: product(partial, re, im) -> that times the products of the warps, at this lane's node
     product: Any
     #: weigh_nodes(memory) -> (Re c, Im c, log P(N = k)) of this lane's node, in the first warp;
     #: writes what `marginals` needs
     weigh_nodes: Any
-    #: quadrature(x, start, n, wide, k, c, inv, d, cut, regs, memory): all of that for a row
+    #: quadrature(span, k, level, scratch): all of that for a row
     quadrature: Any
-    #: marginals(x, start, n, wide, inv, regs, memory, out): writes p
+    #: marginals(span, tau, scratch, out): writes p
     marginals: Any
-    #: constant(x, start, n, wide, code, k, regs, record, out): writes p where nothing is solved
+    #: constant(span, code, k, scratch, out): writes p where nothing is solved
     constant: Any
 
 
@@ -141,12 +154,14 @@ def multiply_by(r, move, g, sine, a, b):
 
 
 @device
-def keep(re, im, log_p, c, d, cut, notes, solution, base):
+def keep(weights, level, notes, solution, base):
     """Write what derivatives need of a solved row, but for its code; for the first warp."""
+    re, im, log_p = weights
     solution[base + WEIGHTS + lane()] = re
     solution[base + WEIGHTS + NODES + lane()] = im
     if lane() == 0:
-        solution[base + C], solution[base + D], solution[base + CORE_LIMIT] = c, d, cut
+        solution[base + C], solution[base + D] = level.c, level.d
+        solution[base + CORE_LIMIT] = level.cut
         solution[base + LOG_P] = log_p
         solution[base + SIZE], solution[base + USED] = notes[OF], notes[TAKEN]
 
@@ -158,10 +173,10 @@ def sums_of(T: Any) -> tuple[int, int]:
 
 
 @made_once
-def contours(T: Any, team: Team, enough: float) -> Contour:
+def contours(T: Any, group: ThreadGroup, enough: float) -> Contour:
     """The passes of GradTopK over a row; `enough` as in Newton's method for the tilt."""
-    t, do = tools(T, team), passes(T, team, CURVES["sigmoid"], Newton(enough))
-    held, warps, streams = team.held, team.lanes // 32, team.streams
+    t, do = tools(T, group), passes(T, group, CURVES["sigmoid"], Newton(enough))
+    held, warps, streams = group.held, group.lanes // 32, group.streams
     order, count = sums_of(T)
     second = FIRST + order
     # Not more than a few entries in a row of float32 additions.
@@ -173,33 +188,35 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
     bottom = T(BOTTOM * math.log(limits(T(1))[1]))
 
     @device
-    def tilt(x, start, n, wide, k, tau, regs, memory):
-        record = memory.record
-        code = do.survey(x, start, n, wide, k, tau, regs, record, memory.room)
+    def tilt(span, k, tau, scratch):
+        memory = arrange(scratch.record)
+        scratch = Scratch(scratch.regs, scratch.more, memory.sums_shared, memory.record)
+        code = do.survey(span, k, tau, scratch)
         if code <= MIXED:
             t.meet()
             if t.rank() == 0:
-                record[LEFT] -= LESS
+                scratch.record[LEFT] -= LESS
             t.meet()
-            inv = inverse_temperature_of(tau, one)
-            do.search(x, x, start, n, wide, inv, regs, record, memory.room)
+            do.search(span, span.x, inverse_temperature_of(tau, one), scratch)
         return code
 
     @device
-    def opened(record, inv):
-        return T(record[C]), T(record[D]), core_limit(record[SLOPE], inv)
+    def opened(record, tau):
+        inv = inverse_temperature_of(tau, one)
+        return Level(T(record[C]), inv, T(record[D]), core_limit(record[SLOPE], inv))
 
     @device
-    def gather(x, start, n, wide, c, inv, d, cut, regs, partial):
+    def gather(span, level, scratch, partial):
+        regs, (c, inv, d, cut) = scratch.regs, level
         limit = T(cut)
         part = cuda.local.array(count, T)
         whole = cuda.local.array(count, float64)
         for m in range(count):
             part[m], whole[m] = zero, 0.0
         bits = 0
-        for piece in range(t.pieces(n)):
+        for piece in range(t.pieces(span.n)):
             if streams:
-                t.load(x, start, n, wide, piece, T(-np.inf), regs)
+                t.load(span, piece, T(-np.inf), regs)
             bits = 0
             for j in range(held):
                 u = (regs[j] - c) * inv - d
@@ -226,7 +243,8 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
         return bits
 
     @device
-    def core_bits(c, inv, d, limit, regs):
+    def core_bits(level, regs):
+        c, inv, d, limit = level.c, level.inv, level.d, T(level.cut)
         bits = 0
         for j in range(held):
             r = minority_probability((regs[j] - c) * inv - d)
@@ -235,7 +253,7 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
 
     @device
     def column(partial, m):
-        """The sum over the team's warps, in their order."""
+        """The sum over the group's warps, in their order."""
         total = 0.0
         for w in range(warps):
             total += partial[w * PRODUCTS + m]
@@ -273,13 +291,14 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
         t.meet()
 
     @device
-    def multiply(x, start, n, wide, c, inv, d, cut, bits, regs, memory):
+    def multiply(span, level, bits, scratch, memory):
+        regs, (c, inv, d, _) = scratch.regs, level
         g, sine, at = memory.table[lane()], memory.table[BELOW + lane()], t.rank() // 32 * PRODUCTS
         a, b = 1.0, 0.0
-        for piece in range(t.pieces(n)):
+        for piece in range(t.pieces(span.n)):
             if streams:
-                t.load(x, start, n, wide, piece, T(-np.inf), regs)
-                bits = core_bits(c, inv, d, T(cut), regs)
+                t.load(span, piece, T(-np.inf), regs)
+                bits = core_bits(level, regs)
             a, b = multiply_core(bits, regs, regs, c, inv, d, g, sine, a, b)
         memory.partial[at + lane()], memory.partial[at + NODES + lane()] = a, b
 
@@ -313,17 +332,18 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
         return re, im, log_p
 
     @device
-    def quadrature(x, start, n, wide, k, c, inv, d, cut, regs, memory):
-        bits = gather(x, start, n, wide, c, inv, d, cut, regs, memory.partial)
-        choose_nodes(k, inv, memory)
+    def quadrature(span, k, level, scratch):
+        memory = arrange(scratch.record)
+        bits = gather(span, level, scratch, memory.partial)
+        choose_nodes(k, level.inv, memory)
         if memory.notes[CORE_SIZE] > 0.0:
-            multiply(x, start, n, wide, c, inv, d, cut, bits, regs, memory)
+            multiply(span, level, bits, scratch, memory)
         return weigh_nodes(memory)
 
     @device
-    def special(v, c, inv, d, top, memory):
+    def special(v, level, top, memory):
         """p of an entry of the core, or of one whose r is about to underflow."""
-        u = (v - c) * inv - d
+        u = (v - level.c) * level.inv - level.d
         if u < floor:
             return deep_tail(u, top)
         table, r, upper = memory.table, float64(minority_probability(u)), u >= zero
@@ -334,16 +354,18 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
         return T(core_marginal(r, upper, over, under))
 
     @device
-    def marginals(x, start, n, wide, inv, regs, memory, out):
+    def marginals(span, tau, scratch, out):
         # By numbers read once more: else what was worked out of each entry would wait in registers.
-        c, d, cut = opened(memory.record, inv)
+        regs, memory = scratch.regs, arrange(scratch.record)
+        level = opened(memory.record, tau)
+        c, inv, d, cut = level
         limit, q = T(cut), memory.polynomials
         a = T(q[0]), T(q[1]), T(q[2]), T(q[3]), T(q[4]), T(q[5]), T(q[6]), T(q[7])
         b = T(q[8]), T(q[9]), T(q[10]), T(q[11]), T(q[12]), T(q[13]), T(q[14]), T(q[15])
         z = T(q[16]), T(q[17]), T(q[18]), T(q[19]), T(q[20]), T(q[21]), T(q[22]), T(q[23])
-        for piece in range(t.pieces(n)):
+        for piece in range(t.pieces(span.n)):
             if streams:
-                t.load(x, start, n, wide, piece, T(-np.inf), regs)
+                t.load(span, piece, T(-np.inf), regs)
             bits = 0
             for j in range(held):
                 u = (regs[j] - c) * inv - d
@@ -356,10 +378,17 @@ def contours(T: Any, team: Team, enough: float) -> Contour:
                 regs[j] = regs[j] if later else p
             while bits != 0:
                 place = cuda.ffs(bits) - 1
-                p = special(entries.at(regs, place), c, inv, d, a[0], memory)
+                p = special(entries.at(regs, place), level, a[0], memory)
                 entries.put(regs, place, p)
                 bits &= bits - 1
-            t.store(regs, start, n, wide, piece, out)
+            t.store(regs, beside(span, out), piece)
+
+    @device
+    def constant(span, code, k, scratch, out):
+        memory = arrange(scratch.record)
+        do.constant(
+            span, code, k, Scratch(scratch.regs, scratch.more, memory.table, memory.record), out
+        )
 
     nodes = choose_nodes, multiply, product, weigh_nodes, quadrature
-    return Contour(tilt, opened, gather, *nodes, marginals, do.constant)
+    return Contour(tilt, opened, gather, *nodes, marginals, constant)

@@ -10,61 +10,57 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import float64, int32, int64
+from numba import float64
 
 from ..._cuda.arrays import Buffer, Rows
-from ..._cuda.launch import MANY, Kernel, pointer_to
+from ..._cuda.launch import MANY
 from ..._cuda.long_rows import SUMS, make_place, parts_of
+from ..._cuda.row_kernels import NUMBERS, ROWS, PartKernel
 from ..._cuda.target import cuda, device
-from ..._cuda.thread_groups import Team, argument, made_once, tools
+from ..._cuda.thread_groups import ThreadGroup, made_once, of_row, tools
 from ..._curves.registry import CURVES
 from ..._nonfinite import MIXED
 from ..._threshold.cuda.long import search
-from ..._threshold.cuda.rows import ABOVE, KIND
 from ..._threshold.methods import Newton
 from ..._threshold.newton import inverse_temperature_of
-from ..._threshold.records import C, D
+from ..._threshold.records import ABOVE, KIND, C, D
 from ..nodes import NODES
 from ..records import CODE, SOLUTION
 from .contour import CORE_SIZE, LESS, PRODUCTS, arrange, contours, keep, shared_by, sums_of, times
 from .nodes import choose_whole, lane
 from .rows import heights
 
-_numbers = pointer_to(np.float64)
-_per_row = (_numbers, float64, int32)
-_shape = (int64, int32, int64, int64)
-
 
 class Columns(NamedTuple):
     """Sums of each warp, from a block to the warps of another one."""
 
-    #: leave(partial, sums, row, parts, part): writes the sums over a part
+    #: leave(partial, sums, here): writes the sums over a part
     leave: Any
-    #: take(sums, row, parts, partial): each warp adds up those of every so many parts
+    #: take(sums, here, partial): each warp adds up those of every so many parts
     take: Any
 
 
 @made_once
-def make_columns(team: Team, columns: int, stride: int) -> Columns:
+def make_columns(group: ThreadGroup, columns: int, stride: int) -> Columns:
     """For `columns` numbers of each warp, which lie `stride` apart."""
-    lanes, warps = team.lanes, team.lanes // 32
+    lanes, warps = group.lanes, group.lanes // 32
 
     @device
-    def leave(partial, sums, row, parts, part):
+    def leave(partial, sums, here):
         cuda.syncthreads()
         for m in range(cuda.threadIdx.x, columns, lanes):
             total = 0.0
             for w in range(warps):
                 total += partial[w * stride + m]
-            sums[(row * parts + part) * columns + m] = total
+            sums[(here.row * here.parts + here.part) * columns + m] = total
 
     @device
-    def take(sums, row, parts, partial):
+    def take(sums, here, partial):
         warp = cuda.threadIdx.x // 32
         for m in range(lane(), columns, 32):
             total = 0.0
-            for part in range(warp, parts, warps):
-                total += sums[(row * parts + part) * columns + m]
+            for part in range(warp, here.parts, warps):
+                total += sums[(here.row * here.parts + part) * columns + m]
             partial[warp * stride + m] = total
 
     return Columns(leave, take)
@@ -73,194 +69,166 @@ def make_columns(team: Team, columns: int, stride: int) -> Columns:
 class Parted(NamedTuple):
     """What the blocks of a row do once its tilt is known."""
 
-    #: nodes(sums, row, parts, k, inv, memory): chooses them, by the sums over all parts
+    #: nodes(sums, here, k, inv, memory): chooses them, by the sums over all parts
     nodes: Any
-    #: leave(products, row, parts, part, memory): writes the core's products over a part
+    #: leave(products, here, memory): writes the core's products over a part
     leave: Any
-    #: weights(sums, products, row, parts, k, inv, memory): as `cuda.contour.weigh_nodes`
+    #: weights(sums, products, here, k, inv, memory): as `cuda.contour.weigh_nodes`
     weights: Any
 
 
 @made_once
-def _make_parted(T: Any, team: Team, enough: float) -> Parted:
-    t, do, warps = tools(T, team), contours(T, team, enough), team.lanes // 32
-    take_sums = make_columns(team, sums_of(T)[1], PRODUCTS).take
+def _make_parted(T: Any, group: ThreadGroup, enough: float) -> Parted:
+    t, do, warps = tools(T, group), contours(T, group, enough), group.lanes // 32
+    take_sums = make_columns(group, sums_of(T)[1], PRODUCTS).take
 
     @device
-    def nodes(sums, row, parts, k, inv, memory):
-        take_sums(sums, row, parts, memory.partial)
+    def nodes(sums, here, k, inv, memory):
+        take_sums(sums, here, memory.partial)
         do.choose_nodes(k, inv, memory)
 
     @device
-    def leave(products, row, parts, part, memory):
+    def leave(products, here, memory):
         t.meet()
         if t.rank() < NODES:
-            at = (row * parts + part) * PRODUCTS + lane()
+            at = (here.row * here.parts + here.part) * PRODUCTS + lane()
             products[at], products[at + NODES] = do.product(memory.partial, 1.0, 0.0)
 
     @device
-    def take_products(products, row, parts, partial):
+    def take_products(products, here, partial):
         warp, re, im = cuda.threadIdx.x // 32, 1.0, 0.0
-        for part in range(warp, parts, warps):
-            at = (row * parts + part) * PRODUCTS + lane()
+        for part in range(warp, here.parts, warps):
+            at = (here.row * here.parts + part) * PRODUCTS + lane()
             re, im = times(re, im, products[at], products[at + NODES])
         partial[warp * PRODUCTS + lane()], partial[warp * PRODUCTS + NODES + lane()] = re, im
 
     @device
-    def weights(sums, products, row, parts, k, inv, memory):
-        nodes(sums, row, parts, k, inv, memory)
+    def weights(sums, products, here, k, inv, memory):
+        nodes(sums, here, k, inv, memory)
         if memory.notes[CORE_SIZE] > 0.0:
-            take_products(products, row, parts, memory.partial)
+            take_products(products, here, memory.partial)
         return do.weigh_nodes(memory)
 
     return Parted(nodes, leave, weights)
 
 
 class _Launches(NamedTuple):
-    """Kernels of the same arguments.
+    """Kernels that are given the records of the tilts, then the sums and products of the parts."""
 
-    These are x, n, wide, parts, length, k and temperature, the records of the tilts, then the sums
-    and the products of the parts.
-    """
-
-    gather: Kernel  # sums over the parts
-    multiply: Kernel  # products of the core's entries, if there are any
+    gather: PartKernel  # sums over the parts
+    multiply: PartKernel  # products of the core's entries, if there are any
 
 
 @made_once
-def _make_launches(T: Any, team: Team, enough: float) -> _Launches:
+def _make_launches(T: Any, group: ThreadGroup, enough: float) -> _Launches:
     do, place, parted = (
-        contours(T, team, enough),
-        make_place(T, team),
-        _make_parted(T, team, enough),
+        contours(T, group, enough),
+        make_place(T, group),
+        _make_parted(T, group, enough),
     )
-    leave_sums = make_columns(team, sums_of(T)[1], PRODUCTS).leave
-    held, size, one = team.held, shared_by(team.lanes), T(1)
+    leave_sums = make_columns(group, sums_of(T)[1], PRODUCTS).leave
 
-    def gather(
-        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
-        records, sums, products,
-    ):  # fmt: skip
-        regs = cuda.local.array(held, T)
-        shared = cuda.shared.array(size, float64)
-        memory = arrange(shared)
-        row, part, start, entries = place.part(n, parts, length)
-        place.fetch(records, row, memory.record)
+    @device
+    def gather(here, s, batch, given):
+        records, sums, _ = given
+        memory = arrange(s.record)
+        place.fetch(records, here.row, memory.record)
         if memory.record[KIND] <= MIXED:
-            inv = inverse_temperature_of(argument(taus, tau_all, tau_per_row, row), one)
-            c, d, cut = do.opened(memory.record, inv)
-            do.gather(x, start, entries, wide, c, inv, d, cut, regs, memory.partial)
-            leave_sums(memory.partial, sums, row, parts, part)
+            level = do.opened(memory.record, of_row(batch.temperature, here.row))
+            do.gather(here.span, level, s, memory.partial)
+            leave_sums(memory.partial, sums, here)
 
-    def multiply(
-        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
-        records, sums, products,
-    ):  # fmt: skip
-        regs = cuda.local.array(held, T)
-        shared = cuda.shared.array(size, float64)
-        memory = arrange(shared)
-        row, part, start, entries = place.part(n, parts, length)
-        place.fetch(records, row, memory.record)
+    @device
+    def multiply(here, s, batch, given):
+        records, sums, products = given
+        memory = arrange(s.record)
+        place.fetch(records, here.row, memory.record)
         if memory.record[KIND] <= MIXED:
-            k = argument(ks, k_all, k_per_row, row)
-            inv = inverse_temperature_of(argument(taus, tau_all, tau_per_row, row), one)
-            parted.nodes(sums, row, parts, k, inv, memory)
+            level = do.opened(memory.record, of_row(batch.temperature, here.row))
+            parted.nodes(sums, here, of_row(batch.k, here.row), level.inv, memory)
             if memory.notes[CORE_SIZE] > 0.0:
-                c, d, cut = do.opened(memory.record, inv)
-                do.multiply(x, start, entries, wide, c, inv, d, cut, 0, regs, memory)
-                parted.leave(products, row, parts, part, memory)
+                do.multiply(here.span, level, 0, s, memory)
+                parted.leave(products, here, memory)
 
-    arguments = (pointer_to(T), *_shape, *_per_row, *_per_row, _numbers, _numbers, _numbers)
-    return _Launches(*(Kernel(f, arguments, team.threads, MANY) for f in (gather, multiply)))
+    how = (NUMBERS,) * 3, MANY, shared_by(group.lanes)
+    return _Launches(*(PartKernel(T, group, visit, *how) for visit in (gather, multiply)))
 
 
 @made_once
-def _make_fill(T: Any, team: Team, enough: float, keeps: bool) -> Kernel:
+def _make_fill(T: Any, group: ThreadGroup, enough: float, keeps: bool) -> PartKernel:
     """Write p, part by part; what derivatives need to `solution` if it `keeps`."""
-    t, do, place = tools(T, team), contours(T, team, enough), make_place(T, team)
-    weights = _make_parted(T, team, enough).weights
-    held, size, one = team.held, shared_by(team.lanes), T(1)
+    t, do, place = tools(T, group), contours(T, group, enough), make_place(T, group)
+    weigh = _make_parted(T, group, enough).weights
 
-    def fill(
-        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
-        records, sums, products, out, solution,
-    ):  # fmt: skip
-        regs = cuda.local.array(held, T)
-        shared = cuda.shared.array(size, float64)
-        memory = arrange(shared)
-        row, part, start, entries = place.part(n, parts, length)
-        place.fetch(records, row, memory.record)
-        k, code, base = argument(ks, k_all, k_per_row, row), memory.record[KIND], row * SOLUTION
-        if keeps and part == 0 and t.rank() == 0:
+    @device
+    def fill(here, s, batch, given):
+        records, sums, products, out, solution = given
+        memory = arrange(s.record)
+        place.fetch(records, here.row, memory.record)
+        k, tau = of_row(batch.k, here.row), of_row(batch.temperature, here.row)
+        code, base = memory.record[KIND], here.row * SOLUTION
+        if keeps and here.part == 0 and t.rank() == 0:
             solution[base + CODE] = code
         if code > MIXED:
-            do.constant(x, start, entries, wide, code, k, regs, memory.record, out)
-            return
-        inv = inverse_temperature_of(argument(taus, tau_all, tau_per_row, row), one)
-        c, d, cut = do.opened(memory.record, inv)
-        re, im, log_p = weights(sums, products, row, parts, k, inv, memory)
-        if keeps and part == 0 and t.rank() < NODES:
-            keep(re, im, log_p, c, d, cut, memory.notes, solution, base)
-        do.marginals(x, start, entries, wide, inv, regs, memory, out)
+            do.constant(here.span, code, k, s, out)
+        else:
+            level = do.opened(memory.record, tau)
+            weights = weigh(sums, products, here, k, level.inv, memory)
+            if keeps and here.part == 0 and t.rank() < NODES:
+                keep(weights, level, memory.notes, solution, base)
+            do.marginals(here.span, tau, s, out)
 
-    real = pointer_to(T)
-    arguments = (real, *_shape, *_per_row, *_per_row, *(_numbers,) * 3, real, _numbers)
-    return Kernel(fill, arguments, team.threads, MANY)
+    given = NUMBERS, NUMBERS, NUMBERS, ROWS, NUMBERS
+    return PartKernel(T, group, fill, given, MANY, shared_by(group.lanes))
 
 
 @made_once
-def _make_heights(T: Any, team: Team) -> Kernel:
+def _make_heights(T: Any, group: ThreadGroup) -> PartKernel:
     """Smoothed sums over the parts."""
-    up, place, size = heights(T, team), make_place(T, team), shared_by(team.lanes)
+    up, place = heights(T, group), make_place(T, group)
 
-    def smoothed(x, n, wide, parts, length, taus, tau_all, tau_per_row, records, levels):
-        shared = cuda.shared.array(size, float64)
-        memory = arrange(shared)
-        row, part, start, entries = place.part(n, parts, length)
-        place.fetch(records, row, memory.record)
-        tau, code = argument(taus, tau_all, tau_per_row, row), memory.record[KIND]
+    @device
+    def smoothed(here, s, batch, given):
+        records, levels = given
+        memory = arrange(s.record)
+        place.fetch(records, here.row, memory.record)
+        tau, code = of_row(batch.temperature, here.row), memory.record[KIND]
         c, d = float64(T(memory.record[C])), float64(T(memory.record[D]))
-        total, upper = up.sums(x, start, entries, code, tau, c, d, memory.room)
-        place.leave(levels, row, parts, part, total, upper, 0.0, 0.0, 0.0)
+        total, upper = up.sums(here.span, code, tau, c, d, memory.sums_shared)
+        place.leave(levels, here, (total, upper, 0.0, 0.0, 0.0, 0.0))
 
-    arguments = (pointer_to(T), *_shape, *_per_row, _numbers, _numbers)
-    return Kernel(smoothed, arguments, team.threads, MANY)
+    return PartKernel(T, group, smoothed, (NUMBERS, NUMBERS), MANY, shared_by(group.lanes))
 
 
 @made_once
-def _make_potential(T: Any, team: Team, enough: float) -> Kernel:
+def _make_potential(T: Any, group: ThreadGroup, enough: float) -> PartKernel:
     """A block for each row: adds up what the parts have left."""
-    t, up, place = tools(T, team), heights(T, team), make_place(T, team)
-    weights = _make_parted(T, team, enough).weights
-    size, one = shared_by(team.lanes), T(1)
+    t, up, place = tools(T, group), heights(T, group), make_place(T, group)
+    weigh, one = _make_parted(T, group, enough).weights, T(1)
 
-    def potential(
-        parts, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
-        records, sums, products, levels, phi,
-    ):  # fmt: skip
-        shared = cuda.shared.array(size, float64)
-        memory = arrange(shared)
-        record, row = memory.record, int64(cuda.blockIdx.x)
-        place.fetch(records, row, record)
-        k = argument(ks, k_all, k_per_row, row)
-        tau = argument(taus, tau_all, tau_per_row, row)
-        total, upper, _, _ = place.gather(levels, row, parts, memory.room)
+    @device
+    def potential(here, s, batch, given):
+        records, sums, products, levels, phi = given
+        memory = arrange(s.record)
+        record = memory.record
+        place.fetch(records, here.row, record)
+        k, tau = of_row(batch.k, here.row), of_row(batch.temperature, here.row)
+        total, upper, _, _ = place.gather(levels, here, memory.sums_shared)
         code, log_p = record[KIND], 0.0
         if code <= MIXED:
             inv = inverse_temperature_of(tau, one)
-            _, _, log_p = weights(sums, products, row, parts, k, inv, memory)
+            _, _, log_p = weigh(sums, products, here, k, inv, memory)
         if t.rank() == 0:
             c, d = float64(T(record[C])), float64(T(record[D]))
-            phi[row] = up.potential(total, upper, code, k, record[ABOVE], tau, c, d, log_p)
+            found = total, upper
+            phi[here.row] = up.potential(found, code, k, record[ABOVE], tau, c, d, log_p)
 
-    arguments = (int64, *_per_row, *_per_row, *(_numbers,) * 5)
-    return Kernel(potential, arguments, team.threads, MANY)
+    return PartKernel(T, group, potential, (NUMBERS,) * 5, MANY, shared_by(group.lanes))
 
 
 class _Quadrature(NamedTuple):
     """What is known of rows, in memory, before their nodes are weighed."""
 
-    team: Team
     records: Buffer
     sums: Buffer
     products: Buffer
@@ -268,51 +236,25 @@ class _Quadrature(NamedTuple):
 
 def _start(rows: Rows, enough: float) -> _Quadrature:
     """Launch the search for the tilts, and sums and products over the parts."""
-    team, (_, count, length) = choose_whole(rows.n, rows.dtype), parts_of(rows)
+    group, blocks = choose_whole(rows.n, rows.dtype), rows.rows * parts_of(rows).parts
     records = search(rows, CURVES["sigmoid"], Newton(enough), less=LESS)
-    blocks, columns = rows.rows * count, sums_of(rows.dtype)[1]
-    sums = rows.empty(blocks * columns, np.float64)
-    products = rows.empty(blocks * PRODUCTS, np.float64)
-    row = rows.x.pointer, rows.n, rows.wide(), count, length
-    for kernel in _make_launches(rows.dtype, team, enough):
-        numbers = *rows.k, *rows.temperature
-        memory = records.pointer, sums.pointer, products.pointer
-        kernel(blocks, rows.stream, *row, *numbers, *memory)
-    return _Quadrature(team, records, sums, products)
+    sums = rows.empty(blocks * sums_of(rows.dtype)[1], np.float64)
+    known = _Quadrature(records, sums, rows.empty(blocks * PRODUCTS, np.float64))
+    for kernel in _make_launches(rows.dtype, group, enough):
+        kernel.run(rows, *known)
+    return known
 
 
 def solve(rows: Rows, enough: float, out: Buffer, solution: Buffer) -> None:
     """As the kernel of `cuda.rows.make_solve`: p, and what derivatives need if that is wanted."""
-    team, records, sums, products = _start(rows, enough)
-    _, count, length = parts_of(rows)
-    _make_fill(rows.dtype, team, enough, solution is not rows.nothing)(
-        rows.rows * count,
-        rows.stream,
-        rows.x.pointer,
-        rows.n,
-        rows.wide(out),
-        count,
-        length,
-        *rows.k,
-        *rows.temperature,
-        records.pointer,
-        sums.pointer,
-        products.pointer,
-        out.pointer,
-        solution.pointer,
-    )
+    group, keeps = choose_whole(rows.n, rows.dtype), solution is not rows.nothing
+    known = _start(rows, enough)
+    _make_fill(rows.dtype, group, enough, keeps).run(rows, *known, out, solution)
 
 
 def potential(rows: Rows, enough: float, phi: Buffer) -> None:
     """Write phi, one number for each row."""
-    team, records, sums, products = _start(rows, enough)
-    _, count, length = parts_of(rows)
-    levels = rows.empty(rows.rows * count * SUMS, np.float64)
-    row = rows.x.pointer, rows.n, rows.wide(), count, length
-    memory = records.pointer, sums.pointer, products.pointer, levels.pointer, phi.pointer
-    _make_heights(rows.dtype, team)(
-        rows.rows * count, rows.stream, *row, *rows.temperature, records.pointer, levels.pointer
-    )
-    _make_potential(rows.dtype, team, enough)(
-        rows.rows, rows.stream, count, *rows.k, *rows.temperature, *memory
-    )
+    group, known = choose_whole(rows.n, rows.dtype), _start(rows, enough)
+    levels = rows.empty(rows.rows * parts_of(rows).parts * SUMS, np.float64)
+    _make_heights(rows.dtype, group).run(rows, known.records, levels)
+    _make_potential(rows.dtype, group, enough).run(rows, *known, levels, phi, whole=True)

@@ -1,4 +1,4 @@
-"""What the warps of a team do for the nodes of a circle: lane j of each stands for node j.
+"""What the warps of a group do for the nodes of a circle: lane j of each stands for node j.
 
 NODES is the number of lanes. An entry of the core is a factor or a term at every node, so its
 owner tells it to the lanes of its warp, one entry after the other: no list of the core is kept,
@@ -13,7 +13,7 @@ import numpy as np
 
 from ..._cuda.launch import choose, streaming
 from ..._cuda.target import cuda, device
-from ..._cuda.thread_groups import FULL, Team, entries_held, made_once
+from ..._cuda.thread_groups import FULL, ThreadGroup, entries_held, made_once
 from ..formulas import minority_probability
 from ..nodes import DEGREE, NODES
 
@@ -21,16 +21,16 @@ TWO = 2 * DEGREE  # coefficients of two polynomials
 HELD = 16  # most entries of 4 bytes that leave room in the registers for the sums
 
 
-def choose_whole(n: int, T: Any, most: int = 512) -> Team:
-    """The team for rows of n entries of type T: whole warps, `most` threads at most."""
-    team, size = choose(n, T), np.dtype(T).itemsize
+def choose_whole(n: int, T: Any, most: int = 512) -> ThreadGroup:
+    """The group for rows of n entries of type T: whole warps, `most` threads at most."""
+    group, size = choose(n, T), np.dtype(T).itemsize
     held = 4 * HELD // size
-    if team.lanes < NODES:
-        return Team(NODES, 16 // size)
+    if group.lanes < NODES:
+        return ThreadGroup(NODES, 16 // size)
     # With 512 threads, what float64 rows held would be in the way of their sums.
-    if team.lanes > most or team.held > held or team.lanes * size > 2048:
+    if group.lanes > most or group.held > held or group.lanes * size > 2048:
         return streaming(T)
-    return team
+    return group
 
 
 @device

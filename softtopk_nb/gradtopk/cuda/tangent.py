@@ -5,11 +5,20 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import float64, int32, int64
+from numba import float64, int32
 
-from ..._cuda.launch import MANY, Kernel, pointer_to
+from ..._cuda.launch import MANY
+from ..._cuda.row_kernels import NUMBERS, PER_ROW, ROWS, RowKernel
 from ..._cuda.target import cuda, device
-from ..._cuda.thread_groups import FULL, ROOM, Team, argument, entries_held, made_once, tools
+from ..._cuda.thread_groups import (
+    FULL,
+    ThreadGroup,
+    beside,
+    entries_held,
+    made_once,
+    of_row,
+    tools,
+)
 from ..._nonfinite import MIXED, UNDEFINED
 from ..._threshold.newton import inverse_temperature_of
 from ..._threshold.records import C, D
@@ -23,36 +32,58 @@ from ..records import (
     DIRECTION_SUMS,
     EVEN_SUM,
     ODD_SUM,
+    Q_IM,
+    Q_RE,
     SIZE,
     SOLUTION,
     TANGENT_FIELDS,
     USED,
     WEIGHTS,
 )
+from .contour import Level
 from .nodes import TWO, fold, lane, over_core, polynomials, warp_sum
 
 
 class Memory(NamedTuple):
-    """What a team shares."""
+    """What a group shares, all of it float64 in one dimension."""
 
-    room: Any
-    partial: Any  # DIRECTION_SUMS of each of its warps, one after the other
+    table: Any  # rows of NODES numbers
     flows: Any
-    table: Any
     polynomials: Any
+    partial: Any  # DIRECTION_SUMS of each of its warps, one after the other
+
+
+AFTER_TABLE = TANGENT_FIELDS * NODES
+AFTER_FLOWS = AFTER_TABLE + AT_NODES
+AFTER_POLYNOMIALS = AFTER_FLOWS + NODES
+
+
+def shared_by(lanes: int) -> int:
+    """How many float64 a group shares."""
+    return AFTER_POLYNOMIALS + lanes // 32 * DIRECTION_SUMS
+
+
+@device
+def arrange(shared):
+    """The memory of a group, from an array of `shared_by`."""
+    return Memory(
+        shared[:AFTER_TABLE],
+        shared[AFTER_TABLE:AFTER_FLOWS],
+        shared[AFTER_FLOWS:AFTER_POLYNOMIALS],
+        shared[AFTER_POLYNOMIALS:],
+    )
 
 
 class Tangents(NamedTuple):
-    """What a team does with a row."""
+    """What a group does with a row or a part of it, along v and the temperature's direction."""
 
-    #: weigh(x, v, start, n, wide, c, inv, d, drift, limit, g, regs, moves, partial): writes flows
+    #: weigh(here, scratch, batch, solution, v, dtau): opens the nodes of a solved row, and writes
+    #: flows
     weigh: Any
-    #: steer(memory): the table and the polynomials of `spread`
-    steer: Any
-    #: spread(x, v, start, n, wide, c, inv, d, drift, limit, used, regs, moves, memory, out)
-    #: -> <t, the tangent>
-    spread: Any
-    #: constant(start, n, wide, value, regs, out): writes the same number everywhere
+    #: write(here, scratch, batch, solution, v, dtau, out) -> the sum over the group of <t, the
+    #: tangent> if it is wanted: goes on from the flows in memory
+    write: Any
+    #: constant(here, scratch, code, out) -> what is written: the same number everywhere
     constant: Any
 
 
@@ -74,8 +105,10 @@ def core_tangent(r, upper, move, table, used):
     z = 1.0 - 2.0 * r if upper else 2.0 * r - 1.0
     h, slope, others = 0.0, 0.0, 0.0
     for j in range(used):
-        g, sine, re, im = table[0, j], table[1, j], table[2, j], table[3, j]
-        q_re, q_im, share = table[4, j], table[5, j], 1.0 / (1.0 - g * s)
+        g, sine = table[j], table[NODES + j]
+        re, im = table[2 * NODES + j], table[3 * NODES + j]
+        q_re, q_im = table[Q_RE * NODES + j], table[Q_IM * NODES + j]
+        share = 1.0 / (1.0 - g * s)
         terms = add_node_tangent(h, slope, others, share, z, g, sine, re, im, q_re, q_im)
         h, slope, others = terms
     return tangent_in_core(s, z, move, h, slope, others)
@@ -96,27 +129,34 @@ def open_table(solution, base, table):
     """Write the nodes of a solved row, each by a lane of the first warp."""
     square, sine = node(lane(), solution[base + SIZE])
     taken = lane() < solution[base + USED]
-    table[SQUARE, lane()] = square if taken else 0.0
-    table[SINE, lane()] = sine if taken else 0.0
-    table[RE, lane()] = solution[base + WEIGHTS + lane()]
-    table[IM, lane()] = solution[base + WEIGHTS + NODES + lane()]
+    table[SQUARE * NODES + lane()] = square if taken else 0.0
+    table[SINE * NODES + lane()] = sine if taken else 0.0
+    table[RE * NODES + lane()] = solution[base + WEIGHTS + lane()]
+    table[IM * NODES + lane()] = solution[base + WEIGHTS + NODES + lane()]
 
 
 @made_once
-def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
+def tangents(T: Any, group: ThreadGroup, pulls: bool) -> Tangents:
     """`tangent.weigh`, `steer` and `spread`; entries that are not finite do not move."""
-    t = tools(T, team)
-    held, warps, streams = team.held, team.lanes // 32, team.streams
+    t = tools(T, group)
+    held, warps, streams = group.held, group.lanes // 32, group.streams
     flushes = streams and np.dtype(T).itemsize == 4
     entries, total_of = entries_held(held), fold(AT_NODES)
     attract_core = over_core(T, held, attract, True)
-    zero, one, infinity = T(0), T(1), T(np.inf)
+    zero, one, infinity, nan = T(0), T(1), T(np.inf), T(np.nan)
 
     @device
-    def load(x, v, start, n, wide, piece, c, inv, d, drift, regs, moves):
+    def level_of(here, batch, solution):
+        base, tau = here.row * SOLUTION, of_row(batch.temperature, here.row)
+        c, d, limit = solution[base + C], solution[base + D], solution[base + CORE_LIMIT]
+        return Level(T(c), inverse_temperature_of(tau, one), T(d), T(limit))
+
+    @device
+    def load(span, v, piece, level, drift, scratch):
         """Entries, and what they move by."""
-        t.load(x, start, n, wide, piece, -infinity, regs)
-        t.load(v, start, n, wide, piece, zero, moves)
+        regs, moves, (c, inv, d, _) = scratch.regs, scratch.more, level
+        t.load(span, piece, -infinity, regs)
+        t.load(beside(span, v), piece, zero, moves)
         for j in range(held):
             u = (regs[j] - c) * inv - d
             r = minority_probability(u)
@@ -124,14 +164,20 @@ def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
             moves[j] = moved if abs(regs[j]) < infinity else zero
 
     @device
-    def weigh(x, v, start, n, wide, c, inv, d, drift, limit, g, regs, moves, partial):
+    def weigh(here, scratch, batch, solution, v, dtau):
+        memory, span, level = arrange(scratch.record), here.span, level_of(here, batch, solution)
+        regs, moves, (c, inv, d, limit), drift = scratch.regs, scratch.more, level, T(dtau)
+        if t.rank() < NODES:
+            open_table(solution, here.row * SOLUTION, memory.table)
+        t.meet()
+        g, partial = memory.table[SQUARE * NODES + lane()], memory.partial
         part = cuda.local.array(AT_NODES, T)
         whole = cuda.local.array(AT_NODES, float64)
         for m in range(AT_NODES):
             part[m], whole[m] = zero, 0.0
         a, b = 0.0, 0.0
-        for piece in range(t.pieces(n)):
-            load(x, v, start, n, wide, piece, c, inv, d, drift, regs, moves)
+        for piece in range(t.pieces(span.n)):
+            load(span, v, piece, level, drift, scratch)
             bits = 0
             for j in range(held):
                 u = (regs[j] - c) * inv - d
@@ -167,12 +213,12 @@ def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
             even += memory.partial[at + AT_NODES + NODES + lane()]
         flows[lane() // 2] = sums
         cuda.syncwarp(FULL)
-        g, sine = table[SQUARE, lane()], table[SINE, lane()]
-        re, im = table[RE, lane()], table[IM, lane()]
+        g, sine = table[SQUARE * NODES + lane()], table[SINE * NODES + lane()]
+        re, im = table[RE * NODES + lane()], table[IM * NODES + lane()]
         q_re, q_im = weighted_q_by_powers(g, sine, re, im, odd, even, flows)
         mean = warp_sum(q_re)
         q_re, q_im = q_re - mean * re, q_im - mean * im
-        table[4, lane()], table[5, lane()] = q_re, q_im
+        table[Q_RE * NODES + lane()], table[Q_IM * NODES + lane()] = q_re, q_im
         up, down = 0.5 * g, -sine
         memory.polynomials[TWO + lane() // 2] = polynomials(down * q_im, up * q_re, g)
         # h = even + z odd.
@@ -185,15 +231,17 @@ def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
             memory.polynomials[m], memory.polynomials[DEGREE + m] = a, b
 
     @device
-    def spread(x, v, start, n, wide, c, inv, d, drift, limit, used, regs, moves, memory, out):
-        q, total = memory.polynomials, 0.0
+    def spread(span, v, level, drift, used, scratch, out):
+        regs, moves, (c, inv, d, limit) = scratch.regs, scratch.more, level
+        memory, total = arrange(scratch.record), 0.0
+        q = memory.polynomials
         a = T(q[0]), T(q[1]), T(q[2]), T(q[3]), T(q[4]), T(q[5]), T(q[6]), T(q[7])
         b = T(q[8]), T(q[9]), T(q[10]), T(q[11]), T(q[12]), T(q[13]), T(q[14]), T(q[15])
         w = T(q[16]), T(q[17]), T(q[18]), T(q[19]), T(q[20]), T(q[21]), T(q[22]), T(q[23])
         z = T(q[24]), T(q[25]), T(q[26]), T(q[27]), T(q[28]), T(q[29]), T(q[30]), T(q[31])
-        for piece in range(t.pieces(n)):
+        for piece in range(t.pieces(span.n)):
             if streams:
-                load(x, v, start, n, wide, piece, c, inv, d, drift, regs, moves)
+                load(span, v, piece, level, drift, scratch)
             bits = 0
             for j in range(held):
                 u = (regs[j] - c) * inv - d
@@ -218,76 +266,51 @@ def tangents(T: Any, team: Team, pulls: bool) -> Tangents:
                     u = (regs[j] - c) * inv - d
                     paired += moves[j] * u if moves[j] != zero else zero
                 total += paired
-            t.store(moves, start, n, wide, piece, out)
+            t.store(moves, beside(span, out), piece)
         return total
 
     @device
-    def constant(start, n, wide, value, regs, out):
-        for j in range(held):
-            regs[j] = value
-        for piece in range(t.pieces(n)):
-            t.store(regs, start, n, wide, piece, out)
+    def write(here, scratch, batch, solution, v, dtau, out):
+        t.meet()
+        if t.rank() < NODES:
+            steer(arrange(scratch.record))
+        t.meet()
+        level, used = level_of(here, batch, solution), int32(solution[here.row * SOLUTION + USED])
+        paired = spread(here.span, v, level, T(dtau), used, scratch, out)
+        return t.total(paired, scratch.shared) if pulls else 0.0
 
-    return Tangents(weigh, steer, spread, constant)
+    @device
+    def constant(here, scratch, code, out):
+        value = nan if code == UNDEFINED else zero
+        for j in range(held):
+            scratch.more[j] = value
+        for piece in range(t.pieces(here.span.n)):
+            t.store(scratch.more, beside(here.span, out), piece)
+        return float64(value)
+
+    return Tangents(weigh, write, constant)
 
 
 @made_once
-def make_push(T: Any, team: Team, pulls: bool) -> Kernel:
+def make_push(T: Any, group: ThreadGroup, pulls: bool) -> RowKernel:
     """The tangent of every row along (v, dtau), from its solution.
 
     If it `pulls`, v is a cotangent, and -<t, tangent> is the gradient in the temperature:
     dp = J (v - t dtau) and J is symmetric.
     """
-    t, do = tools(T, team), tangents(T, team, pulls)
-    rows_of_block, held, sums = team.rows, team.held, team.lanes // 32 * DIRECTION_SUMS
-    nan, zero = T(np.nan), T(0)
+    t, do = tools(T, group), tangents(T, group, pulls)
 
-    def push(
-        x, rows, n, wide, taus, tau_all, tau_per_row, solution, v,
-        dtaus, dtau_all, dtau_per_row, out, gtau,
-    ):  # fmt: skip
-        regs = cuda.local.array(held, T)
-        moves = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        partial = cuda.shared.array((rows_of_block, sums), float64)
-        flows = cuda.shared.array((rows_of_block, AT_NODES), float64)
-        tables = cuda.shared.array((rows_of_block, TANGENT_FIELDS, NODES), float64)
-        coefficients = cuda.shared.array((rows_of_block, NODES), float64)
-        slot = t.slot()
-        row = int64(cuda.blockIdx.x) * rows_of_block + slot
-        if row >= rows:
-            return
-        start, base = row * n, row * SOLUTION
-        code = solution[base + CODE]
+    @device
+    def push(here, scratch, batch, given):
+        solution, v, dtaus, out, gtau = given
+        code, dtau = solution[here.row * SOLUTION + CODE], of_row(dtaus, here.row)
         if code > MIXED:
-            nothing = nan if code == UNDEFINED else zero
-            if pulls and t.rank() == 0:
-                gtau[row] = nothing
-            do.constant(start, n, wide, nothing, moves, out)
-            return
-        memory = Memory(room, partial[slot], flows[slot], tables[slot], coefficients[slot])
-        inv = inverse_temperature_of(argument(taus, tau_all, tau_per_row, row), T(1))
-        drift = T(argument(dtaus, dtau_all, dtau_per_row, row))
-        c, d, limit = T(solution[base + C]), T(solution[base + D]), T(solution[base + CORE_LIMIT])
-        if t.rank() < NODES:
-            open_table(solution, base, memory.table)
-        t.meet()
-        g = memory.table[SQUARE, lane()]
-        do.weigh(x, v, start, n, wide, c, inv, d, drift, limit, g, regs, moves, memory.partial)
-        t.meet()
-        if t.rank() < NODES:
-            do.steer(memory)
-        t.meet()
-        used = int32(solution[base + USED])
-        paired = do.spread(
-            x, v, start, n, wide, c, inv, d, drift, limit, used, regs, moves, memory, out
-        )
-        if pulls:
-            paired = t.total(paired, room)
-            if t.rank() == 0:
-                gtau[row] = -paired
+            paired = -do.constant(here, scratch, code, out)
+        else:
+            do.weigh(here, scratch, batch, solution, v, dtau)
+            paired = do.write(here, scratch, batch, solution, v, dtau, out)
+        if pulls and t.rank() == 0:
+            gtau[here.row] = -paired
 
-    numbers, real = pointer_to(np.float64), pointer_to(T)
-    per_row = (numbers, float64, int32)
-    arguments = (real, int64, int64, int32, *per_row, numbers, real, *per_row, real, numbers)
-    return Kernel(push, arguments, team.threads, MANY)
+    given = NUMBERS, ROWS, PER_ROW, ROWS, NUMBERS
+    return RowKernel(T, group, push, given, MANY, shared_by(group.lanes))

@@ -2,7 +2,7 @@
 
 A row of at most 32 entries is sorted in the registers of a few threads. A longer one is bisected
 for its k-th largest value, as on the CPU: at most 32 counting passes in float32, 64 in float64,
-over entries that its team holds in registers if it can. Which of those that equal this value get a
+over entries that its group holds in registers if it can. Which of those that equal this value get a
 one is found by the same bisection over places: up to which place there are as many as are wanted.
 The longest rows are cut into parts (`cuda.long`).
 """
@@ -12,14 +12,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import float64, int32, int64
+from numba import int64
 
 from ..._cuda.arrays import Buffer, Rows
-from ..._cuda.launch import Kernel, choose, pointer_to
+from ..._cuda.launch import choose
 from ..._cuda.long_rows import is_long
+from ..._cuda.row_kernels import ROWS, RowKernel
 from ..._cuda.sorting import in_registers
-from ..._cuda.target import cuda, device
-from ..._cuda.thread_groups import ROOM, Team, argument, made_once, tools
+from ..._cuda.target import device
+from ..._cuda.thread_groups import ThreadGroup, made_once, of_row, tools
 from ..._math.elementary import from_ordinal, to_ordinal
 from ..formulas import middle_of
 from . import long
@@ -29,90 +30,69 @@ SORTED = 32  # entries: rows up to this length are sorted
 
 
 @made_once
-def row_value(T: Any, team: Team, sorts: bool) -> Any:
-    """What writes one row: f(x, start, n, wide, k, regs, room, out), NaN for a k of -1.
+def row_value(T: Any, group: ThreadGroup, sorts: bool) -> Any:
+    """What writes one row: f(span, k, s, out), NaN for a k of -1.
 
     Ones at the k largest entries, ties to the lowest index. `sorts`: the k-th largest
-    is found by sorting, which takes a team within a warp.
+    is found by sorting, which takes a group within a warp.
     """
-    t, do = tools(T, team), passes(T, team)
+    t, do = tools(T, group), passes(T, group)
     absent, zero = T(-np.inf), T(0)
 
     if sorts:
-        sort, entry = in_registers(T, team)
+        sort, entry = in_registers(T, group)
 
         @device
-        def find(x, start, n, wide, k, lo, hi, regs, room):
-            sort(regs)
-            kth = entry(regs, max(k - 1, 0))
-            t.load(x, start, n, wide, 0, absent, regs)
+        def find(span, k, lo, hi, s):
+            sort(s.regs)
+            kth = entry(s.regs, max(k - 1, 0))
+            t.load(span, 0, absent, s.regs)
             return kth
 
     else:
 
         @device
-        def find(x, start, n, wide, k, lo, hi, regs, room):
+        def find(span, k, lo, hi, s):
             # Zeros of both signs are equal, and threads must not differ in which of them they hold.
             lo, hi = to_ordinal(lo + zero), to_ordinal(hi + zero)
             while lo < hi:
                 middle = middle_of(lo, hi)
-                found = do.at_least(x, start, n, wide, from_ordinal(middle), regs, room)
+                found = do.at_least(span, from_ordinal(middle), s)
                 lo, hi = halve(lo, hi, middle, found, k)
             return from_ordinal(lo)
 
     @device
-    def fill(x, start, n, wide, k, regs, room, out):
-        bad, present, lo, hi = do.survey(x, start, n, wide, regs, room)
+    def fill(span, k, s, out):
+        bad, present, lo, hi = do.survey(span, s)
         defined = bad == 0.0 and 0 <= k <= present
         value, last = zero, int64(-1)
         if defined:
-            value = find(x, start, n, wide, k, lo, hi, regs, room)
+            value = find(span, k, lo, hi, s)
             if k > 0:
-                last = n
-                if do.at_least(x, start, n, wide, value, regs, room) > k:
-                    last = do.last_tied(x, start, n, wide, value, k, regs, room)
-        do.mark(x, start, n, wide, value, last, defined, regs, out)
+                last = span.n
+                if do.at_least(span, value, s) > k:
+                    last = do.last_tied(span, value, k, s)
+        do.mark(span, value, last, defined, s, out)
 
     return fill
 
 
 @made_once
-def make_hard(T: Any, team: Team, sorts: bool) -> Kernel:
+def make_hard(T: Any, group: ThreadGroup, sorts: bool) -> RowKernel:
     """Write every row; see `row_value`."""
-    t, fill = tools(T, team), row_value(T, team, sorts)
-    rows_of_block, held = team.rows, team.held
+    fill = row_value(T, group, sorts)
 
-    def hard(x, rows, n, wide, ks, k_all, k_per_row, taus, tau_all, tau_per_row, out):
-        regs = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        row = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
-        if row >= rows:
-            return
-        k = wanted(
-            argument(ks, k_all, k_per_row, row), argument(taus, tau_all, tau_per_row, row), n
-        )
-        fill(x, row * n, n, wide, k, regs, room, out)
+    @device
+    def hard(here, s, batch, given):
+        k, tau = of_row(batch.k, here.row), of_row(batch.temperature, here.row)
+        fill(here.span, wanted(k, tau, batch.n), s, given[0])
 
-    per_row = (pointer_to(np.float64), float64, int32)
-    real = pointer_to(T)
-    arguments = (real, int64, int64, int32, *per_row, *per_row, real)
-    return Kernel(hard, arguments, team.threads)
+    return RowKernel(T, group, hard, (ROWS,))
 
 
 def value(rows: Rows, plan: Any, out: Buffer) -> None:
     """Write p."""
     if is_long(rows):
         long.value(rows, out)
-        return
-    team = choose(rows.n, rows.dtype)
-    make_hard(rows.dtype, team, rows.n <= SORTED)(
-        team.blocks(rows.rows),
-        rows.stream,
-        rows.x.pointer,
-        rows.rows,
-        rows.n,
-        rows.wide(out),
-        *rows.k,
-        *rows.temperature,
-        out.pointer,
-    )
+    else:
+        make_hard(rows.dtype, choose(rows.n, rows.dtype), rows.n <= SORTED).run(rows, out)

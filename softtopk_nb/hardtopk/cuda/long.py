@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import float64, int32, int64
+from numba import float64, int64
 
 from ..._cuda.arrays import Buffer, Rows
-from ..._cuda.launch import Kernel, pointer_to
 from ..._cuda.long_rows import SUMS, make_place, parts_of
-from ..._cuda.target import cuda, device
-from ..._cuda.thread_groups import ROOM, Team, argument, made_once, tools
+from ..._cuda.row_kernels import NUMBERS, ROWS, PartKernel
+from ..._cuda.target import device
+from ..._cuda.thread_groups import ThreadGroup, made_once, of_row, tools
 from ..._math.elementary import from_ordinal, to_ordinal
 from ..formulas import middle_of
 from .rows import halve, passes, wanted
@@ -44,151 +44,112 @@ def halve_twice(lo, hi, at_low, at_middle, at_high, k):
 
 
 class _Launches(NamedTuple):
-    """The kernels of the search, of the same arguments.
+    """The kernels of the search.
 
-    These are x, n, wide, parts, length, k and temperature, then the records and sums that the
-    launch before left and those that this one leaves.
+    They are given the records and sums that the launch before left, and those that this one leaves.
     """
 
-    survey: Kernel  # counts what is there
-    open: Kernel  # first counts
-    turn: Kernel  # further ones
-    settle: Kernel  # counts what is above the value that was found, and what is equal to it
+    survey: PartKernel  # counts what is there
+    open: PartKernel  # first counts
+    step: PartKernel  # further ones
+    settle: PartKernel  # counts what is above the value that was found, and what is equal to it
 
 
 @made_once
-def _make_launches(T: Any, team: Team) -> _Launches:
-    t, do, place = tools(T, team), passes(T, team), make_place(T, team)
-    held, zero = team.held, T(0)
+def _make_launches(T: Any, group: ThreadGroup) -> _Launches:
+    t, do, place, zero = tools(T, group), passes(T, group), make_place(T, group), T(0)
 
     @device
-    def bracket(records, row):
-        at = row * RECORD
-        return records[at], to_ordinal(T(records[at + 1])), to_ordinal(T(records[at + 2]))
+    def bracket(here, s, records, sums):
+        """k, and the bracket after what the launch before has counted."""
+        at = here.row * RECORD
+        k, lo, hi = records[at], to_ordinal(T(records[at + 1])), to_ordinal(T(records[at + 2]))
+        if lo < hi:
+            at_low, at_middle, at_high, _ = place.gather(sums, here, s.shared)
+            lo, hi = halve_twice(lo, hi, at_low, at_middle, at_high, k)
+        return k, lo, hi
 
     @device
-    def hand_on(part, row, k, lo, hi, records):
-        if part == 0 and t.rank() == 0:
-            at = row * RECORD
+    def hand_on(here, k, lo, hi, records):
+        if here.part == 0 and t.rank() == 0:
+            at = here.row * RECORD
             records[at], records[at + 1], records[at + 2] = k, from_ordinal(lo), from_ordinal(hi)
 
     @device
-    def narrowed(row, parts, k, lo, hi, sums, room):
-        """The bracket after what the launch before has counted."""
-        if lo < hi:
-            at_low, at_middle, at_high, _ = place.gather(sums, row, parts, room)
-            lo, hi = halve_twice(lo, hi, at_low, at_middle, at_high, k)
-        return lo, hi
-
-    @device
-    def count(x, start, size, wide, row, parts, part, lo, hi, regs, room, sums):
+    def count(here, s, lo, hi, sums):
         if lo < hi:
             low, middle, high = middles(lo, hi)
             a, b, c = from_ordinal(low), from_ordinal(middle), from_ordinal(high)
-            a, b, c = do.at_least_each(x, start, size, wide, a, b, c, regs, room)
-            place.leave(sums, row, parts, part, a, b, c, 0.0, 0.0)
+            a, b, c = do.at_least_each(here.span, a, b, c, s)
+            place.leave(sums, here, (a, b, c, 0.0, 0.0, 0.0))
 
-    def survey(
-        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
-        records, sums, new_records, new_sums,
-    ):  # fmt: skip
-        regs = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        row, part, start, size = place.part(n, parts, length)
-        bad, present, lo, hi = do.survey(x, start, size, wide, regs, room)
-        place.leave(new_sums, row, parts, part, bad, present, 0.0, lo, hi)
+    @device
+    def survey(here, s, batch, given):
+        bad, present, lo, hi = do.survey(here.span, s)
+        place.leave(given[3], here, (bad, present, 0.0, 0.0, lo, hi))
 
-    def open_search(
-        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
-        records, sums, new_records, new_sums,
-    ):  # fmt: skip
-        regs = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        row, part, start, size = place.part(n, parts, length)
-        k = float64(
-            wanted(
-                argument(ks, k_all, k_per_row, row), argument(taus, tau_all, tau_per_row, row), n
-            )
-        )
-        bad, present, _, _ = place.gather(sums, row, parts, room)
-        least, greatest = place.extremes(sums, row, parts, room)
+    @device
+    def open_search(here, s, batch, given):
+        _, sums, new_records, new_sums = given
+        tau = of_row(batch.temperature, here.row)
+        k = float64(wanted(of_row(batch.k, here.row), tau, batch.n))
+        bad, present, _, _ = place.gather(sums, here, s.shared)
+        least, greatest = place.extremes(sums, here, s.shared)
         # Zeros of both signs are equal, and threads must not differ in which of them they hold.
         lo, hi = to_ordinal(least + zero), to_ordinal(greatest + zero)
         if bad > 0.0 or k < 0.0 or k > present:
             k, hi = -1.0, lo
-        count(x, start, size, wide, row, parts, part, lo, hi, regs, room, new_sums)
-        hand_on(part, row, k, lo, hi, new_records)
+        count(here, s, lo, hi, new_sums)
+        hand_on(here, k, lo, hi, new_records)
 
-    def turn(
-        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
-        records, sums, new_records, new_sums,
-    ):  # fmt: skip
-        regs = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        row, part, start, size = place.part(n, parts, length)
-        k, lo, hi = bracket(records, row)
-        lo, hi = narrowed(row, parts, k, lo, hi, sums, room)
-        count(x, start, size, wide, row, parts, part, lo, hi, regs, room, new_sums)
-        hand_on(part, row, k, lo, hi, new_records)
+    @device
+    def step(here, s, batch, given):
+        records, sums, new_records, new_sums = given
+        k, lo, hi = bracket(here, s, records, sums)
+        count(here, s, lo, hi, new_sums)
+        hand_on(here, k, lo, hi, new_records)
 
-    def settle(
-        x, n, wide, parts, length, ks, k_all, k_per_row, taus, tau_all, tau_per_row,
-        records, sums, new_records, new_sums,
-    ):  # fmt: skip
-        regs = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        row, part, start, size = place.part(n, parts, length)
-        k, lo, hi = bracket(records, row)
-        lo, hi = narrowed(row, parts, k, lo, hi, sums, room)
-        above, equal = do.ties(x, start, size, wide, from_ordinal(lo), regs, room)
-        place.leave(new_sums, row, parts, part, above, equal, 0.0, 0.0, 0.0)
-        hand_on(part, row, k, lo, hi, new_records)
+    @device
+    def settle(here, s, batch, given):
+        records, sums, new_records, new_sums = given
+        k, lo, hi = bracket(here, s, records, sums)
+        above, equal = do.ties(here.span, from_ordinal(lo), s)
+        place.leave(new_sums, here, (above, equal, 0.0, 0.0, 0.0, 0.0))
+        hand_on(here, k, lo, hi, new_records)
 
-    numbers, real = pointer_to(np.float64), pointer_to(T)
-    per_row = (numbers, float64, int32)
-    shape = (int64, int32, int64, int64)
-    arguments = (real, *shape, *per_row, *per_row, numbers, numbers, numbers, numbers)
-    made = (Kernel(f, arguments, team.threads) for f in (survey, open_search, turn, settle))
-    return _Launches(*made)
+    made = (survey, open_search, step, settle)
+    return _Launches(*(PartKernel(T, group, visit, (NUMBERS,) * 4) for visit in made))
 
 
 @made_once
-def _make_mark(T: Any, team: Team) -> Kernel:
+def _make_mark(T: Any, group: ThreadGroup) -> PartKernel:
     """Write p, part by part."""
-    do, place = passes(T, team), make_place(T, team)
-    held = team.held
+    do, place = passes(T, group), make_place(T, group)
 
-    def mark(x, n, wide, parts, length, records, sums, out):
-        regs = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        row, part, start, size = place.part(n, parts, length)
-        k, value = records[row * RECORD], T(records[row * RECORD + 1])
-        at = (row * parts + part) * SUMS
+    @device
+    def mark(here, s, batch, given):
+        records, sums, out = given
+        k, value = records[here.row * RECORD], T(records[here.row * RECORD + 1])
+        at = (here.row * here.parts + here.part) * SUMS
         above, equal = sums[at], sums[at + 1]
-        all_above, equal_before = place.before(sums, row, parts, part, room)
+        all_above, equal_before = place.before(sums, here, s.shared)
         left = min(max(k - all_above - equal_before, 0.0), equal)
-        last = int64(-1) if left == 0.0 else size
+        last = int64(-1) if left == 0.0 else here.span.n
         if 0.0 < left < equal:
-            last = do.last_tied(x, start, size, wide, value, above + left, regs, room)
-        do.mark(x, start, size, wide, value, last, k >= 0.0, regs, out)
+            last = do.last_tied(here.span, value, above + left, s)
+        do.mark(here.span, value, last, k >= 0.0, s, out)
 
-    numbers, real = pointer_to(np.float64), pointer_to(T)
-    arguments = (real, int64, int32, int64, int64, numbers, numbers, real)
-    return Kernel(mark, arguments, team.threads)
+    return PartKernel(T, group, mark, (NUMBERS, NUMBERS, ROWS))
 
 
 def value(rows: Rows, out: Buffer) -> None:
     """Write p."""
-    team, count, length = parts_of(rows)
-    made, blocks = _make_launches(rows.dtype, team), rows.rows * count
-    row = rows.x.pointer, rows.n, rows.wide(out), count, length
+    group, count, _ = parts_of(rows)
+    made = _make_launches(rows.dtype, group)
     records, new_records = (rows.empty(rows.rows * RECORD, np.float64) for _ in range(2))
     sums, new_sums = (rows.empty(rows.rows * count * SUMS, np.float64) for _ in range(2))
-    turns = [made.turn] * (4 * np.dtype(rows.dtype).itemsize - 1)
-    for kernel in (made.survey, made.open, *turns, made.settle):
-        memory = (buffer.pointer for buffer in (records, sums, new_records, new_sums))
-        kernel(blocks, rows.stream, *row, *rows.k, *rows.temperature, *memory)
+    steps = [made.step] * (4 * np.dtype(rows.dtype).itemsize - 1)
+    for kernel in (made.survey, made.open, *steps, made.settle):
+        kernel.run(rows, records, sums, new_records, new_sums)
         records, sums, new_records, new_sums = new_records, new_sums, records, sums
-    _make_mark(rows.dtype, team)(
-        blocks, rows.stream, *row, records.pointer, sums.pointer, out.pointer
-    )
+    _make_mark(rows.dtype, group).run(rows, records, sums, out)

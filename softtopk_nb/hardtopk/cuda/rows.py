@@ -1,4 +1,4 @@
-"""What a team of threads does with a row for the hard top-k, or with a part of one."""
+"""What a group of threads does with a row for the hard top-k, or with a part of one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numba import int32, int64
 
 from ..._cuda.target import device
-from ..._cuda.thread_groups import Team, made_once, tools
+from ..._cuda.thread_groups import ThreadGroup, beside, made_once, tools
 
 
 @device
@@ -33,118 +33,118 @@ def halve(lo, hi, middle, found, k):
 
 
 class Passes(NamedTuple):
-    """Passes of a team, and what they add up to."""
+    """Passes of a group, and what they add up to; `s` is its `Scratch`."""
 
-    #: survey(x, start, n, wide, regs, room) -> NaNs, present entries, the ends of their range
+    #: survey(span, s) -> NaNs, present entries, the ends of their range
     survey: Any
-    #: at_least(x, start, n, wide, value, regs, room) -> how many entries are at least `value`
+    #: at_least(span, value, s) -> how many entries are at least `value`
     at_least: Any
-    #: at_least_each(x, start, n, wide, a, b, c, regs, room) -> the same of three values at once
+    #: at_least_each(span, a, b, c, s) -> the same of three values at once
     at_least_each: Any
-    #: ties(x, start, n, wide, value, regs, room) -> how many are greater, how many equal
+    #: ties(span, value, s) -> how many are greater, how many equal
     ties: Any
-    #: last_tied(x, start, n, wide, value, k, regs, room): the place up to which ties at `value`,
-    #: the k-th largest, are ones
+    #: last_tied(span, value, k, s): the place up to which ties at `value`, the k-th largest, are
+    #: ones
     last_tied: Any
-    #: mark(x, start, n, wide, value, last, defined, regs, out): writes ones above `value`, and at
-    #: it up to place `last`; NaN where not `defined`
+    #: mark(span, value, last, defined, s, out): writes ones above `value`, and at it up to place
+    #: `last`; NaN where not `defined`
     mark: Any
 
 
 @made_once
-def passes(T: Any, team: Team) -> Passes:
+def passes(T: Any, group: ThreadGroup) -> Passes:
     """The passes over rows of type T."""
-    t, held, streams = tools(T, team), team.held, team.streams
+    t, held, streams = tools(T, group), group.held, group.streams
     absent, zero, one, undefined = T(-np.inf), T(0), T(1), T(np.nan)
-    # Counts are added up as floats, which is what teams add. Only a team that streams can see more
-    # than 2^24 entries.
+    # Counts are added up as floats, which is what groups add. Only a group that streams can see
+    # more than 2^24 entries.
     S = np.float64 if streams else np.float32
 
     @device
-    def survey(x, start, n, wide, regs, room):
+    def survey(span, s):
         lo, hi, bad, present = -absent, absent, int32(0), int32(0)
-        for piece in range(t.pieces(n)):
-            t.load(x, start, n, wide, piece, absent, regs)
+        for piece in range(t.pieces(span.n)):
+            t.load(span, piece, absent, s.regs)
             for j in range(held):
-                v = regs[j]
+                v = s.regs[j]
                 bad = int32(bad + (0 if v == v else 1))
                 present = int32(present + (1 if v > absent else 0))
                 lo = v if absent < v < lo else lo
                 hi = v if v > hi else hi
-        bad, present, _, _ = t.totals(S(bad), S(present), S(0), S(0), room)
-        lo, hi = t.extremes(lo, hi, room)
+        bad, present, _, _ = t.totals(S(bad), S(present), S(0), S(0), s.shared)
+        lo, hi = t.extremes(lo, hi, s.shared)
         return bad, present, lo, hi
 
     @device
-    def at_least(x, start, n, wide, value, regs, room):
+    def at_least(span, value, s):
         found = int32(0)
-        for piece in range(t.pieces(n)):
+        for piece in range(t.pieces(span.n)):
             if streams:
-                t.load(x, start, n, wide, piece, absent, regs)
+                t.load(span, piece, absent, s.regs)
             for j in range(held):
-                found = int32(found + (1 if regs[j] >= value else 0))
-        return t.total(S(found), room)
+                found = int32(found + (1 if s.regs[j] >= value else 0))
+        return t.total(S(found), s.shared)
 
     @device
-    def at_least_each(x, start, n, wide, a, b, c, regs, room):
+    def at_least_each(span, a, b, c, s):
         at_a, at_b, at_c = int32(0), int32(0), int32(0)
-        for piece in range(t.pieces(n)):
+        for piece in range(t.pieces(span.n)):
             if streams:
-                t.load(x, start, n, wide, piece, absent, regs)
+                t.load(span, piece, absent, s.regs)
             for j in range(held):
-                v = regs[j]
+                v = s.regs[j]
                 at_a = int32(at_a + (1 if v >= a else 0))
                 at_b = int32(at_b + (1 if v >= b else 0))
                 at_c = int32(at_c + (1 if v >= c else 0))
-        at_a, at_b, at_c, _ = t.totals(S(at_a), S(at_b), S(at_c), S(0), room)
+        at_a, at_b, at_c, _ = t.totals(S(at_a), S(at_b), S(at_c), S(0), s.shared)
         return at_a, at_b, at_c
 
     @device
-    def ties(x, start, n, wide, value, regs, room):
+    def ties(span, value, s):
         above, equal = int32(0), int32(0)
-        for piece in range(t.pieces(n)):
+        for piece in range(t.pieces(span.n)):
             if streams:
-                t.load(x, start, n, wide, piece, absent, regs)
+                t.load(span, piece, absent, s.regs)
             for j in range(held):
-                above = int32(above + (1 if regs[j] > value else 0))
-                equal = int32(equal + (1 if regs[j] == value else 0))
-        above, equal, _, _ = t.totals(S(above), S(equal), S(0), S(0), room)
+                above = int32(above + (1 if s.regs[j] > value else 0))
+                equal = int32(equal + (1 if s.regs[j] == value else 0))
+        above, equal, _, _ = t.totals(S(above), S(equal), S(0), S(0), s.shared)
         return above, equal
 
     @device
-    def up_to(x, start, n, wide, value, last, regs, room):
+    def up_to(span, value, last, s):
         """How many are greater, or equal and not behind place `last`."""
         found = int32(0)
-        for piece in range(t.pieces(n)):
+        for piece in range(t.pieces(span.n)):
             if streams:
-                t.load(x, start, n, wide, piece, absent, regs)
+                t.load(span, piece, absent, s.regs)
             for j in range(held):
-                tied = regs[j] == value and t.position(piece, j) <= last
-                found = int32(found + (1 if regs[j] > value or tied else 0))
-        return t.total(S(found), room)
+                tied = s.regs[j] == value and t.position(piece, j) <= last
+                found = int32(found + (1 if s.regs[j] > value or tied else 0))
+        return t.total(S(found), s.shared)
 
     @device
-    def last_tied(x, start, n, wide, value, k, regs, room):
+    def last_tied(span, value, k, s):
         # Invariant: fewer than k ones up to `lo`, at least k up to `hi`.
-        lo, hi = int64(-1), n - 1
+        lo, hi = int64(-1), span.n - 1
         while hi - lo > 1:
             middle = (lo + hi) >> 1
-            if up_to(x, start, n, wide, value, middle, regs, room) >= k:
+            if up_to(span, value, middle, s) >= k:
                 hi = middle
             else:
                 lo = middle
         return hi
 
     @device
-    def mark(x, start, n, wide, value, last, defined, regs, out):
-        for piece in range(t.pieces(n)):
+    def mark(span, value, last, defined, s, out):
+        for piece in range(t.pieces(span.n)):
             if streams:
-                t.load(x, start, n, wide, piece, absent, regs)
+                t.load(span, piece, absent, s.regs)
             for j in range(held):
-                v = regs[j]
+                v = s.regs[j]
                 tied = v == value and t.position(piece, j) <= last
                 p = one if v > value or tied else zero
-                regs[j] = p if defined else undefined
-            t.store(regs, start, n, wide, piece, out)
+                s.regs[j] = p if defined else undefined
+            t.store(s.regs, beside(span, out), piece)
 
     return Passes(survey, at_least, at_least_each, ties, last_tied, mark)

@@ -14,7 +14,17 @@ from ..._compile.array_intrinsics import APART, borrowed
 from ..._compile.decorators import kernel, row, summing
 from ..._math.elementary import from_ordinal, wide_vectors
 from ..._nonfinite import ALL, MIXED, UNDEFINED, classify, compress, expand, fill_constant, survey
-from ..formulas import back, carry, collect, lies_at_zero, scale, slide, swing, turn, unslide
+from ..formulas import (
+    adjoint_p,
+    adjoint_temperature,
+    adjoint_x,
+    adjoint_z,
+    lies_at_zero,
+    scale,
+    tangent_p,
+    tangent_q,
+    tangent_z,
+)
 from .steps import COUNT, FACTS, INV, RATE, REF, begin, open_row, shares, slopes, unnormalized
 
 A, P, S, E = 0, 1, 2, 3  # rows of scratch: the entries, p, the shares, the construction's own
@@ -113,7 +123,7 @@ def directions(a, facts, v, dtau, dz):
         base += v[i] if a[i] == facts[REF] else 0.0
     base /= facts[COUNT]
     for i in range(a.shape[0]):
-        dz[i] = slide(a[i], v[i], base, dtau, facts[REF], facts[INV], facts[RATE])
+        dz[i] = tangent_z(a[i], v[i], base, dtau, facts[REF], facts[INV], facts[RATE])
 
 
 @summing
@@ -128,10 +138,10 @@ def tangent(a, facts, kappa, s, alpha, beta, dz, dp):
         mean /= facts[COUNT]
     for i in range(a.shape[0]):
         at_zero = a[i] == facts[REF]
-        alpha[i] = swing(alpha[i], beta[i], dz[i], dp[i], at_zero, mean, kappa, others)
+        alpha[i] = tangent_q(alpha[i], beta[i], dz[i], dp[i], at_zero, mean, kappa, others)
         total += alpha[i]
     for i in range(a.shape[0]):
-        dp[i] = carry(dp[i], alpha[i], s[i], total)
+        dp[i] = tangent_p(dp[i], alpha[i], s[i], total)
 
 
 @summing
@@ -148,8 +158,8 @@ def adjoint(a, facts, kappa, s, alpha, beta, gz, adj):
     for i in range(a.shape[0]):
         at_zero = a[i] == facts[REF]
         b = adj[i] - centre
-        gz[i] = collect(gz[i], alpha[i], b)
-        adj[i] = back(adj[i], beta[i], b, at_zero, mean, kappa, total)
+        gz[i] = adjoint_z(gz[i], alpha[i], b)
+        adj[i] = adjoint_p(adj[i], beta[i], b, at_zero, mean, kappa, total)
 
 
 @summing
@@ -159,10 +169,10 @@ def gather(a, facts, gz, gx):
     total = turned = 0.0
     for i in range(a.shape[0]):
         total += gz[i]
-        turned += turn(a[i], gz[i], facts[REF], facts[INV])
+        turned += adjoint_temperature(a[i], gz[i], facts[REF], facts[INV])
     base = total / facts[COUNT]
     for i in range(a.shape[0]):
-        gx[i] = unslide(gz[i], a[i] == facts[REF], base, facts[RATE])
+        gx[i] = adjoint_x(gz[i], a[i] == facts[REF], base, facts[RATE])
     return -turned * facts[RATE]
 
 

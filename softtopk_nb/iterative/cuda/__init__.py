@@ -3,62 +3,49 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ..._cuda.arrays import Argument, Buffer, Rows
-from ..._cuda.thread_groups import Team
+from ..._cuda.thread_groups import ThreadGroup
 from . import long, long_slopes
-from .rows import PULL, PUSH, VALUE, make_pull, make_push, make_solve
+from .rows import make_pull, make_push, make_solve
+from .steps import PULL, PUSH, VALUE
 
 MOST_BLOCKS = 1024  # what fills the largest device
-MEMORY = 2**28  # bytes for the vectors of all rows at work, unless one team needs more
+MEMORY = 2**28  # bytes for the vectors of all rows at work, unless one group needs more
 
-# The first team takes the row. Nothing is held in registers between steps; a larger team has more
+# The first group takes the row. Nothing is held in registers between steps; a larger group has more
 # threads to wait for in each of a step's sums.
-_TEAMS = ((512, Team(32, 2)), (4096, Team(128, 2)))
+_GROUPS = ((512, ThreadGroup(32, 2)), (4096, ThreadGroup(128, 2)))
 
 MOVERS = 256  # threads of a block: more do not leave each the registers that a derivative takes
 
 
-def choose(n: int, most: int = 512) -> Team:
-    """The team for rows of n entries: `most` threads at most."""
-    for longest, team in _TEAMS:
+def choose(n: int, most: int = 512) -> ThreadGroup:
+    """The group for rows of n entries: `most` threads at most."""
+    for longest, group in _GROUPS:
         if n <= longest:
-            return team
-    return Team(most, 2)
+            return group
+    return ThreadGroup(most, 2)
 
 
-class _Launch(NamedTuple):
-    """Who works on the rows, and where."""
-
-    team: Team
-    blocks: int
-    teams: int
-    work: Buffer
-
-
-def _plan(rows: Rows, vectors: int, most: int = 512) -> _Launch:
-    team = choose(rows.n, most)
-    block_bytes = 8 * vectors * max(1, rows.n) * team.rows
-    blocks = min(team.blocks(rows.rows), MOST_BLOCKS, max(1, MEMORY // block_bytes))
-    teams = blocks * team.rows
-    return _Launch(team, blocks, teams, rows.empty(teams * vectors * rows.n, np.float64))
-
-
-def _problem(rows: Rows, teams: int) -> tuple[Any, ...]:
-    return rows.x.pointer, rows.rows, rows.n, teams, *rows.k, *rows.temperature
+def _run(rows: Rows, make: Any, kind: Any, most: int, vectors: int, *given: Any) -> None:
+    """Launch a kernel whose groups have so many vectors each, of `most` threads at most."""
+    group = choose(rows.n, most)
+    block_bytes = 8 * vectors * max(1, rows.n) * group.rows
+    blocks = min(group.blocks(rows.rows), MOST_BLOCKS, max(1, MEMORY // block_bytes))
+    work = rows.empty(blocks * group.rows * vectors * rows.n, np.float64)
+    make(rows.dtype, group, kind).work(rows, blocks, vectors, work, *given)
 
 
 def value(rows: Rows, kind: Any, out: Buffer) -> None:
     """Write p."""
     if long.is_long(rows):
         long.value(rows, kind, out, MEMORY)
-        return
-    team, blocks, teams, work = _plan(rows, VALUE)
-    kernel = make_solve(rows.dtype, team, kind)
-    kernel(blocks, rows.stream, *_problem(rows, teams), work.pointer, out.pointer)
+    else:
+        _run(rows, make_solve, kind, 512, VALUE, out)
 
 
 def linearize(rows: Rows, kind: Any, out: Buffer) -> None:
@@ -72,18 +59,8 @@ def push(
     """Write the derivative along a direction."""
     if long.is_long(rows):
         long_slopes.push(rows, kind, dx, dtau, dp, MEMORY)
-        return
-    team, blocks, teams, work = _plan(rows, PUSH, MOVERS)
-    kernel = make_push(rows.dtype, team, kind)
-    kernel(
-        blocks,
-        rows.stream,
-        *_problem(rows, teams),
-        dx.pointer,
-        *dtau,
-        work.pointer,
-        dp.pointer,
-    )
+    else:
+        _run(rows, make_push, kind, MOVERS, PUSH, dx, dtau, dp)
 
 
 def pull(
@@ -94,16 +71,5 @@ def pull(
         long_slopes.pull(rows, kind, g, gx, gtau, MEMORY)
         return
     most = rows.n if rows.k.per_row else int(rows.k.value)
-    stride = math.ceil(math.sqrt(most))
-    team, blocks, teams, work = _plan(rows, PULL + 2 * stride, MOVERS)
-    kernel = make_pull(rows.dtype, team, kind)
-    kernel(
-        blocks,
-        rows.stream,
-        *_problem(rows, teams),
-        g.pointer,
-        stride,
-        work.pointer,
-        gx.pointer,
-        gtau.pointer,
-    )
+    vectors = PULL + 2 * math.ceil(math.sqrt(most))
+    _run(rows, make_pull, kind, MOVERS, vectors, g, gx, gtau)

@@ -1,5 +1,9 @@
 """The iterations on a device for long rows, each in parts as `_cuda.long_rows` says.
 
+Rows go through their steps in batches, since their vectors take many times the memory of the rows.
+Three launches leave the record of each row: a survey, the sums that follow from its extremes, and
+what follows from these. From then on nobody writes to it.
+
 A step is two launches: one adds the shares of the step before to p and looks at what those of this
 step need, the other weighs them. How many steps are launched follows from a k that the host knows.
 A row in which +inf entries use up some of k has fewer, and launches beyond them leave it as it is.
@@ -9,22 +13,24 @@ In every vector a block keeps to its part of the row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import float64, int32, int64
+from numba import int32, int64
 
 from ..._cuda import long_rows
 from ..._cuda.arrays import Buffer, Rows
-from ..._cuda.launch import Kernel, pointer_to
-from ..._cuda.long_rows import make_place
-from ..._cuda.target import cuda, device
-from ..._cuda.thread_groups import ROOM, Team, made_once
+from ..._cuda.long_rows import SUMS, make_place, parts_of
+from ..._cuda.row_kernels import ENTRIES, NUMBERS, PartKernel
+from ..._cuda.target import device
+from ..._cuda.thread_groups import ThreadGroup, made_once, of_row, tools
 from .. import formulas
-from .long_start import NUMBERS, Batch, given_first, make_visit, opened
-from .rows import VALUE, E, P, U
-from .steps import results, steps
+from .steps import VALUE, P, Row, iterated, results, steps
+
+# The record of a row.
+CODE, LEFT, TOP, HALF, INV, RATE, REF, COUNT = range(8)
+RECORD = 8
 
 
 def is_long(rows: Rows) -> bool:
@@ -32,108 +38,240 @@ def is_long(rows: Rows) -> bool:
     return long_rows.is_long(rows) and not rows.k.per_row
 
 
+class Memory(NamedTuple):
+    """What every kernel is given first. Row 0 of its batch is row `first` of x."""
+
+    first: Any
+    vectors: Any  # of each row, of n numbers
+    records: Any
+    work: Any
+
+
+MEMORY = Memory(int64, int64, NUMBERS, NUMBERS)  # the types of these
+
+
+class Known(NamedTuple):
+    """What is known of the row of a part."""
+
+    code: Any
+    left: Any  # steps: 0 unless the row is iterated
+    top: Any  # the value of +inf entries
+    entries: Row  # of the part
+
+
+@device
+def part_of(here, batch, memory, half, inv, rate, ref, count):
+    """A part of a row, and of its vectors."""
+    at = here.row * memory.vectors * batch.n + here.span.start - here.row * batch.n
+    start = memory.first * batch.n + here.span.start
+    vectors = memory.work, at, batch.n
+    return Row(batch.x, start, here.span.n, half, inv, rate, ref, count, *vectors)
+
+
+@device
+def known(here, batch, memory):
+    """What is known of a row, from its record."""
+    records, at = memory.records, here.row * RECORD
+    half, inv, rate = records[at + HALF], records[at + INV], records[at + RATE]
+    ref, count = records[at + REF], records[at + COUNT]
+    entries = part_of(here, batch, memory, half, inv, rate, ref, count)
+    return Known(records[at + CODE], records[at + LEFT], records[at + TOP], entries)
+
+
+class Opening(NamedTuple):
+    """The kernels of the launches before the first step."""
+
+    survey: PartKernel  # counts the entries of each part and finds its extremes
+    open: PartKernel  # judges each row, and writes its record but for COUNT; finds ties
+    start: PartKernel  # writes E, p = 0, and the whole record to new memory
+
+
 @made_once
-def make_look(T: Any, team: Team, kind: Any) -> Kernel:
-    """Look at what the shares of a step need.
+def opening(T: Any, group: ThreadGroup, kind: Any) -> Opening:
+    """The kernels that open rows."""
+    t, do, place = tools(np.float64, group), steps(group, kind), make_place(np.float64, group)
 
-    If p is to move before that, by u and its sums `totals`, then from `source` to `target`.
-    """
-    do, place, visit = steps(team, kind), make_place(np.float64, team), make_visit(team)
+    @device
+    def survey(here, s, batch, given):
+        memory, sums = given
+        start = memory.first * batch.n + here.span.start
+        nans, above, absent, low, high = do.survey(batch.x, start, here.span.n, s.shared)
+        place.leave(sums, here, (nans, above, absent, 0.0, low, high))
 
-    def look(
-        x, first, n, parts, length, vectors, records, work,
-        step, moves, source, target, totals, looks,
-    ):  # fmt: skip
-        room = cuda.shared.array(ROOM, float64)
-        here = visit(x, first, n, parts, length, vectors, records, work)
-        p = here.at + target * n
-        if moves and step <= here.left:
-            total, _, _, _ = place.gather(totals, here.row, parts, room)
-            do.add(here.entries, here.at + source * n, here.at + U * n, total, p)
-        if step < here.left:
-            others, top = do.own.look(step, here.entries, p, room)
-            place.leave(looks, here.row, parts, here.part, others, 0.0, 0.0, 0.0, top)
+    @device
+    def open_rows(here, s, batch, given):
+        memory, sums, new_sums = given
+        k = of_row(batch.k, memory.first + here.row)
+        tau = of_row(batch.temperature, memory.first + here.row)
+        nans, above, absent, _ = place.gather(sums, here, s.shared)
+        low, high = place.extremes(sums, here, s.shared)
+        code, left, top = do.judge(batch.n, k, tau, nans, above, absent)
+        half = inv = rate = ref = 0.0
+        if iterated(code):
+            half, inv, rate, ref = formulas.scale(kind, low, high, tau)
+            entries = part_of(here, batch, memory, half, inv, rate, ref, 0.0)
+            count, second = do.tied(entries, s.shared), do.own.runner_up(entries, s.shared)
+            place.leave(new_sums, here, (count, 0.0, 0.0, 0.0, 0.0, second))
+        if here.part == 0 and t.rank() == 0:
+            records, at = memory.records, here.row * RECORD
+            records[at + CODE], records[at + TOP] = code, top
+            records[at + LEFT] = left if iterated(code) else 0.0
+            records[at + HALF], records[at + INV], records[at + RATE] = half, inv, rate
+            records[at + REF], records[at + COUNT] = ref, 0.0
 
-    arguments = (*given_first(T), int64, int32, int64, int64, NUMBERS, NUMBERS)
-    return Kernel(look, arguments, team.threads)
+    @device
+    def start(here, s, batch, given):
+        memory, p, sums, new_records = given
+        row, count = known(here, batch, memory), 0.0
+        if row.left > 0.0:
+            count = place.gather(sums, here, s.shared)[0]
+            _, second = place.extremes(sums, here, s.shared)
+            do.own.relate(row.entries, second)
+            do.clear(row.entries, p)
+        if here.part == 0 and t.rank() == 0:
+            at = here.row * RECORD
+            for j in range(COUNT):
+                new_records[at + j] = memory.records[at + j]
+            new_records[at + COUNT] = count
+
+    return Opening(
+        PartKernel(T, group, survey, (MEMORY, NUMBERS)),
+        PartKernel(T, group, open_rows, (MEMORY, NUMBERS, NUMBERS)),
+        PartKernel(T, group, start, (MEMORY, int64, NUMBERS, NUMBERS)),
+    )
 
 
 @made_once
-def shares_of(team: Team, kind: Any) -> Any:
-    """weigh(step, here, p, looks, room) -> sum over the part of u, which it writes."""
-    do, place = steps(team, kind), make_place(np.float64, team)
+def shares_of(group: ThreadGroup, kind: Any) -> Any:
+    """weigh(step, here, entries, p, looks, shared) -> sum over the part of U, which it writes."""
+    do, place = steps(group, kind), make_place(np.float64, group)
     scored = isinstance(kind, formulas.Plain)
 
     @device
-    def weigh(step, here, p, looks, room):
+    def weigh(step, here, entries, p, looks, shared):
         others = top = 0.0
         if scored:
-            _, top = place.extremes(looks, here.row, here.parts, room)
-        if do.own.settled(step, here.entries):
-            others, _, _, _ = place.gather(looks, here.row, here.parts, room)
-        before, e, u = here.at + p * here.n, here.at + E * here.n, here.at + U * here.n
-        return do.own.weigh(step, here.entries, before, e, u, others, top, room)
+            _, top = place.extremes(looks, here, shared)
+        if do.own.settled(step, entries):
+            others = place.gather(looks, here, shared)[0]
+        return do.own.weigh(step, entries, p, others, top, shared)
 
     return weigh
 
 
-@made_once
-def make_weigh(T: Any, team: Team, kind: Any) -> Kernel:
-    """Write u of a step, and leave its sums."""
-    weigh, place, visit = shares_of(team, kind), make_place(np.float64, team), make_visit(team)
+class Stepping(NamedTuple):
+    """The kernels of a step, and of the end."""
 
-    def weigh_part(x, first, n, parts, length, vectors, records, work, step, p, looks, totals):
-        room = cuda.shared.array(ROOM, float64)
-        here = visit(x, first, n, parts, length, vectors, records, work)
-        if step < here.left:
-            total = weigh(step, here, p, looks, room)
-            place.leave(totals, here.row, parts, here.part, total, 0.0, 0.0, 0.0, 0.0)
-
-    arguments = (*given_first(T), int64, int64, NUMBERS, NUMBERS)
-    return Kernel(weigh_part, arguments, team.threads)
+    look: PartKernel  # looks at what the shares of a step need, once p has moved over the last one
+    weigh: PartKernel  # writes U of a step, and leaves its sums
+    fill: PartKernel  # moves p over the last step, and writes it
 
 
 @made_once
-def make_fill(T: Any, team: Team, kind: Any) -> Kernel:
-    """Move p over the last step, and write it to `out`."""
-    do, place, visit = steps(team, kind), make_place(np.float64, team), make_visit(team)
-    result = results(T, team)
+def stepping(T: Any, group: ThreadGroup, kind: Any) -> Stepping:
+    """The kernels that iterate."""
+    do, place, result = steps(group, kind), make_place(np.float64, group), results(T, group)
+    weigh = shares_of(group, kind)
 
-    def fill(x, first, n, parts, length, vectors, records, work, step, totals, out):
-        room = cuda.shared.array(ROOM, float64)
-        here = visit(x, first, n, parts, length, vectors, records, work)
-        p, entries = here.at + P * n, here.entries
-        if step <= here.left and here.left > 0.0:
-            total, _, _, _ = place.gather(totals, here.row, parts, room)
-            do.add(entries, p, here.at + U * n, total, p)
-        result.value(x, entries.start, entries.n, here.code, here.top, work, p, out)
+    @device
+    def look(here, s, batch, given):
+        memory, step, moves, source, target, totals, looks = given
+        row = known(here, batch, memory)
+        if moves and step <= row.left:
+            do.add(row.entries, source, place.gather(totals, here, s.shared)[0], target)
+        if step < row.left:
+            others, top = do.own.look(step, row.entries, target, s.shared)
+            place.leave(looks, here, (others, 0.0, 0.0, 0.0, 0.0, top))
 
-    arguments = (*given_first(T), int64, NUMBERS, pointer_to(T))
-    return Kernel(fill, arguments, team.threads)
+    @device
+    def weigh_part(here, s, batch, given):
+        memory, step, p, looks, totals = given
+        row = known(here, batch, memory)
+        if step < row.left:
+            total = weigh(step, here, row.entries, p, looks, s.shared)
+            place.leave(totals, here, (total, 0.0, 0.0, 0.0, 0.0, 0.0))
+
+    @device
+    def fill(here, s, batch, given):
+        memory, step, totals, out = given
+        row = known(here, batch, memory)
+        if step <= row.left and row.left > 0.0:
+            do.add(row.entries, P, place.gather(totals, here, s.shared)[0], P)
+        result.value(row.entries, row.code, row.top, out)
+
+    return Stepping(
+        PartKernel(T, group, look, (MEMORY, int64, int32, int64, int64, NUMBERS, NUMBERS)),
+        PartKernel(T, group, weigh_part, (MEMORY, int64, int64, NUMBERS, NUMBERS)),
+        PartKernel(T, group, fill, (MEMORY, int64, NUMBERS, ENTRIES)),
+    )
 
 
-def run(
-    batch: Batch,
-    first: int,
-    last: int,
-    place: Callable[[int], int],
-    looks: list[Buffer],
-    totals: list[Buffer],
-) -> None:
-    """Launch steps first .. last; p has not moved over the last of them when they end.
+class AtWork(NamedTuple):
+    """Rows that go through their steps together, and the memory that their launches share."""
 
-    `place` is the vector of p before a step; sums of steps take turns in `looks` and `totals`.
+    rows: Rows
+    kind: Any
+    size: int
+    memory: Memory
+
+    @property
+    def steps(self) -> int:
+        """How many a row has at most."""
+        return int(self.rows.k.value)
+
+    def made(self, make: Callable[..., Any]) -> Any:
+        """The kernels for these rows."""
+        return make(self.rows.dtype, parts_of(self.rows).group, self.kind)
+
+    def sums(self) -> Buffer:
+        """Memory for what each block leaves."""
+        return self.rows.empty(self.size * parts_of(self.rows).parts * SUMS, np.float64)
+
+    def launch(self, kernel: PartKernel, *given: Any) -> None:
+        """Launch a kernel, with a block for each part."""
+        kernel.run(self.rows, self.memory, *given, units=self.size)
+
+    def run(
+        self,
+        first: int,
+        last: int,
+        place: Callable[[int], int],
+        looks: list[Buffer],
+        totals: list[Buffer],
+    ) -> None:
+        """Launch steps first .. last; p has not moved over the last of them when they end.
+
+        `place` is the vector of p before a step; steps leave sums in `looks` and `totals` by turns.
+        """
+        do = self.made(stepping)
+        for step in range(first, last):
+            before, now = (step - 1) % len(looks), step % len(looks)
+            p, moves = place(step), int(step > first)
+            self.launch(do.look, step, moves, place(step - 1), p, totals[before], looks[now])
+            self.launch(do.weigh, step, p, looks[now], totals[now])
+
+
+def opened(rows: Rows, kind: Any, vectors: int, p: int, memory: int) -> Iterator[AtWork]:
+    """Batches of rows that are ready for their first step, with p = 0 in that vector.
+
+    Their vectors take `memory` bytes at most, unless one row takes more.
     """
-    for step in range(first, last):
-        before, now = (step - 1) % len(looks), step % len(looks)
-        p, moves = place(step), int(step > first)
-        batch.launch(make_look, step, moves, place(step - 1), p, totals[before], looks[now])
-        batch.launch(make_weigh, step, p, looks[now], totals[now])
+    most = max(1, min(rows.rows, memory // (8 * vectors * rows.n)))
+    work = rows.empty(most * vectors * rows.n, np.float64)
+    for first in range(0, rows.rows, most):
+        size = min(most, rows.rows - first)
+        before, records = (rows.empty(size * RECORD, np.float64) for _ in range(2))
+        batch = AtWork(rows, kind, size, Memory(first, vectors, before, work))
+        do, sums, new_sums = batch.made(opening), batch.sums(), batch.sums()
+        batch.launch(do.survey, sums)
+        batch.launch(do.open, sums, new_sums)
+        batch.launch(do.start, p, new_sums, records)
+        yield batch._replace(memory=batch.memory._replace(records=records))
 
 
 def value(rows: Rows, kind: Any, out: Buffer, memory: int) -> None:
     """Write p; the vectors of the rows at work take `memory` bytes, or what one row takes."""
     for batch in opened(rows, kind, VALUE, P, memory):
         looks, totals = batch.sums(), batch.sums()
-        run(batch, 0, batch.steps, lambda step: P, [looks], [totals])
-        batch.launch(make_fill, batch.steps, totals, out)
+        batch.run(0, batch.steps, lambda step: P, [looks], [totals])
+        batch.launch(batch.made(stepping).fill, batch.steps, totals, out)

@@ -11,161 +11,176 @@ import numpy as np
 from numba import float64
 
 from ..._cuda.target import device
-from ..._cuda.thread_groups import Team, made_once, tools
+from ..._cuda.thread_groups import ThreadGroup, made_once, tools
 from .. import formulas
-from .steps import steps
+from .steps import ADJ, DP, DZ, GZ, E, P, Q, U, steps, vector
 
 
 class Tangent(NamedTuple):
     """dz of a row, and dp over one step (Theorem thm-iter-derivatives)."""
 
-    #: base(row, v, room) -> sum of v over the entries at z = 0
-    base: Any
-    #: turn(row, v, base, dtau, dz): writes dz along (v, dtau)
-    turn: Any
-    #: lean(row, dp, room) -> (sum of dp over the entries at z = 0, over the others)
-    lean: Any
-    #: swing(step, row, p, e, u, dz, dp, q, total, led, others, room) -> sum of q, which it writes
-    swing: Any
-    #: carry(row, p, u, dp, q, total, gone): moves p and dp over the step
-    carry: Any
+    #: at_zero(row, v, shared) -> sum of v over the entries at z = 0
+    at_zero: Any
+    #: z(row, v, base, dtau): writes DZ along (v, dtau); `base` is that sum
+    z: Any
+    #: sums(row, shared) -> (sum of DP over the entries at z = 0, over the others)
+    sums: Any
+    #: q(step, row, total, at_zero, others, shared) -> sum of Q, which it writes
+    q: Any
+    #: p(row, total, gone): moves P and DP over the step; `gone` is that sum
+    p: Any
 
 
 class Adjoint(NamedTuple):
     """The gradient in p back over one step, and that in x of one in z."""
 
-    #: receive(row, g, gz, adj): begins with the gradient in p
+    #: receive(row, g): begins with the gradient in p
     receive: Any
-    #: centre(row, u, adj, total, room) -> <s, adj>
+    #: centre(row, total, shared) -> <s, ADJ>
     centre: Any
-    #: led(row, adj, centre, room) -> sum over the entries at z = 0 of the gradient in q
-    led: Any
-    #: back(step, row, p, e, u, gz, adj, total, centre, led): moves gz and adj back
-    back: Any
-    #: gather(row, gz, room) -> (sum of gz, that of gz * z)
-    gather: Any
-    #: unturn(row, gz, total): gz to the gradient in x
-    unturn: Any
+    #: at_zero(row, centre, shared) -> sum over the entries at z = 0 of the gradient in q
+    at_zero: Any
+    #: p(step, row, p, total, centre, at_zero): moves GZ and ADJ back, from the p before the step
+    p: Any
+    #: sums(row, shared) -> (sum of GZ, that of GZ * z)
+    sums: Any
+    #: x(row, total): GZ to the gradient in x
+    x: Any
+
+
+@device
+def _of_settled(row, total, at_zero):
+    """(mean, kappa) of the settled leaders."""
+    return at_zero / row.count, 1.0 / (total * row.count)
 
 
 @made_once
-def tangent(team: Team, kind: Any) -> Tangent:
+def tangent(group: ThreadGroup, kind: Any) -> Tangent:
     """The passes along a direction."""
-    t, do, lanes = tools(np.float64, team), steps(team, kind), team.lanes
-    slide, swing, carry = device(formulas.slide), device(formulas.swing), device(formulas.carry)
+    t, do, lanes = tools(np.float64, group), steps(group, kind), group.lanes
+    tangent_z, tangent_q = device(formulas.tangent_z), device(formulas.tangent_q)
+    tangent_p = device(formulas.tangent_p)
 
     @device
-    def base(row, v, room):
+    def at_zero(row, v, shared):
         total = 0.0
         for i in range(t.rank(), row.n, lanes):
             if do.present(row, i) and do.entry(row, i) == row.ref:
                 total += float64(v[row.start + i])
-        return t.total(total, room)
+        return t.total(total, shared)
 
     @device
-    def turn(row, v, base, dtau, dz):
-        base = base / row.count
+    def z(row, v, base, dtau):
+        base, dz = base / row.count, vector(row, DZ)
         for i in range(t.rank(), row.n, lanes):
             if do.present(row, i):
                 a, moved = do.entry(row, i), float64(v[row.start + i])
-                row.work[dz + i] = slide(a, moved, base, dtau, row.ref, row.inv, row.rate)
+                row.work[dz + i] = tangent_z(a, moved, base, dtau, row.ref, row.inv, row.rate)
 
     @device
-    def lean(row, dp, room):
-        led = others = 0.0
+    def sums(row, shared):
+        led, others, dp = 0.0, 0.0, vector(row, DP)
         for i in range(t.rank(), row.n, lanes):
             if do.present(row, i):
-                at_zero = do.entry(row, i) == row.ref
-                led += row.work[dp + i] if at_zero else 0.0
-                others += 0.0 if at_zero else row.work[dp + i]
-        led, others, _, _ = t.totals(led, others, 0.0, 0.0, room)
+                leads = do.entry(row, i) == row.ref
+                led += row.work[dp + i] if leads else 0.0
+                others += 0.0 if leads else row.work[dp + i]
+        led, others, _, _ = t.totals(led, others, 0.0, 0.0, shared)
         return led, others
 
     @device
-    def swing_all(step, row, p, e, u, dz, dp, q, total, led, others, room):
+    def q(step, row, total, led, others, shared):
         work, gone, mean, kappa = row.work, 0.0, 0.0, 0.0
         if do.own.settled(step, row):
-            mean, kappa = led / row.count, 1.0 / (total * row.count)
+            mean, kappa = _of_settled(row, total, led)
+        p, u, e, to = vector(row, P), vector(row, U), vector(row, E), vector(row, Q)
+        dz, dp = vector(row, DZ), vector(row, DP)
         for i in range(t.rank(), row.n, lanes):
             if do.present(row, i):
                 a, s = do.entry(row, i), work[u + i] / total
                 alpha, beta = do.own.slope(row, a, work[p + i], work[e + i], s, total)
-                at_zero = a == row.ref
-                own = swing(alpha, beta, work[dz + i], work[dp + i], at_zero, mean, kappa, others)
-                work[q + i] = own
+                moves, leads = (work[dz + i], work[dp + i]), a == row.ref
+                own = tangent_q(alpha, beta, *moves, leads, mean, kappa, others)
+                work[to + i] = own
                 gone += own
-        return t.total(gone, room)
+        return t.total(gone, shared)
 
     @device
-    def carry_all(row, p, u, dp, q, total, gone):
-        work = row.work
+    def p(row, total, gone):
+        work, to, u = row.work, vector(row, P), vector(row, U)
+        dp, moved = vector(row, DP), vector(row, Q)
         for i in range(t.rank(), row.n, lanes):
             if do.present(row, i):
                 s = work[u + i] / total
-                work[dp + i] = carry(work[dp + i], work[q + i], s, gone)
-                work[p + i] += s
+                work[dp + i] = tangent_p(work[dp + i], work[moved + i], s, gone)
+                work[to + i] += s
 
-    return Tangent(base, turn, lean, swing_all, carry_all)
+    return Tangent(at_zero, z, sums, q, p)
 
 
 @made_once
-def adjoint(team: Team, kind: Any) -> Adjoint:
+def adjoint(group: ThreadGroup, kind: Any) -> Adjoint:
     """The passes backwards."""
-    t, do, lanes = tools(np.float64, team), steps(team, kind), team.lanes
-    collect, move_back = device(formulas.collect), device(formulas.back)
-    turn, unslide = device(formulas.turn), device(formulas.unslide)
+    t, do, lanes = tools(np.float64, group), steps(group, kind), group.lanes
+    adjoint_z, adjoint_p = device(formulas.adjoint_z), device(formulas.adjoint_p)
+    adjoint_temperature = device(formulas.adjoint_temperature)
+    adjoint_x = device(formulas.adjoint_x)
 
     @device
-    def receive(row, g, gz, adj):
+    def receive(row, g):
+        gz, adj = vector(row, GZ), vector(row, ADJ)
         for i in range(t.rank(), row.n, lanes):
             row.work[gz + i] = 0.0
             row.work[adj + i] = float64(g[row.start + i])
 
     @device
-    def centre(row, u, adj, total, room):
-        mean = 0.0
+    def centre(row, total, shared):
+        mean, u, adj = 0.0, vector(row, U), vector(row, ADJ)
         for i in range(t.rank(), row.n, lanes):
             if do.present(row, i):
                 mean += row.work[u + i] / total * row.work[adj + i]
-        return t.total(mean, room)
+        return t.total(mean, shared)
 
     @device
-    def led(row, adj, centre, room):
-        gone = 0.0
+    def at_zero(row, centre, shared):
+        gone, adj = 0.0, vector(row, ADJ)
         for i in range(t.rank(), row.n, lanes):
             if do.present(row, i) and do.entry(row, i) == row.ref:
                 gone += row.work[adj + i] - centre
-        return t.total(gone, room)
+        return t.total(gone, shared)
 
     @device
-    def back(step, row, p, e, u, gz, adj, total, centre, led):
+    def p(step, row, before, total, centre, led):
         work, mean, kappa = row.work, 0.0, 0.0
         if do.own.settled(step, row):
-            mean, kappa = led / row.count, 1.0 / (total * row.count)
+            mean, kappa = _of_settled(row, total, led)
+        before, u, e = vector(row, before), vector(row, U), vector(row, E)
+        gz, adj = vector(row, GZ), vector(row, ADJ)
         for i in range(t.rank(), row.n, lanes):
             if do.present(row, i):
                 a, s = do.entry(row, i), work[u + i] / total
-                alpha, beta = do.own.slope(row, a, work[p + i], work[e + i], s, total)
-                b = work[adj + i] - centre
-                work[gz + i] = collect(work[gz + i], alpha, b)
-                work[adj + i] = move_back(work[adj + i], beta, b, a == row.ref, mean, kappa, led)
+                alpha, beta = do.own.slope(row, a, work[before + i], work[e + i], s, total)
+                b, leads = work[adj + i] - centre, a == row.ref
+                work[gz + i] = adjoint_z(work[gz + i], alpha, b)
+                work[adj + i] = adjoint_p(work[adj + i], beta, b, leads, mean, kappa, led)
 
     @device
-    def gather(row, gz, room):
-        total = turned = 0.0
+    def sums(row, shared):
+        total, turned, gz = 0.0, 0.0, vector(row, GZ)
         for i in range(t.rank(), row.n, lanes):
             if do.present(row, i):
-                total += row.work[gz + i]
-                turned += turn(do.entry(row, i), row.work[gz + i], row.ref, row.inv)
-        total, turned, _, _ = t.totals(total, turned, 0.0, 0.0, room)
+                g = row.work[gz + i]
+                total += g
+                turned += adjoint_temperature(do.entry(row, i), g, row.ref, row.inv)
+        total, turned, _, _ = t.totals(total, turned, 0.0, 0.0, shared)
         return total, turned
 
     @device
-    def unturn(row, gz, total):
-        base = total / row.count
+    def x(row, total):
+        base, gz = total / row.count, vector(row, GZ)
         for i in range(t.rank(), row.n, lanes):
             if do.present(row, i):
-                at_zero = do.entry(row, i) == row.ref
-                row.work[gz + i] = unslide(row.work[gz + i], at_zero, base, row.rate)
+                leads = do.entry(row, i) == row.ref
+                row.work[gz + i] = adjoint_x(row.work[gz + i], leads, base, row.rate)
 
-    return Adjoint(receive, centre, led, back, gather, unturn)
+    return Adjoint(receive, centre, at_zero, p, sums, x)

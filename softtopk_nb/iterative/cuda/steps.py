@@ -1,12 +1,12 @@
-"""The steps of an iteration on a device, each shared by a team of threads.
+"""The steps of an iteration on a device, each shared by a group of threads.
 
-A thread sees to the entries at its place and at every whole team further on, in all vectors alike:
+A thread sees to the entries at its place and at every whole group further on, in all vectors alike:
 what it reads of a vector it has written itself. Only sums pass between threads. Vectors lie in
 memory, in float64 as on the CPU and for its reasons. Infinities are not set aside but skipped.
 
 Each pass is over a row or a part of one, and ends where something about the whole row has to be
-known. A team that has the row goes on at once (`whole`); where a row lies in parts, the next launch
-does (`cuda.long`).
+known. A group that has the row goes on at once (`whole`); where a row lies in parts, the next
+launch does (`cuda.long`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ import numpy as np
 from numba import float64, int64
 
 from ..._cuda.target import device
-from ..._cuda.thread_groups import Team, made_once, tools
+from ..._cuda.thread_groups import ThreadGroup, made_once, tools
 from ..._math.elementary import exp_neg
-from ..._nonfinite import ALL, MIXED, SHARED, UNDEFINED, verdict
+from ..._nonfinite import ALL, MIXED, UNDEFINED, constant_values, verdict_of
 from .. import formulas
+
+P, U, E = 0, 1, 2  # vectors: p, the shares before they are divided, the construction's own
+DZ, DP, Q = 3, 4, 5
+GZ, ADJ = 3, 4
+VALUE, PUSH, PULL = 3, 6, 5  # how many; a pullback keeps p of earlier steps in further ones
 
 
 class Row(NamedTuple):
@@ -35,44 +40,53 @@ class Row(NamedTuple):
     ref: Any
     count: Any  # entries of the whole row at z = 0
     work: Any
+    at: Any  # vector v begins at at + v * stride
+    stride: Any
+
+
+@device
+def vector(row, v):
+    """Where a vector begins."""
+    return row.at + v * row.stride
 
 
 class _Own(NamedTuple):
     """What the constructions do differently."""
 
-    #: runner_up(row, room) -> the largest entry that is not at z = 0, if it is needed
+    #: runner_up(row, shared) -> the largest entry that is not at z = 0, if it is needed
     runner_up: Any
-    #: relate(row, second, e): writes to the vector e; `second` is the runner-up of the whole row
+    #: relate(row, second): writes the vector E; `second` is the runner-up of the whole row
     relate: Any
     #: settled(step, row): whether the leaders' 1 - p comes from the others in this step
     settled: Any
-    #: look(step, row, p, room) -> (the others' p, the largest score): what the shares need
+    #: look(step, row, p, shared) -> (the others' p, the largest score): what the shares need
     look: Any
-    #: weigh(step, row, p, e, u, others, top, room) -> sum of u: the shares are u over that of a row
+    #: weigh(step, row, p, others, top, shared) -> sum of U, which it writes: the shares are U over
+    #: the sum over the whole row
     weigh: Any
     #: slope(row, a, p, e, s, total) -> (alpha, beta) of an entry
     slope: Any
 
 
 class Steps(NamedTuple):
-    """What a team does with a row or a part of it; results are sums and extremes over that.
+    """What a group does with a row or a part of it; results are sums and extremes over that.
 
-    A vector is the place in `row.work` where it begins.
+    p, source and target are numbers of vectors.
     """
 
-    #: survey(x, start, n, room) -> (NaN, +inf and -inf entries, smallest and largest finite one)
+    #: survey(x, start, n, shared) -> (NaN, +inf and -inf entries, smallest and largest finite one)
     survey: Any
-    #: judge(n, k, tau, bad, above, absent) -> (code, left, top): k left to the finite entries of a
+    #: judge(n, k, tau, nans, above, absent) -> (code, left, top): k left to the finite entries of a
     #: row; the value of its +inf entries
     judge: Any
-    #: tied(row, room) -> entries at z = 0
+    #: tied(row, shared) -> entries at z = 0
     tied: Any
     #: entry(row, i), present(row, i): the i-th entry; whether it is finite
     entry: Any
     present: Any
     #: clear(row, p): zeros
     clear: Any
-    #: add(row, source, u, total, target): target = source + u / total
+    #: add(row, source, total, target): target = source + U / total
     add: Any
     own: _Own
 
@@ -87,11 +101,11 @@ def _of_plain(t: Any, lanes: int, entry_of: Any, present: Any) -> _Own:
     score, plain_slope = device(formulas.score), device(formulas.plain_slope)
 
     @device
-    def runner_up(row, room):
+    def runner_up(row, shared):
         return 0.0
 
     @device
-    def relate(row, second, e):
+    def relate(row, second):
         pass
 
     @device
@@ -99,26 +113,26 @@ def _of_plain(t: Any, lanes: int, entry_of: Any, present: Any) -> _Own:
         return False
 
     @device
-    def look(step, row, p, room):
+    def look(step, row, p, shared):
         # y stays in the units of x until its maximum is taken off, as on the CPU.
-        top = -np.inf
+        top, p = -np.inf, vector(row, p)
         for i in range(t.rank(), row.n, lanes):
             if present(row, i):
                 y = score(entry_of(row, i) - row.ref, row.work[p + i])
                 top = y if y > top else top
-        _, top = t.extremes(top, top, room)
+        _, top = t.extremes(top, top, shared)
         return 0.0, top
 
     @device
-    def weigh(step, row, p, e, u, others, top, room):
-        total = 0.0
+    def weigh(step, row, p, others, top, shared):
+        total, p, u = 0.0, vector(row, p), vector(row, U)
         for i in range(t.rank(), row.n, lanes):
             if present(row, i):
                 y = score(entry_of(row, i) - row.ref, row.work[p + i])
                 share = exp_neg((y - top) * row.inv)
                 row.work[u + i] = share
                 total += share
-        return t.total(total, room)
+        return t.total(total, shared)
 
     @device
     def slope(row, a, p, e, s, total):
@@ -131,18 +145,18 @@ def _of_weighted(t: Any, lanes: int, entry_of: Any, present: Any) -> _Own:
     weight, weighted_slope = device(formulas.weight), device(formulas.weighted_slope)
 
     @device
-    def runner_up(row, room):
+    def runner_up(row, shared):
         second = -np.inf
         for i in range(t.rank(), row.n, lanes):
             if present(row, i):
                 a = entry_of(row, i)
                 second = a if a < row.ref and a > second else second
-        _, second = t.extremes(second, second, room)
+        _, second = t.extremes(second, second, shared)
         return second
 
     @device
-    def relate(row, second, e):
-        gap = formulas.ahead(row.ref, second, row.inv)
+    def relate(row, second):
+        gap, e = formulas.ahead(row.ref, second, row.inv), vector(row, E)
         for i in range(t.rank(), row.n, lanes):
             if present(row, i):
                 a = entry_of(row, i)
@@ -154,26 +168,27 @@ def _of_weighted(t: Any, lanes: int, entry_of: Any, present: Any) -> _Own:
         return step == row.count
 
     @device
-    def look(step, row, p, room):
-        others = 0.0
+    def look(step, row, p, shared):
+        others, p = 0.0, vector(row, p)
         if settled(step, row):
             for i in range(t.rank(), row.n, lanes):
                 if present(row, i) and entry_of(row, i) < row.ref:
                     others += row.work[p + i]
-            others = t.total(others, room)
+            others = t.total(others, shared)
         return others, 0.0
 
     @device
-    def weigh(step, row, p, e, u, others, top, room):
+    def weigh(step, row, p, others, top, shared):
         total, now_settled = 0.0, settled(step, row)
         left = others / row.count if now_settled else 0.0
+        p, u, e = vector(row, p), vector(row, U), vector(row, E)
         for i in range(t.rank(), row.n, lanes):
             if present(row, i):
                 known = now_settled and entry_of(row, i) == row.ref
                 share = left if known else weight(row.work[p + i], row.work[e + i])
                 row.work[u + i] = share
                 total += share
-        return t.total(total, room)
+        return t.total(total, shared)
 
     @device
     def slope(row, a, p, e, s, total):
@@ -183,33 +198,31 @@ def _of_weighted(t: Any, lanes: int, entry_of: Any, present: Any) -> _Own:
 
 
 @made_once
-def steps(team: Team, kind: Any) -> Steps:
-    """The steps of a construction for a team."""
-    t, lanes = tools(np.float64, team), team.lanes
+def steps(group: ThreadGroup, kind: Any) -> Steps:
+    """The steps of a construction for a group."""
+    t, lanes = tools(np.float64, group), group.lanes
     most = float(np.finfo(np.float64).max)
 
     @device
-    def survey(x, start, n, room):
-        low, high, above, absent, bad = most, -most, 0.0, 0.0, 0.0
+    def survey(x, start, n, shared):
+        low, high, above, absent, nans = most, -most, 0.0, 0.0, 0.0
         for i in range(t.rank(), n, lanes):
             v = float64(x[start + i])
-            bad += 0.0 if v == v else 1.0
+            nans += 0.0 if v == v else 1.0
             above += 1.0 if v == np.inf else 0.0
             absent += 1.0 if v == -np.inf else 0.0
             finite = abs(v) < np.inf
             low = v if finite and v < low else low
             high = v if finite and v > high else high
-        bad, above, absent, _ = t.totals(bad, above, absent, 0.0, room)
-        low, high = t.extremes(low, high, room)
-        return bad, above, absent, low, high
+        nans, above, absent, _ = t.totals(nans, above, absent, 0.0, shared)
+        low, high = t.extremes(low, high, shared)
+        return nans, above, absent, low, high
 
     @device
-    def judge(n, k, tau, bad, above, absent):
-        if not (bad == 0.0 and k >= 0.0 and k <= n and tau > 0.0 and tau < np.inf):
-            return UNDEFINED, int64(0), np.nan
-        code = verdict(n, int64(n - above - absent), k - above)
-        top = k / above if code == SHARED else 1.0
-        return code, int64(k - above), top
+    def judge(n, k, tau, nans, above, absent):
+        code = verdict_of(n, k, tau, nans, above, absent)
+        _, top, _ = constant_values(code, k, above)
+        return code, int64(0) if code == UNDEFINED else int64(k - above), top
 
     @device
     def present(row, i):
@@ -221,20 +234,22 @@ def steps(team: Team, kind: Any) -> Steps:
         return row.ref if formulas.lies_at_zero(kind, a, row.ref, row.inv) else a
 
     @device
-    def tied(row, room):
+    def tied(row, shared):
         count = 0.0
         for i in range(t.rank(), row.n, lanes):
             if present(row, i) and entry_of(row, i) == row.ref:
                 count += 1.0
-        return t.total(count, room)
+        return t.total(count, shared)
 
     @device
     def clear(row, p):
+        p = vector(row, p)
         for i in range(t.rank(), row.n, lanes):
             row.work[p + i] = 0.0
 
     @device
-    def add(row, source, u, total, target):
+    def add(row, source, total, target):
+        source, u, target = vector(row, source), vector(row, U), vector(row, target)
         for i in range(t.rank(), row.n, lanes):
             if present(row, i):
                 row.work[target + i] = row.work[source + i] + row.work[u + i] / total
@@ -245,80 +260,79 @@ def steps(team: Team, kind: Any) -> Steps:
 
 
 class Whole(NamedTuple):
-    """What a team does with a row that it has to itself."""
+    """What a group does with a row that it has to itself."""
 
-    #: survey(x, start, n, k, tau, room) -> (code, left, top, low, high): as `Steps.judge`, and the
-    #: smallest and the largest finite entry
-    survey: Any
-    #: open(x, start, n, low, high, tau, work, e, room) -> row; writes to the vector e
+    #: open(span, k, tau, work, at, shared) -> (code, left, top, row), with p = 0 and E written, if
+    #: it is iterated; its vectors begin at `at` in `work`
     open: Any
-    #: weigh(step, row, p, e, u, room) -> total: the shares of a step are u / total
+    #: weigh(step, row, p, shared) -> total: the shares of a step are U / total
     weigh: Any
-    #: iterate(first, last, row, p, e, u, room): moves p over steps first .. last
+    #: iterate(first, last, row, p, shared): moves the vector p over steps first .. last
     iterate: Any
 
 
 @made_once
-def whole(team: Team, kind: Any) -> Whole:
-    """The steps of a construction for a team and its row."""
-    do = steps(team, kind)
+def whole(group: ThreadGroup, kind: Any) -> Whole:
+    """The steps of a construction for a group and its row."""
+    do = steps(group, kind)
     own = do.own
 
     @device
-    def survey(x, start, n, k, tau, room):
-        bad, above, absent, low, high = do.survey(x, start, n, room)
-        code, left, top = do.judge(n, k, tau, bad, above, absent)
-        return code, left, top, low, high
-
-    @device
-    def open_row(x, start, n, low, high, tau, work, e, room):
+    def open_row(span, k, tau, work, at, shared):
+        nans, above, absent, low, high = do.survey(span.x, span.start, span.n, shared)
+        code, left, top = do.judge(span.n, k, tau, nans, above, absent)
         half, inv, rate, ref = formulas.scale(kind, low, high, tau)
-        row = Row(x, start, n, half, inv, rate, ref, 0.0, work)
-        row = Row(x, start, n, half, inv, rate, ref, do.tied(row, room), work)
-        own.relate(row, own.runner_up(row, room), e)
-        return row
+        memory = work, at, span.n
+        row = Row(span.x, span.start, span.n, half, inv, rate, ref, 0.0, *memory)
+        if iterated(code):
+            count = do.tied(row, shared)
+            row = Row(span.x, span.start, span.n, half, inv, rate, ref, count, *memory)
+            own.relate(row, own.runner_up(row, shared))
+            do.clear(row, P)
+        return code, left, top, row
 
     @device
-    def weigh(step, row, p, e, u, room):
-        others, top = own.look(step, row, p, room)
-        return own.weigh(step, row, p, e, u, others, top, room)
+    def weigh(step, row, p, shared):
+        others, top = own.look(step, row, p, shared)
+        return own.weigh(step, row, p, others, top, shared)
 
     @device
-    def iterate(first, last, row, p, e, u, room):
+    def iterate(first, last, row, p, shared):
         for step in range(first, last):
-            do.add(row, p, u, weigh(step, row, p, e, u, room), p)
+            do.add(row, p, weigh(step, row, p, shared), p)
 
-    return Whole(survey, open_row, weigh, iterate)
+    return Whole(open_row, weigh, iterate)
 
 
 class Results(NamedTuple):
     """From vectors to what is returned, for a row or a part of one."""
 
-    #: value(x, start, n, code, top, work, p, out): p; `top` for +inf entries, 0 for -inf ones
+    #: value(row, code, top, out): p; `top` for +inf entries, 0 for -inf ones
     value: Any
-    #: slope(x, start, n, code, work, source, out): a derivative, 0 for infinite entries
+    #: slope(row, code, source, out): a derivative, 0 for infinite entries
     slope: Any
 
 
 @made_once
-def results(T: Any, team: Team) -> Results:
-    """What a team writes to rows of type T."""
-    t, lanes = tools(np.float64, team), team.lanes
+def results(T: Any, group: ThreadGroup) -> Results:
+    """What a group writes to rows of type T."""
+    t, lanes = tools(np.float64, group), group.lanes
 
     @device
-    def value(x, start, n, code, top, work, p, out):
-        for i in range(t.rank(), n, lanes):
-            v = x[start + i]
+    def value(row, code, top, out):
+        p = vector(row, P)
+        for i in range(t.rank(), row.n, lanes):
+            v = row.x[row.start + i]
             if iterated(code) and abs(v) < np.inf:
-                out[start + i] = T(work[p + i])
+                out[row.start + i] = T(row.work[p + i])
             else:
-                out[start + i] = T(np.nan if code == UNDEFINED else top if v == np.inf else 0.0)
+                out[row.start + i] = T(np.nan if code == UNDEFINED else top if v == np.inf else 0.0)
 
     @device
-    def slope(x, start, n, code, work, source, out):
-        constant = np.nan if code == UNDEFINED else 0.0
-        for i in range(t.rank(), n, lanes):
-            solved = iterated(code) and abs(x[start + i]) < np.inf
-            out[start + i] = T(work[source + i] if solved else constant)
+    def slope(row, code, source, out):
+        constant, source = np.nan if code == UNDEFINED else 0.0, vector(row, source)
+        for i in range(t.rank(), row.n, lanes):
+            solved = iterated(code) and abs(row.x[row.start + i]) < np.inf
+            out[row.start + i] = T(row.work[source + i] if solved else constant)
 
     return Results(value, slope)

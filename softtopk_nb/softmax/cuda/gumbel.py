@@ -1,4 +1,4 @@
-"""Gumbel noise on a device: what a team does with a row, or with a part of one.
+"""Gumbel noise on a device: what a group does with a row, or with a part of one.
 
 The noise of an entry is a function of the seed, the row, the draw and the entry, and of the rows'
 type: so many entries as a thread reads at once share one counter of `philox`. So it is the same
@@ -14,35 +14,43 @@ import numpy as np
 from numba import float64, int64
 
 from ..._cuda.target import WIDE, device
-from ..._cuda.thread_groups import Team, made_once, tools
+from ..._cuda.thread_groups import ThreadGroup, made_once, tools
 from ..formulas import z_of
 from .philox import gumbel, philox, uniform32, uniform64
 
 
-class Noise(NamedTuple):
-    """What a team does with noise; `regs` hold the row already, unless it streams."""
+class Draw(NamedTuple):
+    """What noise is a function of, beside the entry."""
 
-    #: disturb(regs, piece, first, seed, row, draw, m, inv): entries to (x - m)/tau + G, all NaN if
-    #: m is; where `stays`, what is not finite stays as it is
+    seed: Any
+    row: Any
+    draw: Any
+
+
+class Noise(NamedTuple):
+    """What a group does with noise; `s.regs` hold the row already, unless it streams."""
+
+    #: disturb(regs, piece, first, source, m, inv): entries to (x - m)/tau + G, all NaN if m is;
+    #: where `stays`, what is not finite stays as it is
     disturb: Any
-    #: write(x, start, first, n, wide, seed, row, draw, m, regs, out, to): x - m + G from out[to] on
+    #: write(span, first, source, m, s, target): x - m + G to another span
     write: Any
-    #: pick(x, start, first, n, wide, seed, row, draw, m, inv, last, last_at, regs): the largest
-    #: entry that a thread sees after the last one drawn, by value and then by place, and its place
-    #: in the row; -inf and -1 if there is none. In a team that holds its row, regs are disturbed
+    #: pick(span, first, source, m, inv, last, last_at, s): the largest entry that a thread sees
+    #: after the last one drawn, by value and then by place, and its place in the row; -inf and -1
+    #: if there is none. In a group that holds its row, regs are disturbed
     pick: Any
-    #: agree(best, best_at, room): the largest of what all threads have picked, the first if equal
+    #: agree(best, best_at, shared): the largest of what all threads have picked, the first if equal
     agree: Any
 
 
 @made_once
-def noise(T: Any, team: Team, stays: bool) -> Noise:
+def noise(T: Any, group: ThreadGroup, stays: bool) -> Noise:
     """The noise for rows of type T."""
-    t = tools(T, team)
-    counts = tools(np.float64, Team(team.lanes, 2))
-    held, streams = team.held, team.streams
+    t = tools(T, group)
+    counts = tools(np.float64, ThreadGroup(group.lanes, 2))
+    held, streams = group.held, group.streams
     wide_count = WIDE // np.dtype(T).itemsize
-    groups = held // wide_count
+    vectors = held // wide_count
     zero, one, infinity, nan = T(0), T(1), T(np.inf), T(np.nan)
     word = np.uint64(0xFFFFFFFF)
 
@@ -62,9 +70,9 @@ def noise(T: Any, team: Team, stays: bool) -> Noise:
     numbers = four if wide_count == 4 else two
 
     @device
-    def disturb(regs, piece, first, seed, row, draw, m, inv):
-        seed, r, d = np.uint64(seed), np.uint64(row), np.uint64(draw)
-        for g in range(groups):
+    def disturb(regs, piece, first, source, m, inv):
+        seed, r, d = np.uint64(source.seed), np.uint64(source.row), np.uint64(source.draw)
+        for g in range(vectors):
             count = np.uint64((first + t.position(piece, g * wide_count)) // wide_count)
             a, b, c, e = philox(seed, count, d, r & word, r >> np.uint64(32))
             gumbels = numbers(a, b, c, e)
@@ -78,31 +86,31 @@ def noise(T: Any, team: Team, stays: bool) -> Noise:
                 regs[g * wide_count + j] = moved
 
     @device
-    def write(x, start, first, n, wide, seed, row, draw, m, regs, out, to):
-        for piece in range(t.pieces(n)):
+    def write(span, first, source, m, s, target):
+        for piece in range(t.pieces(span.n)):
             if streams:
-                t.load(x, start, n, wide, piece, -infinity, regs)
-            disturb(regs, piece, first, seed, row, draw, m, one)
-            t.store(regs, to, n, wide, piece, out)
+                t.load(span, piece, -infinity, s.regs)
+            disturb(s.regs, piece, first, source, m, one)
+            t.store(s.regs, target, piece)
 
     @device
-    def pick(x, start, first, n, wide, seed, row, draw, m, inv, last, last_at, regs):
+    def pick(span, first, source, m, inv, last, last_at, s):
         best, best_at = -infinity, int64(-1)
-        for piece in range(t.pieces(n)):
+        for piece in range(t.pieces(span.n)):
             if streams:
-                t.load(x, start, n, wide, piece, -infinity, regs)
-                disturb(regs, piece, first, seed, row, draw, m, inv)
+                t.load(span, piece, -infinity, s.regs)
+                disturb(s.regs, piece, first, source, m, inv)
             for j in range(held):
-                v, at = regs[j], int64(first + t.position(piece, j))
+                v, at = s.regs[j], int64(first + t.position(piece, j))
                 left = v < last or (v == last and at > last_at)
                 if left and v > best:
                     best, best_at = v, at
         return best, best_at
 
     @device
-    def agree(best, best_at, room):
-        top = t.extremes(zero, best, room)[1]
+    def agree(best, best_at, shared):
+        top = t.extremes(zero, best, shared)[1]
         at = float64(best_at) if best == top else np.inf
-        return top, int64(counts.extremes(at, 0.0, room)[0])
+        return top, int64(counts.extremes(at, 0.0, shared)[0])
 
     return Noise(disturb, write, pick, agree)

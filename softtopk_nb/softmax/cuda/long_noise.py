@@ -11,133 +11,129 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import float64, int64, uint64
+from numba import int64, uint64
 
 from ..._cuda.arrays import Buffer, Rows
-from ..._cuda.launch import Kernel, pointer_to
+from ..._cuda.launch import pointer_to
 from ..._cuda.long_rows import SUMS, make_place, parts_of
-from ..._cuda.target import cuda, device
-from ..._cuda.thread_groups import ROOM, Team, argument, made_once, tools
-from .gumbel import noise
-from .long import SHAPE, make_look
+from ..._cuda.row_kernels import NUMBERS, ROWS, Part, PartKernel
+from ..._cuda.target import device
+from ..._cuda.thread_groups import Span, ThreadGroup, beside, made_once, of_row, tools
+from .gumbel import Draw, noise
 from .rows import passes
 
 BEST = 2  # numbers that a part leaves for a draw: its largest entry, and the place of it in the row
 AT_ONCE = 256  # draws from a row: what their parts leave takes less memory than the row
 
-_numbers = pointer_to(np.float64)
+
+@made_once
+def make_look(T: Any, group: ThreadGroup, finite: bool) -> PartKernel:
+    """Find the largest entry of each part, or the largest `finite` one."""
+    do, place = passes(T, group, "softmax"), make_place(T, group)
+    look_at = do.look_at_finite if finite else do.look
+
+    @device
+    def look(here, s, batch, given):
+        bad, top = look_at(here.span, s)
+        place.leave(given[0], here, (0.0, 0.0, 0.0, 0.0, bad, top))
+
+    return PartKernel(T, group, look, (NUMBERS,))
+
+
+@device
+def part_of(here, batch, row):
+    """The part of x that a part of one of its draws is made of, and where in the row it begins."""
+    first = here.span.start - here.row * batch.n
+    span = Span(batch.x, row * batch.n + first, here.span.n, batch.wide)
+    return Part(row, here.part, here.parts, span), first
 
 
 @made_once
-def _make_perturb(T: Any, team: Team, stays: bool) -> Kernel:
+def _make_perturb(T: Any, group: ThreadGroup, stays: bool) -> PartKernel:
     """As `cuda.noise.make_perturb`, part by part."""
-    do, place = passes(T, team, "softmax"), make_place(T, team)
-    with_noise, held = noise(T, team, stays), team.held
+    do, place = passes(T, group, "softmax"), make_place(T, group)
+    with_noise = noise(T, group, stays)
 
-    def perturb(x, n, wide, parts, length, seed, draws, tops, out):
-        regs = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        unit, part, to, size = place.part(n, parts, length)
-        row, draw, first = unit // draws, unit % draws, part * length
-        bad, top = place.extremes(tops, row, parts, room)
-        m, start = do.judge(bad, top, 1.0), row * n + first
-        with_noise.write(x, start, first, size, wide, seed, row, draw, m, regs, out, to)
+    @device
+    def perturb(here, s, batch, given):
+        seed, draws, tops, out = given
+        source = Draw(seed, here.row // draws, here.row % draws)
+        there, first = part_of(here, batch, source.row)
+        bad, top = place.extremes(tops, there, s.shared)
+        m = do.judge(bad, top, 1.0)
+        with_noise.write(there.span, first, source, m, s, beside(here.span, out))
 
-    real = pointer_to(T)
-    arguments = (real, *SHAPE[:4], uint64, int64, _numbers, real)
-    return Kernel(perturb, arguments, team.threads)
+    return PartKernel(T, group, perturb, (uint64, int64, NUMBERS, ROWS))
 
 
 @made_once
-def _make_pick(T: Any, team: Team) -> Kernel:
+def _make_pick(T: Any, group: ThreadGroup) -> PartKernel:
     """Write index r - 1 of each draw, and find index r in each part if there is one more.
 
     These are `draws` of the row's `total` ones, from `since` on.
     """
-    t, do, place = tools(T, team), passes(T, team, "softmax"), make_place(T, team)
-    with_noise, held, infinity = noise(T, team, False), team.held, T(np.inf)
+    t, do, place = tools(T, group), passes(T, group, "softmax"), make_place(T, group)
+    with_noise, infinity = noise(T, group, False), T(np.inf)
 
     @device
-    def last_drawn(found, unit, parts, room):
+    def last_drawn(found, here, shared):
         """The largest entry of all parts, and its place in the row."""
         best, best_at = -infinity, int64(-1)
-        for j in range(t.rank(), parts, team.lanes):
-            at = (unit * parts + j) * BEST
+        for j in range(t.rank(), here.parts, group.lanes):
+            at = (here.row * here.parts + j) * BEST
             v = T(found[at])
             if v > best:
                 best, best_at = v, int64(found[at + 1])
-        return with_noise.agree(best, best_at, room)
+        return with_noise.agree(best, best_at, shared)
 
-    def pick(
-        x, n, wide, parts, length, taus, tau_all, tau_per_row,
-        seed, since, draws, total, k, r, tops, found, new_found, out,
-    ):  # fmt: skip
-        regs = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        unit, part, _, size = place.part(n, parts, length)
-        row, draw, first = unit // draws, since + unit % draws, part * length
+    @device
+    def pick(here, s, batch, given):
+        seed, (since, draws, total), k, r, tops, found, new_found, out = given
+        source = Draw(seed, here.row // draws, since + here.row % draws)
         last, last_at = infinity, int64(-1)
         if r > 0:
-            last, last_at = last_drawn(found, unit, parts, room)
-            if part == 0 and t.rank() == 0:
-                out[(row * total + draw) * k + r - 1] = last_at
+            last, last_at = last_drawn(found, here, s.shared)
+            if here.part == 0 and t.rank() == 0:
+                out[(source.row * total + source.draw) * k + r - 1] = last_at
         if r < k:
-            tau, start = argument(taus, tau_all, tau_per_row, row), row * n + first
-            bad, top = place.extremes(tops, row, parts, room)
+            there, first = part_of(here, batch, source.row)
+            tau = of_row(batch.temperature, source.row)
+            bad, top = place.extremes(tops, there, s.shared)
             m, inv = do.judge(bad, top, tau), do.inverse(tau)
-            best, best_at = with_noise.pick(
-                x, start, first, size, wide, seed, row, draw, m, inv, last, last_at, regs
-            )
-            best, best_at = with_noise.agree(best, best_at, room)
+            best, best_at = with_noise.pick(there.span, first, source, m, inv, last, last_at, s)
+            best, best_at = with_noise.agree(best, best_at, s.shared)
             if t.rank() == 0:
-                at = (unit * parts + part) * BEST
+                at = (here.row * here.parts + here.part) * BEST
                 new_found[at], new_found[at + 1] = best, best_at
 
-    counts = (int64,) * 5
-    arguments = (pointer_to(T), *SHAPE, uint64, *counts, *(_numbers,) * 3, pointer_to(np.int64))
-    return Kernel(pick, arguments, team.threads)
+    counts = (int64, int64, int64), int64, int64
+    memory = NUMBERS, NUMBERS, NUMBERS, pointer_to(np.int64)
+    return PartKernel(T, group, pick, (uint64, *counts, *memory))
 
 
 def _tops(rows: Rows, finite: bool) -> Buffer:
     """The largest entry of each part, or the largest `finite` one."""
-    team, count, length = parts_of(rows)
-    blocks = rows.rows * count
-    tops = rows.empty(blocks * SUMS, np.float64)
-    row = rows.x.pointer, rows.n, rows.wide(), count, length, *rows.temperature
-    make_look(rows.dtype, team, finite)(blocks, rows.stream, *row, tops.pointer)
+    group, parts, _ = parts_of(rows)
+    tops = rows.empty(rows.rows * parts * SUMS, np.float64)
+    make_look(rows.dtype, group, finite).run(rows, tops)
     return tops
 
 
 def perturb(rows: Rows, seed: int, draws: int, stays: bool, out: Buffer) -> None:
     """Write rows of scores with noise, `draws` for each row."""
-    team, count, length = parts_of(rows)
-    tops = _tops(rows, stays)
-    _make_perturb(rows.dtype, team, stays)(
-        rows.rows * draws * count,
-        rows.stream,
-        rows.x.pointer,
-        rows.n,
-        rows.wide(out),
-        count,
-        length,
-        seed,
-        draws,
-        tops.pointer,
-        out.pointer,
-    )
+    kernel = _make_perturb(rows.dtype, parts_of(rows).group, stays)
+    kernel.run(rows, seed, draws, _tops(rows, stays), out, units=rows.rows * draws)
 
 
 def draw(rows: Rows, seed: int, draws: int, k: int, out: Buffer) -> None:
     """Write k indices for each draw from each row, as int64."""
-    team, count, length = parts_of(rows)
-    pick, tops = _make_pick(rows.dtype, team), _tops(rows, False)
-    row = rows.x.pointer, rows.n, rows.wide(), count, length, *rows.temperature
+    group, parts, _ = parts_of(rows)
+    pick, tops = _make_pick(rows.dtype, group), _tops(rows, False)
     units = rows.rows * min(draws, AT_ONCE)
-    found, new_found = (rows.empty(units * count * BEST, np.float64) for _ in range(2))
+    found, new_found = (rows.empty(units * parts * BEST, np.float64) for _ in range(2))
     for since in range(0, draws, AT_ONCE):
         some = min(draws - since, AT_ONCE)
         for r in range(k + 1):
-            memory = (buffer.pointer for buffer in (tops, found, new_found, out))
-            blocks = rows.rows * some * count
-            pick(blocks, rows.stream, *row, seed, since, some, draws, k, r, *memory)
+            given = seed, (since, some, draws), k, r, tops, found, new_found, out
+            pick.run(rows, *given, units=rows.rows * some)
             found, new_found = new_found, found

@@ -5,86 +5,76 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import float64, int32, int64, uint64
+from numba import int64, uint64
 
 from ..._cuda.arrays import Buffer, Rows
-from ..._cuda.launch import Kernel, choose, pointer_to
+from ..._cuda.launch import choose, pointer_to
 from ..._cuda.long_rows import is_long
-from ..._cuda.target import cuda
-from ..._cuda.thread_groups import ROOM, Team, argument, made_once, tools
+from ..._cuda.row_kernels import ROWS, RowKernel
+from ..._cuda.target import device
+from ..._cuda.thread_groups import Span, ThreadGroup, beside, made_once, of_row, tools
 from . import long_noise
-from .gumbel import noise
+from .gumbel import Draw, noise
 from .rows import passes
 
 MOST_HELD = 64  # bytes
 
 
 @made_once
-def make_perturb(T: Any, team: Team, stays: bool) -> Kernel:
+def make_perturb(T: Any, group: ThreadGroup, stays: bool) -> RowKernel:
     """x - m + G, `draws` rows of it for each row.
 
     m is the largest entry, by the rules of `calls.shifted`; where `stays`, the largest finite one,
     and what is not finite stays as it is.
     """
-    t, do, with_noise = tools(T, team), passes(T, team, "softmax"), noise(T, team, stays)
-    rows_of_block, held = team.rows, team.held
+    do, with_noise = passes(T, group, "softmax"), noise(T, group, stays)
     look = do.look_at_finite if stays else do.look
 
-    def kernel(x, units, n, wide, seed, draws, out):
-        regs = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        unit = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
-        if unit >= units:
-            return
-        row, draw = unit // draws, unit % draws
-        start = row * n
-        bad, top = look(x, start, n, wide, regs, room)
+    @device
+    def perturb(here, s, batch, given):
+        seed, draws, out = given
+        row, draw = here.row // draws, here.row % draws
+        span = Span(batch.x, row * batch.n, batch.n, batch.wide)
+        bad, top = look(span, s)
         m = do.judge(bad, top, 1.0)
-        with_noise.write(x, start, 0, n, wide, seed, row, draw, m, regs, out, unit * n)
+        with_noise.write(span, 0, Draw(seed, row, draw), m, s, beside(here.span, out))
 
-    real = pointer_to(T)
-    return Kernel(kernel, (real, int64, int64, int32, uint64, int64, real), team.threads)
+    return RowKernel(T, group, perturb, (uint64, int64, ROWS))
 
 
 @made_once
-def make_draw(T: Any, team: Team) -> Kernel:
+def make_draw(T: Any, group: ThreadGroup) -> RowKernel:
     """The k largest of x/tau + G in order, -1 where there is none: O(n k) for each draw."""
-    t, do, with_noise = tools(T, team), passes(T, team, "softmax"), noise(T, team, False)
-    rows_of_block, held, infinity = team.rows, team.held, T(np.inf)
+    t, do, with_noise = tools(T, group), passes(T, group, "softmax"), noise(T, group, False)
+    infinity = T(np.inf)
 
-    def kernel(x, units, n, wide, taus, tau_all, tau_per_row, seed, draws, k, out):
-        regs = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        unit = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
-        if unit >= units:
-            return
-        row, draw = unit // draws, unit % draws
-        start = row * n
-        tau = argument(taus, tau_all, tau_per_row, row)
+    @device
+    def pick(here, s, batch, given):
+        seed, draws, k, out = given
+        row, draw = here.row // draws, here.row % draws
+        span, source = Span(batch.x, row * batch.n, batch.n, batch.wide), Draw(seed, row, draw)
+        tau = of_row(batch.temperature, row)
         inv = do.inverse(tau)
-        m = do.survey(x, start, n, wide, tau, regs, room)
-        if not team.streams:
-            with_noise.disturb(regs, 0, 0, seed, row, draw, m, inv)
+        bad, top = do.look(span, s)
+        m = do.judge(bad, top, tau)
+        if not group.streams:
+            with_noise.disturb(s.regs, 0, 0, source, m, inv)
         # What has been drawn is what comes before the last one drawn, by value and then by place.
         last, last_at = infinity, int64(-1)
         for r in range(k):
-            best, best_at = with_noise.pick(
-                x, start, 0, n, wide, seed, row, draw, m, inv, last, last_at, regs
-            )
-            last, last_at = with_noise.agree(best, best_at, room)
+            best, best_at = with_noise.pick(span, 0, source, m, inv, last, last_at, s)
+            last, last_at = with_noise.agree(best, best_at, s.shared)
             if t.rank() == 0:
-                out[unit * k + r] = last_at
+                out[here.row * k + r] = last_at
 
-    numbers, real = pointer_to(np.float64), pointer_to(T)
-    arguments = (real, int64, int64, int32, numbers, float64, int32, uint64, int64, int64)
-    return Kernel(kernel, (*arguments, pointer_to(np.int64)), team.threads)
+    return RowKernel(T, group, pick, (uint64, int64, int64, pointer_to(np.int64)))
 
 
-def team_for(n: int, T: Any) -> Team:
+def group_for(n: int, T: Any) -> ThreadGroup:
     """More threads where each would hold more entries than the compiler unrolls with noise."""
-    team = choose(n, T)
-    much = team.held * np.dtype(T).itemsize > MOST_HELD
-    return Team(2 * team.lanes, team.held // 2) if much else team
+    group = choose(n, T)
+    much = group.held * np.dtype(T).itemsize > MOST_HELD
+    return ThreadGroup(2 * group.lanes, group.held // 2) if much else group
 
 
 def perturb(rows: Rows, seed: int, draws: int, stays: bool, out: Buffer) -> None:
@@ -92,19 +82,8 @@ def perturb(rows: Rows, seed: int, draws: int, stays: bool, out: Buffer) -> None
     if is_long(rows):
         long_noise.perturb(rows, seed, draws, stays, out)
         return
-    team = team_for(rows.n, rows.dtype)
-    units = rows.rows * draws
-    make_perturb(rows.dtype, team, stays)(
-        team.blocks(units),
-        rows.stream,
-        rows.x.pointer,
-        units,
-        rows.n,
-        rows.wide(out),
-        seed,
-        draws,
-        out.pointer,
-    )
+    kernel = make_perturb(rows.dtype, group_for(rows.n, rows.dtype), stays)
+    kernel.run(rows, seed, draws, out, units=rows.rows * draws)
 
 
 def draw(rows: Rows, seed: int, draws: int, k: int, out: Buffer) -> None:
@@ -112,18 +91,5 @@ def draw(rows: Rows, seed: int, draws: int, k: int, out: Buffer) -> None:
     if is_long(rows):
         long_noise.draw(rows, seed, draws, k, out)
         return
-    team = team_for(rows.n, rows.dtype)
-    units = rows.rows * draws
-    make_draw(rows.dtype, team)(
-        team.blocks(units),
-        rows.stream,
-        rows.x.pointer,
-        units,
-        rows.n,
-        rows.wide(),
-        *rows.temperature,
-        seed,
-        draws,
-        k,
-        out.pointer,
-    )
+    kernel = make_draw(rows.dtype, group_for(rows.n, rows.dtype))
+    kernel.run(rows, seed, draws, k, out, units=rows.rows * draws)

@@ -1,6 +1,6 @@
-"""What a team does with a row, or with a part, for softmax, its logarithm and logsumexp.
+"""What a group does with a row, or with a part, for softmax, its logarithm and logsumexp.
 
-The steps are those of `rows`, in the same order; what a derivative needs of a row is two numbers,
+The steps are those of the CPU, in the same order; what a derivative needs of a row is two numbers,
 from which it makes the probabilities again.
 """
 
@@ -10,47 +10,41 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import float64, int32, int64
 
-from ..._cuda.launch import Kernel, pointer_to
-from ..._cuda.target import cuda, device
-from ..._cuda.thread_groups import ROOM, Team, argument, made_once, tools
+from ..._cuda.row_kernels import NUMBERS, ROWS, Stage, Staged
+from ..._cuda.target import device
+from ..._cuda.thread_groups import ThreadGroup, beside, made_once, of_row, tools
 from ..._math.elementary import exp_neg
 from ..formulas import inverse, z_of
 from ..records import EXCESS, RECORD, TOP
 
 
 class Passes(NamedTuple):
-    """What a team does with a row, or with a part of one."""
+    """What a group does with a row, or with a part of one; `s` is its `Scratch`."""
 
     #: inverse(tau): 1/tau in the rows' type, finite
     inverse: Any
-    #: look(x, start, n, wide, regs, room): less than 0 if there is a NaN; the largest entry
+    #: look(span, s): less than 0 if there is a NaN; the largest entry
     look: Any
-    #: look_at_finite(x, start, n, wide, regs, room): 0; the largest finite entry
+    #: look_at_finite(span, s): 0; the largest finite entry
     look_at_finite: Any
     #: judge(bad, top, tau): the largest entry, NaN if the row is to be NaN
     judge: Any
-    #: survey(x, start, n, wide, tau, regs, room): both, for a whole row
-    survey: Any
-    #: whole(s, ts, room), both(a, b, ta, tb, room): sums over the team, of one thread's sums in
-    #: the rows' type (if it holds the row) and in float64 (if it streams)
+    #: whole(a, ta, s), both(a, b, ta, tb, s): sums over the group, of one thread's sums in the
+    #: rows' type (if it holds the row) and in float64 (if it streams)
     whole: Any
     both: Any
-    #: gather(x, start, n, wide, m, inv, regs, room): sum exp z over z < 0, and how many z are 0,
-    #: where z = (x - m)/tau
+    #: gather(span, m, inv, s): sum exp z over z < 0, and how many z are 0, z = (x - m)/tau
     gather: Any
-    #: excess(m, rest, largest): sum exp z - 1 over the row
-    excess: Any
-    #: fill(x, start, n, wide, m, inv, excess, regs, out): writes the function's value
+    #: fill(span, m, inv, excess, s, out): writes the function's value
     fill: Any
 
 
 @made_once
-def passes(T: Any, team: Team, f: str) -> Passes:
+def passes(T: Any, group: ThreadGroup, f: str) -> Passes:
     """The passes over a row of type T for the function of this name."""
-    t = tools(T, team)
-    held, logs = team.held, f == "log_softmax"
+    t = tools(T, group)
+    held, logs = group.held, f == "log_softmax"
     zero, one, infinity = T(0), T(1), T(np.inf)
 
     @device
@@ -64,129 +58,115 @@ def passes(T: Any, team: Team, f: str) -> Passes:
         return z if logs else exp_neg(z)
 
     @device
-    def look(x, start, n, wide, regs, room):
+    def look(span, s):
         top, bad = -infinity, zero
-        for piece in range(t.pieces(n)):
-            t.load(x, start, n, wide, piece, -infinity, regs)
+        for piece in range(t.pieces(span.n)):
+            t.load(span, piece, -infinity, s.regs)
             for j in range(held):
-                v = regs[j]
+                v = s.regs[j]
                 top = v if v > top else top
                 bad = bad if v == v else -one
-        return t.extremes(bad, top, room)
+        return t.extremes(bad, top, s.shared)
 
     @device
-    def look_at_finite(x, start, n, wide, regs, room):
+    def look_at_finite(span, s):
         top = -infinity
-        for piece in range(t.pieces(n)):
-            t.load(x, start, n, wide, piece, -infinity, regs)
+        for piece in range(t.pieces(span.n)):
+            t.load(span, piece, -infinity, s.regs)
             for j in range(held):
-                v = regs[j]
+                v = s.regs[j]
                 top = v if v > top and v < infinity else top
-        return t.extremes(zero, top, room)
+        return t.extremes(zero, top, s.shared)
 
     @device
     def judge(bad, top, tau):
-        return top if bad == zero and tau > 0.0 and tau < np.inf else T(np.nan)
+        return T(top) if bad == zero and tau > 0.0 and tau < np.inf else T(np.nan)
 
     @device
-    def survey(x, start, n, wide, tau, regs, room):
-        bad, top = look(x, start, n, wide, regs, room)
-        return judge(bad, top, tau)
+    def whole(a, ta, s):
+        """The sum over the group of what its threads have added up."""
+        if group.streams:
+            return t.total(ta, s.shared)
+        return t.total(a, s.shared)
 
     @device
-    def whole(s, ts, room):
-        """The sum over the team of what its threads have added up."""
-        if team.streams:
-            return t.total(ts, room)
-        return t.total(s, room)
-
-    @device
-    def both(a, b, ta, tb, room):
+    def both(a, b, ta, tb, s):
         """As `whole`, of two sums."""
-        if team.streams:
-            return t.totals(ta, tb, 0.0, 0.0, room)[:2]
-        return t.totals(a, b, zero, zero, room)[:2]
+        if group.streams:
+            return t.totals(ta, tb, 0.0, 0.0, s.shared)[:2]
+        return t.totals(a, b, zero, zero, s.shared)[:2]
 
     @device
-    def gather(x, start, n, wide, m, inv, regs, room):
-        s, ties = zero, zero
-        ts, tt = 0.0, 0.0
-        for piece in range(t.pieces(n)):
-            if team.streams:
-                t.load(x, start, n, wide, piece, -infinity, regs)
+    def gather(span, m, inv, s):
+        rest, ties = zero, zero
+        total_rest, total_ties = 0.0, 0.0
+        for piece in range(t.pieces(span.n)):
+            if group.streams:
+                t.load(span, piece, -infinity, s.regs)
             for j in range(held):
-                z = z_of(regs[j], m, inv)
+                z = z_of(s.regs[j], m, inv)
                 e = exp_neg(z)
-                s += e if z < zero else zero
+                rest += e if z < zero else zero
                 ties += one if z == zero else zero
-                regs[j] = z if logs else e
-            if team.streams:
+                s.regs[j] = z if logs else e
+            if group.streams:
                 # Not more than a few entries in a row of float32 additions.
-                ts += s
-                tt += ties
-                s, ties = zero, zero
-        return both(s, ties, ts, tt, room)
+                total_rest += rest
+                total_ties += ties
+                rest, ties = zero, zero
+        return both(rest, ties, total_rest, total_ties, s)
 
     @device
-    def excess(m, rest, largest):
+    def fill(span, m, inv, excess, s, out):
+        scale, log_s = T(1.0 / (1.0 + excess)), T(math.log1p(T(excess)))
+        for piece in range(t.pieces(span.n)):
+            if group.streams:
+                t.load(span, piece, -infinity, s.regs)
+            for j in range(held):
+                w = view(s.regs[j], m, inv) if group.streams else s.regs[j]
+                s.regs[j] = w - log_s if logs else w * scale
+            t.store(s.regs, beside(span, out), piece)
+
+    return Passes(inverse_of, look, look_at_finite, judge, whole, both, gather, fill)
+
+
+@made_once
+def make_value(T: Any, group: ThreadGroup, f: str, keeps: bool) -> Staged:
+    """The value of each row; logsumexp, one number a row, in float64. It may keep a record."""
+    t, do, sums = tools(T, group), passes(T, group, f), f == "logsumexp"
+
+    @device
+    def look(here, s, batch, given, found):
+        bad, top = do.look(here.span, s)
+        return 0.0, 0.0, 0.0, 0.0, bad, top
+
+    @device
+    def gather(here, s, batch, given, found):
+        tau = of_row(batch.temperature, here.row)
+        m = do.judge(found[4], found[5], tau)
+        rest, largest = do.gather(here.span, m, do.inverse(tau), s)
+        return rest, largest, 0.0, 0.0, found[4], found[5]
+
+    @device
+    def fill(here, s, batch, given, found):
+        out, record = given
+        tau = of_row(batch.temperature, here.row)
+        m = do.judge(found[4], found[5], tau)
         # The 1 of the largest entry is left out of the sum, as on the CPU, so that log p keeps its
         # relative accuracy where p is close to 1 (prop-stable); entries equal to it are counted.
-        return rest + (largest - 1.0) if m == m else np.nan
-
-    @device
-    def fill(x, start, n, wide, m, inv, excess, regs, out):
-        scale, log_s = T(1.0 / (1.0 + excess)), T(math.log1p(T(excess)))
-        for piece in range(t.pieces(n)):
-            if team.streams:
-                t.load(x, start, n, wide, piece, -infinity, regs)
-            for j in range(held):
-                w = view(regs[j], m, inv) if team.streams else regs[j]
-                regs[j] = w - log_s if logs else w * scale
-            t.store(regs, start, n, wide, piece, out)
-
-    looks, sums = (look, look_at_finite, judge, survey), (whole, both)
-    return Passes(inverse_of, *looks, *sums, gather, excess, fill)
-
-
-@made_once
-def conclusion(sums: bool, keeps: bool) -> Any:
-    """What one thread writes of a row: the value if it is a number, its record if it is kept."""
-
-    @device
-    def conclude(row, m, excess, tau, out, record):
-        if sums:
-            # -inf in a row without entries, as log 0 is.
-            out[row] = np.float64(m) + tau * math.log1p(excess)
-        if keeps:
-            record[row * RECORD + TOP], record[row * RECORD + EXCESS] = m, excess
-
-    return conclude
-
-
-@made_once
-def make_value(T: Any, team: Team, f: str, keeps: bool) -> Kernel:
-    """The value of each row; logsumexp, one number a row, in float64. It may keep a record."""
-    t, do = tools(T, team), passes(T, team, f)
-    rows_of_block, held, sums = team.rows, team.held, f == "logsumexp"
-    conclude = conclusion(sums, keeps)
-
-    def kernel(x, rows, n, wide, taus, tau_all, tau_per_row, out, record):
-        regs = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        row = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
-        if row >= rows:
-            return
-        start = row * n
-        tau = argument(taus, tau_all, tau_per_row, row)
-        inv = do.inverse(tau)
-        m = do.survey(x, start, n, wide, tau, regs, room)
-        rest, largest = do.gather(x, start, n, wide, m, inv, regs, room)
-        excess = do.excess(m, rest, largest)
+        excess = found[0] + (found[1] - 1.0) if m == m else np.nan
         if not sums:
-            do.fill(x, start, n, wide, m, inv, excess, regs, out)
-        if t.rank() == 0:
-            conclude(row, m, excess, tau, out, record)
+            do.fill(here.span, m, do.inverse(tau), excess, s, out)
+        if here.part == 0 and t.rank() == 0:
+            if sums:
+                # -inf in a row without entries, as log 0 is.
+                out[here.row] = np.float64(m) + tau * math.log1p(excess)
+            if keeps:
+                record[here.row * RECORD + TOP], record[here.row * RECORD + EXCESS] = m, excess
 
-    numbers, real = pointer_to(np.float64), pointer_to(T)
-    arguments = (real, int64, int64, int32, numbers, float64, int32)
-    return Kernel(kernel, (*arguments, numbers if sums else real, numbers), team.threads)
+    stages = (
+        Stage(look, sums=False, extremes=True),
+        Stage(gather, extremes=True),
+        Stage(fill, once=sums),
+    )
+    return Staged(T, group, (NUMBERS if sums else ROWS, NUMBERS), stages)

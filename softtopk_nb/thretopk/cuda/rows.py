@@ -1,15 +1,16 @@
-"""ThreTopK's derivatives and potential on a device, one team of threads for each row."""
+"""ThreTopK's derivatives and potential on a device: passes over a row, or over parts of one."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import float64, int32, int64
+from numba import float64, int64
 
 from ..._cuda.launch import Kernel, pointer_to
+from ..._cuda.row_kernels import NUMBERS, PER_ROW, ROWS, Stage, Staged, argument_type
 from ..._cuda.target import cuda, device
-from ..._cuda.thread_groups import ROOM, Team, argument, made_once, tools
+from ..._cuda.thread_groups import ThreadGroup, beside, made_once, of_row, tools
 from ..._curves.base import mean_of_law, origin
 from ..._curves.user import UserCurve
 from ..._nonfinite import ALL, MIXED, UNDEFINED
@@ -20,32 +21,41 @@ from ..formulas import centre, lever, potential_of_nothing, smoothed, tangent, w
 
 
 class Derivatives(NamedTuple):
-    """What a team does with a row, or with a part of one."""
+    """What a group does with a row, or with a part of one; v are the entries of a direction."""
 
-    #: moments(x, v, start, n, wide, c, inv, d, regs, more, room): sums of w, w v, w t and w v t
+    #: moments(here, s, batch, solution, v) -> what a `Stage` finds: sums of w, w v, w t and w v t
     moments: Any
-    #: spread(x, v, start, n, wide, c, inv, d, mean, dtau, regs, more, out): writes the tangent
-    spread: Any
-    #: constant(start, n, wide, value, regs, out): writes the same number everywhere
-    constant: Any
+    #: write(here, s, batch, solution, v, mean, dtau, out): the tangent
+    write: Any
 
 
 @made_once
-def derivatives(T: Any, team: Team, curve: Any) -> Derivatives:
+def derivatives(T: Any, group: ThreadGroup, curve: Any) -> Derivatives:
     """`rows.moments` and `rows.spread`; entries that are not finite do not move."""
-    t = tools(T, team)
-    held, entries, curve = team.held, entries_for(curve, team.held), on_device(curve, T)
-    zero, infinity = T(0), T(np.inf)
+    t = tools(T, group)
+    held, entries, curve = group.held, entries_for(curve, group.held), on_device(curve, T)
+    zero, infinity, nan = T(0), T(np.inf), T(np.nan)
 
     @device
-    def moments(x, v, start, n, wide, c, inv, d, regs, more, room):
+    def level(here, batch, solution):
+        """(c, 1/tau, d) of the threshold that was found."""
+        inv = inverse_temperature_of(of_row(batch.temperature, here.row), T(1))
+        base = here.row * SOLUTION
+        return T(solution[base + C]), inv, T(solution[base + D])
+
+    @device
+    def moments(here, s, batch, solution, v):
+        span = here.span
+        if solution[here.row * SOLUTION + CODE] > MIXED:
+            return 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        c, inv, d = level(here, batch, solution)
         w0, wv, wt, wvt = zero, zero, zero, zero
         t0, tv, tt, tvt = 0.0, 0.0, 0.0, 0.0
-        for piece in range(t.pieces(n)):
-            t.load(x, start, n, wide, piece, -infinity, regs)
-            t.load(v, start, n, wide, piece, zero, more)
+        for piece in range(t.pieces(span.n)):
+            t.load(span, piece, -infinity, s.regs)
+            t.load(beside(span, v), piece, zero, s.more)
             for j in range(held):
-                entry, move = entries.at(regs, j), entries.at(more, j)
+                entry, move = entries.at(s.regs, j), entries.at(s.more, j)
                 if abs(entry) < infinity:
                     u = (entry - c) * inv - d
                     w = weight(curve, u)
@@ -54,148 +64,124 @@ def derivatives(T: Any, team: Team, curve: Any) -> Derivatives:
                     wv += T(w) * move
                     wt += T(wti)
                     wvt += T(wti) * move
-            if team.streams:
+            if group.streams:
                 # Not more than a few entries in a row of float32 additions.
                 t0 += w0
                 tv += wv
                 tt += wt
                 tvt += wvt
                 w0, wv, wt, wvt = zero, zero, zero, zero
-        if team.streams:
-            return t.totals(t0, tv, tt, tvt, room)
-        return t.totals(w0, wv, wt, wvt, room)
+        if group.streams:
+            w0, wv, wt, wvt = t.totals(t0, tv, tt, tvt, s.shared)
+            return w0, wv, wt, wvt, 0.0, 0.0
+        w0, wv, wt, wvt = t.totals(w0, wv, wt, wvt, s.shared)
+        return w0, wv, wt, wvt, 0.0, 0.0
 
     @device
-    def spread(x, v, start, n, wide, c, inv, d, mean, dtau, regs, more, out):
-        for piece in range(t.pieces(n)):
-            if team.streams:
-                t.load(x, start, n, wide, piece, -infinity, regs)
-                t.load(v, start, n, wide, piece, zero, more)
+    def spread(here, s, level, v, mean, dtau, out):
+        span, (c, inv, d) = here.span, level
+        for piece in range(t.pieces(span.n)):
+            if group.streams:
+                t.load(span, piece, -infinity, s.regs)
+                t.load(beside(span, v), piece, zero, s.more)
             for j in range(held):
-                entry, move = entries.at(regs, j), zero
+                entry, move = entries.at(s.regs, j), zero
                 if abs(entry) < infinity:
                     u = (entry - c) * inv - d
-                    move = T(tangent(weight(curve, u), u, entries.at(more, j), inv, mean, dtau))
-                entries.put(more, j, move)
-            t.store(more, start, n, wide, piece, out)
+                    move = T(tangent(weight(curve, u), u, entries.at(s.more, j), inv, mean, dtau))
+                entries.put(s.more, j, move)
+            t.store(s.more, beside(span, out), piece)
 
     @device
-    def constant(start, n, wide, value, regs, out):
+    def constant(here, s, value, out):
         for j in range(held):
-            regs[j] = value
-        for piece in range(t.pieces(n)):
-            t.store(regs, start, n, wide, piece, out)
+            s.more[j] = value
+        for piece in range(t.pieces(here.span.n)):
+            t.store(s.more, beside(here.span, out), piece)
 
-    return Derivatives(moments, spread, constant)
-
-
-@made_once
-def make_push(T: Any, team: Team, curve: Any) -> Kernel:
-    """The tangent of every row along (v, dk, dtau), from its solution."""
-    t, do = tools(T, team), derivatives(T, team, curve)
-    rows_of_block, held = team.rows, team.held
-    nan, zero = T(np.nan), T(0)
-
-    def push(
-        x, rows, n, wide, taus, tau_all, tau_per_row, solution, v,
-        dks, dk_all, dk_per_row, dtaus, dtau_all, dtau_per_row, out,
-    ):  # fmt: skip
-        regs = cuda.local.array(held, T)
-        more = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        row = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
-        if row >= rows:
-            return
-        start, base = row * n, row * SOLUTION
-        code = solution[base + CODE]
+    @device
+    def write(here, s, batch, solution, v, mean, dtau, out):
+        code = solution[here.row * SOLUTION + CODE]
         if code > MIXED:
-            do.constant(start, n, wide, nan if code == UNDEFINED else zero, more, out)
-            return
-        tau = argument(taus, tau_all, tau_per_row, row)
-        dk = argument(dks, dk_all, dk_per_row, row)
-        dtau = argument(dtaus, dtau_all, dtau_per_row, row)
-        inv = inverse_temperature_of(tau, T(1))
-        c, d = T(solution[base + C]), T(solution[base + D])
-        w0, wv, wt, _ = do.moments(x, v, start, n, wide, c, inv, d, regs, more, room)
-        mean = centre(w0, wv - dtau * wt - dk / inv)
-        do.spread(x, v, start, n, wide, c, inv, d, T(mean), T(dtau), regs, more, out)
+            constant(here, s, nan if code == UNDEFINED else zero, out)
+        else:
+            spread(here, s, level(here, batch, solution), v, T(mean), T(dtau), out)
 
-    numbers, real = pointer_to(np.float64), pointer_to(T)
-    per_row = (numbers, float64, int32)
-    shape = (int64, int64, int32)
-    arguments = (real, *shape, *per_row, numbers, real, *per_row, *per_row, real)
-    return Kernel(push, arguments, team.threads, registers_for(curve))
+    return Derivatives(moments, write)
 
 
 @made_once
-def make_pull(T: Any, team: Team, curve: Any) -> Kernel:
+def make_push(T: Any, group: ThreadGroup, curve: Any) -> Staged:
+    """The tangent of every row along (v, dk, dtau), from its solution."""
+    do = derivatives(T, group, curve)
+
+    @device
+    def moments(here, s, batch, given, found):
+        return do.moments(here, s, batch, given[0], given[1])
+
+    @device
+    def push(here, s, batch, given, found):
+        solution, v, dks, dtaus, out = given
+        w0, wv, wt = found[0], found[1], found[2]
+        dk, dtau = of_row(dks, here.row), of_row(dtaus, here.row)
+        inv = inverse_temperature_of(of_row(batch.temperature, here.row), T(1))
+        mean = centre(w0, wv - dtau * wt - dk / inv)
+        do.write(here, s, batch, solution, v, mean, dtau, out)
+
+    given = NUMBERS, ROWS, PER_ROW, PER_ROW, ROWS
+    return Staged(T, group, given, (Stage(moments), Stage(push)), registers_for(curve))
+
+
+@made_once
+def make_pull(T: Any, group: ThreadGroup, curve: Any) -> Staged:
     """The gradients of <g, p> of every row, from its solution.
 
     The Jacobian in x is symmetric, so this is the tangent along g, with two sums more.
     """
-    t, do = tools(T, team), derivatives(T, team, curve)
-    rows_of_block, held = team.rows, team.held
-    nan, zero = T(np.nan), T(0)
+    t, do = tools(T, group), derivatives(T, group, curve)
 
-    def pull(x, rows, n, wide, taus, tau_all, tau_per_row, solution, g, gx, gk, gtau):
-        regs = cuda.local.array(held, T)
-        more = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        row = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
-        if row >= rows:
-            return
-        start, base = row * n, row * SOLUTION
-        code = solution[base + CODE]
-        if code > MIXED:
-            nothing = nan if code == UNDEFINED else zero
-            if t.rank() == 0:
-                gk[row], gtau[row] = nothing, nothing
-            do.constant(start, n, wide, nothing, more, gx)
-            return
-        inv = inverse_temperature_of(argument(taus, tau_all, tau_per_row, row), T(1))
-        c, d = T(solution[base + C]), T(solution[base + D])
-        w0, wg, wt, wgt = do.moments(x, g, start, n, wide, c, inv, d, regs, more, room)
-        mean = centre(w0, wg)
-        if t.rank() == 0:
-            gk[row], gtau[row] = mean, -inv * (wgt - mean * wt)
-        do.spread(x, g, start, n, wide, c, inv, d, T(mean), zero, regs, more, gx)
+    @device
+    def moments(here, s, batch, given, found):
+        return do.moments(here, s, batch, given[0], given[1])
 
-    numbers, real = pointer_to(np.float64), pointer_to(T)
-    shape = (int64, int64, int32)
-    arguments = (real, *shape, numbers, float64, int32, numbers, real, real, numbers, numbers)
-    return Kernel(pull, arguments, team.threads, registers_for(curve))
+    @device
+    def pull(here, s, batch, given, found):
+        solution, g, gx, gk, gtau = given
+        w0, wg, wt, wgt = found[0], found[1], found[2], found[3]
+        mean, code = centre(w0, wg), solution[here.row * SOLUTION + CODE]
+        if here.part == 0 and t.rank() == 0:
+            inv = inverse_temperature_of(of_row(batch.temperature, here.row), T(1))
+            undefined = code == UNDEFINED
+            gk[here.row] = np.nan if undefined else mean
+            gtau[here.row] = np.nan if undefined else -inv * (wgt - mean * wt)
+        do.write(here, s, batch, solution, g, mean, T(0), gx)
 
-
-class Heights(NamedTuple):
-    """The potential of a row, or of a part of one."""
-
-    #: sums(x, start, n, wide, tau, solution, base, regs, room) -> (smoothed sum, entries above the
-    #: threshold, or finite entries of a row without one, entries at +inf), in float64
-    sums: Any
-    #: potential(sums, k, tau, solution, base) -> phi
-    potential: Any
+    given = NUMBERS, ROWS, ROWS, NUMBERS, NUMBERS
+    return Staged(T, group, given, (Stage(moments), Stage(pull)), registers_for(curve))
 
 
 @made_once
-def heights(T: Any, team: Team, curve: Any) -> Heights:
-    """`rows.potential` in parts: Theorem thm-potential."""
-    t = tools(T, team)
-    held, entries, infinity = team.held, entries_for(curve, team.held), T(np.inf)
+def make_potential(T: Any, group: ThreadGroup, curve: Any) -> Staged:
+    """The potential of every row, from its solution: Theorem thm-potential."""
+    t = tools(T, group)
+    held, entries, infinity = group.held, entries_for(curve, group.held), T(np.inf)
     if isinstance(curve, UserCurve):
         integral = device(getattr(curve.integral, "py_func", curve.integral))
         curve = on_device(curve, np.float64)._replace(integral=integral)
 
     @device
-    def sums(x, start, n, wide, tau, solution, base, regs, room):
-        code = solution[base + CODE]
+    def heights(here, s, batch, given, found):
+        """(smoothed sum, entries above the threshold, or finite entries, entries at +inf)."""
+        solution, base, span = given[0], here.row * SOLUTION, here.span
+        code, tau = solution[base + CODE], of_row(batch.temperature, here.row)
         c, d = solution[base + C], solution[base + D] + solution[base + REST]
         # lambda -> -inf: F(t) = t - mean for every entry.
         far = -tau * mean_of_law(curve) if code == ALL else 0.0
         total, upper, above = 0.0, 0.0, 0.0
-        for piece in range(t.pieces(n)):
-            t.load(x, start, n, wide, piece, -infinity, regs)
+        for piece in range(t.pieces(span.n)):
+            t.load(span, piece, -infinity, s.regs)
             for j in range(held):
-                v = float64(entries.at(regs, j))
+                v = float64(entries.at(s.regs, j))
                 above += 1.0 if v == np.inf else 0.0
                 if abs(v) < np.inf:
                     if code <= MIXED:
@@ -206,51 +192,35 @@ def heights(T: Any, team: Team, curve: Any) -> Heights:
                     else:
                         total += v + far
                         upper += 1.0
-        total, upper, above, _ = t.totals(total, upper, above, 0.0, room)
-        return total, upper, above
+        total, upper, above, _ = t.totals(total, upper, above, 0.0, s.shared)
+        return total, upper, above, 0.0, 0.0, 0.0
 
     @device
-    def potential(total, upper, above, k, tau, solution, base):
+    def value(total, upper, k, tau, solution, base):
         code = solution[base + CODE]
-        if code == UNDEFINED:
-            return np.nan
-        if k == 0.0:
-            return potential_of_nothing(curve, upper + above)
-        if above > 0.0:
-            return np.inf
         if code == ALL:
             return total - k * tau * origin(curve)
         threshold = solution[base + C] + tau * (solution[base + D] + solution[base + REST])
         return total + (k - upper) * threshold - k * tau * origin(curve)
 
-    return Heights(sums, potential)
-
-
-@made_once
-def make_potential(T: Any, team: Team, curve: Any) -> Kernel:
-    """The potential of every row, from its solution."""
-    t, do = tools(T, team), heights(T, team, curve)
-    rows_of_block, held = team.rows, team.held
-
-    def potential(
-        x, rows, n, wide, ks, k_all, k_per_row, taus, tau_all, tau_per_row, solution, out
-    ):
-        regs = cuda.local.array(held, T)
-        room = cuda.shared.array(ROOM, float64)
-        row = int64(cuda.blockIdx.x) * rows_of_block + t.slot()
-        if row >= rows:
-            return
-        base = row * SOLUTION
-        k = argument(ks, k_all, k_per_row, row)
-        tau = argument(taus, tau_all, tau_per_row, row)
-        total, upper, above = do.sums(x, row * n, n, wide, tau, solution, base, regs, room)
+    @device
+    def potential(here, s, batch, given, found):
+        solution, out = given
         if t.rank() == 0:
-            out[row] = do.potential(total, upper, above, k, tau, solution, base)
+            base, k = here.row * SOLUTION, of_row(batch.k, here.row)
+            if solution[base + CODE] == UNDEFINED:
+                phi = np.nan
+            elif k == 0.0:
+                phi = potential_of_nothing(curve, found[1] + found[2])
+            elif found[2] > 0.0:
+                phi = np.inf
+            else:
+                tau = of_row(batch.temperature, here.row)
+                phi = value(found[0], found[1], k, tau, solution, base)
+            out[here.row] = phi
 
-    numbers, real = pointer_to(np.float64), pointer_to(T)
-    per_row = (numbers, float64, int32)
-    arguments = (real, int64, int64, int32, *per_row, *per_row, numbers, numbers)
-    return Kernel(potential, arguments, team.threads, registers_for(curve))
+    stages = Stage(heights), Stage(potential, once=True)
+    return Staged(T, group, (NUMBERS, NUMBERS), stages, registers_for(curve))
 
 
 THREADS = 128  # of a block, where each has a row of its own
@@ -260,13 +230,12 @@ THREADS = 128  # of a block, where each has a row of its own
 def make_threshold() -> Kernel:
     """The threshold of every row, from its solution."""
 
-    def threshold(rows, taus, tau_all, tau_per_row, origin, solution, out):
+    def threshold(rows, temperature, origin, solution, out):
         row = int64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if row < rows:
-            base, tau = row * SOLUTION, argument(taus, tau_all, tau_per_row, row)
+            base, tau = row * SOLUTION, of_row(temperature, row)
             d = solution[base + D] + solution[base + REST] - origin
             out[row] = solution[base + C] + tau * d
 
     numbers = pointer_to(np.float64)
-    arguments = (int64, numbers, float64, int32, float64, numbers, numbers)
-    return Kernel(threshold, arguments, THREADS)
+    return Kernel(threshold, (int64, argument_type, float64, numbers, numbers), THREADS)
