@@ -23,7 +23,7 @@ from .thread_groups import SHARED_SUMS, Span, ThreadGroup, tools
 ROWS = "rows"  # rows of x's type, read or written as wide as x
 ENTRIES = "entries"  # memory of x's type, read or written entry by entry
 NUMBERS = "numbers"  # float64 in memory
-PER_ROW = "per row"  # an `Argument`
+PER_ROW: Any = "per row"  # an `Argument`
 
 
 class Batch(NamedTuple):
@@ -136,7 +136,8 @@ class RowKernel(Kernel):
         each = zip(self.given, given, strict=True)
         wide = rows.wide(*(buffer for kind, buffer in each if kind is ROWS))
         batch = Batch(rows.x.pointer, count, rows.n, wide, rows.k, rows.temperature)
-        named = type(self.given)._make if hasattr(self.given, "_fields") else tuple
+        kind: Any = type(self.given)
+        named = kind._make if hasattr(kind, "_fields") else tuple
         self(blocks, rows.stream, batch, cut, named(map(_passed, given)))
 
 
