@@ -92,6 +92,16 @@ def test_functions_fit_a_screen():
             assert long <= 60 or excused, f"{path.name}: {node.name} has {long} lines"
 
 
+def test_functions_of_a_device_take_few_arguments():
+    """At most ten: what belongs together goes as one tuple, into kernels too."""
+    for name, path in MODULES.items():
+        if {"cuda", "_cuda"} & set(name.split("/")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.FunctionDef):
+                    given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+                    assert len(given) <= 10, f"{name}: {node.name} takes {len(given)} arguments"
+
+
 def python(code: str, **environment: str) -> str:
     result = subprocess.run(
         [sys.executable, "-c", code],
