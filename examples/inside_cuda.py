@@ -1,9 +1,9 @@
 """Soft nearest neighbours, written as one's own CUDA kernel.
 
-``nopython.device`` makes device functions for ``@cuda.jit`` kernels: the threads of a team call
+``nopython.device`` makes device functions for ``@cuda.jit`` kernels: the threads of a group call
 them together, each row stays where it was made, and nothing passes through memory but what the
 kernel itself writes. As in inside_njit.py, the input is the matrix of distances between
-scikit-learn's digits, and it never exists as a whole: each team works out one row of it, turns it
+scikit-learn's digits, and it never exists as a whole: each group works out one row of it, turns it
 into the weights of the k nearest neighbours, and lets them vote.
 
     python examples/inside_cuda.py                            # on a GPU

@@ -72,7 +72,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *CURVES})
 
 
-#: float64 entries of shared memory that a team needs inside a kernel (`device`; gradtopk more).
+#: float64 entries of shared memory that a group needs inside a kernel (`device`; gradtopk more).
 SHARED = 160
 
 
@@ -104,9 +104,9 @@ def device(
 
         x, out : 1-D device arrays of `dtype`, rows of any length, not overlapping.
         k, temperature : numbers; an invalid one makes the row NaN.
-        shared : 1-D shared array of `SHARED` float64, of this team alone; gradtopk:
+        shared : 1-D shared array of `SHARED` float64, of this group alone; gradtopk:
         of ``SHARED + 64 + 2 * lanes``.
-        work : 1-D array of at least 3 n float64, of this team alone.
+        work : 1-D array of at least 3 n float64, of this group alone.
 
     Raises
     ------
@@ -117,9 +117,9 @@ def device(
 
     Notes
     -----
-    The kernel runs on blocks of one dimension. If a team is a warp or part of one, its threads
-    follow each other from a multiple of `lanes` on, and a block may hold several teams; a team of
-    more than 32 threads is a whole block. All threads of the team call the function, with the
+    The kernel runs on blocks of one dimension. If a group is a warp or part of one, its threads
+    follow each other from a multiple of `lanes` on, and a block may hold several groups; a group of
+    more than 32 threads is a whole block. All threads of the group call the function, with the
     same arguments. When it returns, all of them see `out`, and `shared` is free again. What a
     thread has written to x, the others must see before the call (``cuda.syncwarp`` or
     ``cuda.syncthreads``).
