@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .._compile.decorators import scalar
 from .._math.elementary import fma
-from .._math.special import normal_tail, normal_tail_in_brief
+from .._math.special import cheap_normal_tail, normal_tail
 from .base import Traits, as_it_is, register, second_derivative_alone, split_by_tail, to_fifth_order
 
 
@@ -28,7 +28,7 @@ def _split(curve, t):
 
 @scalar
 def _split_cheaply(curve, t):
-    tail, w = normal_tail_in_brief(abs(t))
+    tail, w = cheap_normal_tail(abs(t))
     return split_by_tail(t, tail, w)
 
 

@@ -68,8 +68,8 @@ _MILLS_64 = (
 _LAST_32, _LAST_64 = 12.94, 37.5
 
 # The same to 1e-4, and 2^r for |r| <= 1/2: least relative errors of polynomials so short.
-_MILLS_IN_BRIEF = 2.5, (1.77144543, -1.08645875, 0.32823197, 0.01995184, -0.0331962)
-_EXP2_IN_BRIEF = 0.99992807, 0.69326099, 0.24261112, 0.05517165
+_CHEAP_MILLS = 2.5, (1.77144543, -1.08645875, 0.32823197, 0.01995184, -0.0331962)
+_CHEAP_EXP2 = 0.99992807, 0.69326099, 0.24261112, 0.05517165
 
 
 def normal_tail(t: float) -> tuple[float, float]:
@@ -128,14 +128,14 @@ def _normal_tail(t):
     return impl
 
 
-def normal_tail_in_brief(t: float) -> tuple[float, float]:
+def cheap_normal_tail(t: float) -> tuple[float, float]:
     """`normal_tail` in float32, with relative errors up to 2e-4; 0 from 12.94 on."""
     return normal_tail(t)
 
 
-@overload_scalar(normal_tail_in_brief)
-def _normal_tail_in_brief(t):
-    T, (shift, c), e = np.float32, _MILLS_IN_BRIEF, tuple(map(np.float32, _EXP2_IN_BRIEF))
+@overload_scalar(cheap_normal_tail)
+def _cheap_normal_tail(t):
+    T, (shift, c), e = np.float32, _CHEAP_MILLS, tuple(map(np.float32, _CHEAP_EXP2))
     a, most, magic = T(shift), T(_LAST_32), T(1.5 * 2.0**23)
     zero, one, twice, per_square = T(0), T(1), T(-2 * shift), T(-0.5 / math.log(2))
     c = tuple(T(v / math.sqrt(2 * math.pi)) for v in c)
