@@ -74,7 +74,7 @@ def test_p_of_the_last_pass_is_moved_or_found_anew(row, curve, dtype, monkeypatc
         assert long.correct_parts in called
         called.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(long, "NEAR", 0)
+            patch.setattr(long, "CACHED", 0)
             found = stk.thretopk(x, k, curve=curve)
         assert long.fill_parts in called
         assert long.correct_parts not in called
