@@ -130,20 +130,25 @@ def expand(x, values, at_plus_inf, out):
 
 
 @scalar
-def constant_values(code, k, above):
-    """What a row that needs no solving is at its finite entries, at those at +inf, and at -inf."""
+def constant_values(code, k, above, one):
+    """What a row that needs no solving is at its finite entries, at those at +inf, and at -inf.
+
+    In the type of `one`: cast later, they would be chosen in float64 for each entry.
+    """
+    T = type(one)
+    zero, nan = T(0), T(np.nan)
     if code == UNDEFINED:
-        return np.nan, np.nan, np.nan
-    return 1.0 if code == ALL else 0.0, k / above if code == SHARED else 1.0, 0.0
+        return nan, nan, nan
+    return one if code == ALL else zero, T(k / above) if code == SHARED else one, zero
 
 
 @scalar
 def fill_constant(x, k, code, above, out):
     """The value of a row that needs no solving."""
     T = out.dtype.type
-    finite, top, bottom = constant_values(code, k, above)
+    finite, top, bottom = constant_values(code, k, above, T(1))
     for i in range(x.shape[0]):
         if np.isfinite(x[i]):
-            out[i] = T(finite)
+            out[i] = finite
         else:
-            out[i] = T(top) if x[i] > 0 else T(bottom)
+            out[i] = top if x[i] > 0 else bottom

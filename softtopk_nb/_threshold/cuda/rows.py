@@ -281,8 +281,7 @@ def passes(T: Any, group: ThreadGroup, curve: Any, method: Any) -> Passes:
 
     @device
     def constant(span, code, k, s, out):
-        finite, top, bottom = constant_values(code, k, s.record[ABOVE])
-        finite, top, bottom = T(finite), T(top), T(bottom)
+        finite, top, bottom = constant_values(code, k, s.record[ABOVE], one)
         for piece in range(t.pieces(span.n)):
             if group.streams:
                 t.load(span, piece, -infinity, s.regs)

@@ -221,7 +221,7 @@ def steps(group: ThreadGroup, kind: Any) -> Steps:
     @device
     def judge(n, k, tau, nans, above, absent):
         code = verdict_of(n, k, tau, nans, above, absent)
-        _, top, _ = constant_values(code, k, above)
+        _, top, _ = constant_values(code, k, above, 1.0)
         return code, int64(0) if code == UNDEFINED else int64(k - above), top
 
     @device
