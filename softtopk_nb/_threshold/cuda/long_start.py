@@ -121,9 +121,10 @@ def _bisections(T: Any, group: ThreadGroup, curve: Any, method: Any) -> _Bisecti
     def narrow_one(record, at, m, a, b):
         lo, hi = int64(record[at + LO]), int64(record[at + HI])
         known = record[at + COUNT], record[at + B_HI], record[at + A_LO]
-        found = halve(lo, hi, *known, m - record[ABOVE], a, b, record[LEFT])
-        for j in range(BISECTION):
-            record[at + j] = found[j]
+        left = record[LEFT]
+        lo, hi, count, b_hi, a_lo = halve(lo, hi, *known, m - record[ABOVE], a, b, left)
+        record[at + LO], record[at + HI] = lo, hi
+        record[at + COUNT], record[at + B_HI], record[at + A_LO] = count, b_hi, a_lo
 
     @device
     def narrow(here, s, memory):
