@@ -119,7 +119,7 @@ class RowKernel(Kernel):
             regs, more = cuda.local.array(held, T), cuda.local.array(held, T)
             shared = cuda.shared.array(SHARED_SUMS, float64)
             records = cuda.shared.array((rows_of_block, record), float64)
-            slot = t.slot() if rows_of_block > 1 else 0  # known to the compiler
+            slot = t.slot()
             row = int64(cuda.blockIdx.x) * rows_of_block + slot
             if row < batch.rows:
                 here = Part(row, 0, 1, Span(batch.x, row * batch.n, batch.n, batch.wide))

@@ -79,11 +79,17 @@ def makers(source):
     }
 
 
+def module(file):
+    """The path of a module within the package."""
+    return file.parent.parts if file.name == "__init__.py" else file.with_suffix("").parts
+
+
 def test_every_kernel_of_the_package_is_compiled():
     package = Path(softtopk_nb.__file__).parent
     made = {
-        (".".join(("softtopk_nb", *file.relative_to(package).with_suffix("").parts)), name)
+        (".".join(("softtopk_nb", *module(file.relative_to(package)))), name)
         for file in package.rglob("*.py")
+        if file.name != "row_kernels.py"  # what makes kernels of what others give it
         for name in makers(file.read_text(encoding="utf-8"))
     }
     compiled = {
