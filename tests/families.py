@@ -19,7 +19,7 @@ CURVES = r"laplace|sigmoid|exp\b|clip|normal|entmax|cauchy|algebraic"
 FLOAT32 = "float32|float16|f32|<f4|>f4"
 # Folders whose tests are of an operator that they do not name.
 FOLDERS = {"threshold": "thretopk", "curves": "entmax", "iterative": "itertopk"}
-# The dearest first. Those of `threads` start processes, which load what is compiled by then.
+# The most expensive first. Those of `threads` start processes, which load what is compiled by then.
 FIRST = ("gradtopk", "nopython", "compile", "api", "thretopk", "itertopk", "threads")
 
 
