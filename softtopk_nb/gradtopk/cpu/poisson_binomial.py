@@ -12,6 +12,7 @@ that a row gets depends on its neighbours.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -56,9 +57,10 @@ def radius(level, n, k):
     return int(bernstein_radius(level, variance) + variance / 8.0) + 2
 
 
-def scratch_sizes(x: Any) -> tuple[float, int, int, int, int]:
+@functools.lru_cache(maxsize=256)
+def scratch_sizes(n: int, dtype: Any) -> tuple[float, int, int, int, int]:
     """(level of `radius`, lengths of a row, a law in lanes and a law in a row, zeros below it)."""
-    n, level = x.shape[1], exponent(0.25 * SHORT, x.dtype.type(1))
+    level = exponent(0.25 * SHORT, dtype.type(1))
     width = (n + STRETCH - 1) // STRETCH * STRETCH
     zeros = radius(level, max(n, 1), n // 2) + 1
     in_row = width + LANES + 2 * zeros
@@ -275,9 +277,9 @@ def solve(lo, hi, x, rows, tau, tilt, sizes, out):
             down, up = left if left < far else far, n - left if n - left < far else far
             terms = terms_needed(laws, at_k, down, up, limits(T(1))[0])
             divide_out(odds, start, n, laws, at_k, terms)
-            p = window(out[i], 0, n)
+            p, values = window(out[i], 0, n), window(odds, start, n)
             for j in range(n):
-                p[j] = odds[start + j]
+                p[j] = values[j]
             if deep >> lane & 1:
                 c, d, inv = T(tilt[i, C]), T(tilt[i, D]), inverse_temperature(tau[i], x)
                 # P(N = k - 1)/P(N = k), which is p/r of an entry that is hardly there.

@@ -128,9 +128,9 @@ def push(lo, hi, x, rows, tau, tilt, sizes, v, dtau, out, gtau):
             terms = terms_needed(laws, at_k, down, up, limits(T(1))[0])
             inv = inverse_temperature(tau[i], x)
             divide_out_slope(odds, moves, start, n, laws, slopes, at_k, terms, np.float64(inv))
-            dp = window(out[i], 0, n)
+            dp, values = window(out[i], 0, n), window(odds, start, n)
             for j in range(n):
-                dp[j] = odds[start + j]
+                dp[j] = values[j]
             if gtau.shape[1] > 0:
                 c, d = T(tilt[i, C]), T(tilt[i, D])
                 gtau[i, 0] = -pair_with_t(window(x[i], 0, n), dp, c, inv, d)
