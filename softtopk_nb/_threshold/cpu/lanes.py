@@ -241,7 +241,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     writes = out.shape[1] > 0
     keeps = writes or method.enough == 0.0  # where less is enough, cheap passes are
     radius, narrow = when_final(curve, x)
-    limit = radius if keeps else np.inf
+    limit, enough, enough_of = radius if keeps else np.inf, 0.0, -1
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     own_table, own_rows = workspace(k, FIELDS, LANES), workspace(sizes, 3, LANES)
     # Of rows whose p is not asked for a pass may keep it too: what becomes of them is the same.
@@ -261,8 +261,10 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
             size = sizes[i] if cut else n
             if size < 0:
                 continue
+            if size != enough_of:  # a logarithm and a power, and most rows are of one length
+                enough, enough_of = enough_for(method, size), size
             if FAINT <= k[i] < size and admit(
-                window(x[i], 0, size), size, k[i], tau[i], enough_for(method, size), table, count
+                window(x[i], 0, size), size, k[i], tau[i], enough, table, count
             ):
                 which[count], searched[count], length[count] = i, count, size
                 count += 1
