@@ -23,6 +23,7 @@ from .start import SAMPLED
 EXPENSIVE = (
     32  # passes that a sort, a bisection or a search with a user's own functions takes, about
 )
+_WHOLE = np.empty(0, np.int64)  # in place of the lengths of rows that are searched whole
 CHUNK = 1 << 18  # entries of rows with infinities that are compressed at a time
 
 
@@ -78,8 +79,8 @@ def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution:
     """Solve every row: p to `out` (unless its rows are empty), the thresholds to `solution`."""
     # A user's own functions are called entry by entry, and each kernel compiles them anew.
     if method.sampled and not isinstance(curve, UserCurve):
-        whole, left_open = np.empty(0, np.int64), np.zeros(1, np.bool_)
-        problem = x, whole, k, tau, curve, method, out, solution, left_open
+        left_open = np.zeros(1, np.bool_)
+        problem = x, _WHOLE, k, tau, curve, method, out, solution, left_open
         pool.over(len(x), x.size, fast_search(x), *problem)
         if not left_open[0]:
             return

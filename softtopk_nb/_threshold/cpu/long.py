@@ -166,8 +166,8 @@ def _solve_finite(
         at = read(Search, table)
     if at.status != FOUND:
         return
-    solution[[C, D, REST]] = at.c, at.d, at.rest
-    solution[[CODE, TAKEN, WEIGHT, SEEN]] = FINITE, at.tries, found.w, at.last
+    solution[C], solution[D], solution[REST], solution[CODE] = at.c, at.d, at.rest, FINITE
+    solution[TAKEN], solution[WEIGHT], solution[SEEN] = at.tries, found.w, at.last
     if len(kept):
         moved = kernel_for(curve, correct_parts)
         over(len(sums), x.size // 4, moved, x, table, curve, out, slopes)
@@ -191,7 +191,8 @@ def solve(
         batch.solve(*one)
     elif code != MIXED:
         _solve_finite(x, k, tau, curve, method, few, out, solution)
-        batch.solve_open(*one)  # what the fast search has left
+        if solution[CODE] == OPEN:  # the fast search has left it
+            batch.solve_open(*one)
     else:
         finite = np.isfinite(x)
         present = x[finite]  # which may be a short row
