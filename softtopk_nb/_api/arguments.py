@@ -61,22 +61,22 @@ def check_broadcast(given: Array, shape: tuple[int, ...], name: str) -> None:
         raise ValueError(f"{name} has shape {given.shape}; expected one that broadcasts to {shape}")
 
 
-def per_row(given: Array, batch: tuple[int, ...]) -> Array:
-    """One number for each row, in memory of its own.
+def per_row(given: Any, batch: tuple[int, ...], rows: int) -> Array:
+    """One number for each of so many rows, in memory of its own.
 
     A kernel would be compiled anew for a read-only array, as a broadcast one is.
     """
-    if given.ndim == 0:
-        rows = np.empty(math.prod(batch), given.dtype)
-        rows.fill(given[()])
-        return rows
+    if isinstance(given, (float, int)):
+        same = np.empty(rows, np.float64 if isinstance(given, float) else np.int64)
+        same.fill(given)
+        return same
     return np.array(np.broadcast_to(given, batch), order="C").reshape(-1)
 
 
-def check_positive(value: Any, batch: tuple[int, ...], name: str) -> Array:
-    """A temperature or the like, positive and finite, in float64."""
-    if type(value) is float and 0.0 < value < np.inf:
-        return np.asarray(value)  # the usual case, in a hurry
+def check_positive(value: Any, batch: tuple[int, ...], name: str) -> Any:
+    """A temperature or the like, positive and finite: a float, or an array of float64."""
+    if type(value) is float and 0.0 < value < math.inf:
+        return value  # the usual case, in a hurry
     given = real_array(value, name).astype(np.float64)
     ok = (given > 0) & (given < np.inf)
     if not np.all(ok):
@@ -126,26 +126,26 @@ def direction(value: Any, batch: tuple[int, ...], name: str) -> Array:
     """A direction in k or in the temperature, one number for each row; None is 0."""
     given = real_array(0.0 if value is None else value, name).astype(np.float64)
     check_broadcast(given, batch, name)
-    return per_row(given, batch)
+    return per_row(given, batch, math.prod(batch))
 
 
 def rows_of(
-    value: Any, name: str, shape: tuple[int, ...], axis: int, dtype: type, where: Array | None
+    value: Any, name: str, shape: tuple[int, ...], axis: int, x: Array, where: Array | None
 ) -> Array:
-    """A direction or cotangent of x's shape as rows, 0 where the entry is masked out.
+    """A direction or cotangent as rows like those of x, 0 where the entry is masked out.
 
-    Of this type, or of float64 if it came in a wider one: see `Direction`.
+    Of their type, or of float64 if it came in a wider one: see `Direction`.
     """
     given = host_arrays.as_numpy(value, name)
     wide, _ = host_arrays.compute_dtype(given.dtype, name)
-    if wide is np.float64:
-        dtype = wide
+    dtype: Any = np.float64 if wide is np.float64 else x.dtype.type
     if given.shape != shape:
         check_broadcast(given, shape, name)
         given = np.broadcast_to(given, shape)
-    rows = host_arrays.to_rows(given, axis, dtype)
+    rows = host_arrays.to_rows(given, axis, dtype, x.shape)
     if where is not None:
-        rows = np.where(host_arrays.to_rows(where, axis, bool), rows, rows.dtype.type(0))
+        present = host_arrays.to_rows(where, axis, bool, x.shape)
+        rows = np.where(present, rows, rows.dtype.type(0))
     return rows
 
 
@@ -162,8 +162,8 @@ class Direction:
     def __init__(self, x: Array, rows: Array, *numbers: Array) -> None:
         self.rows, self.numbers = rows, numbers
         self._unit: Array | None = None
-        if x.dtype == np.float64:
-            return
+        if x.dtype == np.float64 or (rows.dtype == x.dtype and not numbers):
+            return  # there is room
         largest = np.zeros(len(x))
         if rows.dtype != x.dtype:
             entries = (

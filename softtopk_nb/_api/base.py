@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -35,6 +36,17 @@ class Gradients(NamedTuple):
     temperature: Any
 
 
+class Layout(NamedTuple):
+    """What the type and shape of x, the axis and the options say: the same for many calls."""
+
+    compute: type  # of the rows
+    dtype: np.dtype[Any]  # of the result
+    axis: int
+    batch: tuple[int, ...]
+    table: tuple[int, int]  # shape of the rows
+    plan: Any
+
+
 class Call(NamedTuple):
     """A checked call: the problem, and how to give its result back."""
 
@@ -47,7 +59,7 @@ class Call(NamedTuple):
     sign: int  # -1 if the smallest entries are wanted
     where: Array | None  # broadcast to `shape`
     out: Array | None
-    numbers: list[Array]  # k, temperature or what else rows have, as given
+    numbers: list[Any]  # k, temperature or what else rows have: a number, or an array as given
     plan: Any  # the room's own options, checked
     shift: Array | None = None  # `rows` are 2^shift times what was given (`_api.scaling`)
 
@@ -82,6 +94,8 @@ class RowOperator:
         self.names: tuple[str, ...] = self.rows_type._fields[1:]
         #: How many of these, from the first, are no real numbers and have no derivative.
         self.fixed = int(self.names[0] == "k" and not self.real_k)
+        # Checking them anew takes a third of a call on a short row. 1 is not True, nor 1.0.
+        self._known_layout = functools.lru_cache(maxsize=256, typed=True)(self._lay_out)
 
     def __repr__(self) -> str:
         return f"<operator {self.__name__!r} of softtopk_nb>"
@@ -98,7 +112,7 @@ class RowOperator:
     # The verbs.
 
     def _evaluate(self, x: Any, *arguments: Any) -> Any:
-        if self.has_device_side and host_arrays.on_device(x):
+        if type(x) is not np.ndarray and self.has_device_side and host_arrays.on_device(x):
             return self._device().call(self, x, *arguments)
         call = self._check(x, *arguments)
         p = self._target(call)
@@ -153,7 +167,7 @@ class RowOperator:
     def _pull_back(self, call: Call, state: Any, g: Any) -> Any:
         x = call.rows.x
         cotangent = _arguments.Direction(x, self._cotangent(call, g))
-        gx, numbers = np.empty_like(x), [np.empty(len(x)) for _ in call.numbers]
+        gx, numbers = np.empty(x.shape, x.dtype), [np.empty(len(x)) for _ in call.numbers]
         self._pull(call.rows, call.plan, state, cotangent.rows, gx, *numbers)
         gx, *numbers = map(cotangent.back, (gx, *numbers))
         if call.shift is not None and not self.reduces:
@@ -162,9 +176,9 @@ class RowOperator:
         if call.sign < 0:
             np.negative(gx, out=gx)
         sums: list[Any] = [None] * len(numbers)
-        for i in range(self.fixed, len(numbers)):
-            each = numbers[i].reshape(call.batch)
-            sums[i] = host_arrays.sum_to(each, call.numbers[i], call.dtype)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for i in range(self.fixed, len(numbers)):
+                sums[i] = host_arrays.sum_to(numbers[i], call.batch, call.numbers[i], call.dtype)
         return self._gradients(self._give_back(call, gx, is_value=False), *sums)
 
     # Arguments.
@@ -176,34 +190,56 @@ class RowOperator:
         """
         *numbers, axis, largest, where, out, options = arguments
         values = host_arrays.as_numpy(x, "x")
-        if values.ndim == 0:
+        shape = values.shape
+        if not shape:
             raise ValueError(f"x is 0-dimensional ({x!r}); expected at least one axis")
-        compute, dtype = host_arrays.compute_dtype(values.dtype, "x")
-        axis = _arguments.check_axis(axis, values.ndim)
+        compute, dtype, axis, batch, table, plan = self._layout(values.dtype, shape, axis, options)
         if largest is not True:
             _arguments.check_largest(largest)
-        shape = values.shape
+        given = self._check_numbers(table[1], batch, *numbers)
+        mask = None if where is None else _arguments.check_where(where, shape)
+        if out is not None:
+            _arguments.check_out(out, *self.shape_of_out(shape, batch), dtype)
+        rows = host_arrays.to_rows(values, axis, compute, table)
+        if not largest:
+            rows = -rows
+        if mask is not None:
+            present = host_arrays.to_rows(mask, axis, bool, table)
+            rows = np.where(present, rows, compute(self.absent))
+        width, shift = _arguments.per_row(given[-1], batch, table[0]), None
+        if self.is_soft and not as_given and not scaling.is_moderate(given[-1], compute):
+            rows, width, shift = scaling.rescaled(rows, width)
+        # One more or none: spelled out, since this is a large part of a call on few rows.
+        if len(given) == 1:
+            problem = self.rows_type(rows, width)
+        else:
+            k = _arguments.per_row(given[0], batch, table[0])
+            problem = self.rows_type(rows, k, width)
+        sign = 1 if largest else -1
+        return Call(problem, x, shape, axis, batch, dtype, sign, mask, out, given, plan, shift)
+
+    def _layout(
+        self, dtype: np.dtype[Any], shape: tuple[int, ...], axis: Any, options: dict[str, Any]
+    ) -> Layout:
+        """`_lay_out`, from memory if that can be."""
+        try:
+            return self._known_layout(dtype, shape, axis, **options)
+        except TypeError:
+            pass  # an option without a hash, or a wrong one: then it is raised below
+        return self._lay_out(dtype, shape, axis, **options)
+
+    def _lay_out(
+        self, dtype: np.dtype[Any], shape: tuple[int, ...], axis: Any, **options: Any
+    ) -> Layout:
+        """What a call's arguments say but for their numbers."""
+        compute, result = host_arrays.compute_dtype(dtype, "x")
+        axis = _arguments.check_axis(axis, len(shape))
         n, batch = shape[axis], shape[:axis] + shape[axis + 1 :]
         if n == 0:
             self.check_length(shape, axis)
         plan = self._plan(options)
-        compute = self._computed_in(plan, compute)
-        given = self._check_numbers(n, batch, *numbers)
-        mask = None if where is None else _arguments.check_where(where, shape)
-        if out is not None:
-            _arguments.check_out(out, *self.shape_of_out(shape, batch), dtype)
-        rows = host_arrays.to_rows(values, axis, compute)
-        if not largest:
-            rows = -rows
-        if mask is not None:
-            rows = np.where(host_arrays.to_rows(mask, axis, bool), rows, compute(self.absent))
-        width, shift = _arguments.per_row(given[-1], batch), None
-        if self.is_soft and not as_given and not scaling.is_moderate(given[-1], compute):
-            rows, width, shift = scaling.rescaled(rows, width)
-        # One more or none: spelled out, since this is a large part of a call on few rows.
-        k = () if len(given) == 1 else (_arguments.per_row(given[0], batch),)
-        problem, sign = self.rows_type(rows, *k, width), 1 if largest else -1
-        return Call(problem, x, shape, axis, batch, dtype, sign, mask, out, given, plan, shift)
+        table = math.prod(batch), n
+        return Layout(self._computed_in(plan, compute), result, axis, batch, table, plan)
 
     def check_length(self, shape: tuple[int, ...], axis: int) -> None:
         """Refuse rows without entries, unless the operator takes them."""
@@ -216,15 +252,13 @@ class RowOperator:
         """The shape that `out` must have, and its name."""
         return (batch, "the batch shape") if self.reduces else (shape, "x's shape")
 
-    def _check_numbers(self, n: int, batch: tuple[int, ...], *numbers: Any) -> list[Array]:
+    def _check_numbers(self, n: int, batch: tuple[int, ...], *numbers: Any) -> list[Any]:
         """The numbers, each of a shape that broadcasts to the batch shape."""
         return [_arguments.check_positive(numbers[0], batch, self.names[0])]
 
     def _rows_of(self, call: Call, v: Any, name: str) -> Array:
         """A direction or cotangent of x's shape."""
-        return _arguments.rows_of(
-            v, name, call.shape, call.axis, call.rows.x.dtype.type, call.where
-        )
+        return _arguments.rows_of(v, name, call.shape, call.axis, call.rows.x, call.where)
 
     def _cotangent(self, call: Call, g: Any) -> Array:
         name = "the cotangent"
@@ -233,14 +267,14 @@ class RowOperator:
         given = host_arrays.as_numpy(g, name)
         host_arrays.compute_dtype(given.dtype, name)
         _arguments.check_broadcast(given, call.batch, name)
-        return _arguments.per_row(given.astype(np.float64), call.batch)
+        return _arguments.per_row(given.astype(np.float64), call.batch, len(call.rows.x))
 
     # Results.
 
     def _empty(self, call: Call) -> Array:
         """Memory for a value or its derivative: rows, or float64 numbers."""
         x = call.rows.x
-        return np.empty(len(x)) if self.reduces else np.empty_like(x)
+        return np.empty(len(x)) if self.reduces else np.empty(x.shape, x.dtype)
 
     def _target(self, call: Call, *read_later: Array) -> Array:
         """Memory for the value: `out` itself where it will do, else new.
@@ -276,7 +310,9 @@ class RowOperator:
         """Rows in the shape, type and kind of x, written to `out` if they are the value."""
         if values.ndim == 1:
             return self._give_back_batch(call, values, is_value=is_value)
-        result = host_arrays.from_rows(values, call.shape, call.axis)
+        result = values
+        if values.shape != call.shape or call.axis != 1:
+            result = host_arrays.from_rows(values, call.shape, call.axis)
         if call.out is not None and is_value:
             target = host_arrays.as_numpy(call.out, "out")
             if not np.shares_memory(values, target):

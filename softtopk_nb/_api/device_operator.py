@@ -152,7 +152,7 @@ def _per_row(
         return Argument(absent.pointer, float(value), 0), (), None  # the usual case, in a hurry
     if not host_arrays.on_device(value):
         number = check(value)
-        if number.ndim:
+        if np.ndim(number):
             raise _elsewhere(value, name)
         return Argument(absent.pointer, float(number), 0), (), None
     view = view_of(value, name)

@@ -5,7 +5,7 @@ No array library is imported here: a kind can only come in if its library is alr
 
 from __future__ import annotations
 
-import math
+import functools
 import sys
 from typing import Any
 
@@ -34,6 +34,8 @@ def on_device(x: Any) -> bool:
 
 def as_numpy(x: Any, name: str) -> npt.NDArray[Any]:
     """View `x` as a NumPy array; device arrays are refused rather than copied to the host."""
+    if type(x) is np.ndarray:
+        return x
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array; pass its data and where=~{name}.mask")
     if isinstance(x, np.ndarray):
@@ -57,11 +59,12 @@ def as_numpy(x: Any, name: str) -> npt.NDArray[Any]:
 
 def like(x: Any, result: npt.NDArray[Any]) -> Any:
     """`result` as the kind of array that `x` is."""
-    if _torch_tensor(x):
+    if type(x) is not np.ndarray and _torch_tensor(x):
         return sys.modules["torch"].from_numpy(result)
     return result
 
 
+@functools.lru_cache(maxsize=256)
 def compute_dtype(dtype: np.dtype[Any], name: str) -> tuple[type, np.dtype[Any]]:
     """The type to compute in and the type to return, both in native byte order."""
     if dtype.kind in "biu":
@@ -89,13 +92,15 @@ class _Writable:
         self.__array_interface__ = interface
 
 
-def to_rows(x: npt.NDArray[Any], axis: int, dtype: type) -> npt.NDArray[Any]:
-    """`x` as (rows, n), the axis last, contiguous, of `dtype`; a view where that is possible."""
+def to_rows(
+    x: npt.NDArray[Any], axis: int, dtype: type, table: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    """`x` as a table of (rows, n), the axis last, contiguous; a view where that is possible."""
     if axis != x.ndim - 1:
         x = np.moveaxis(x, axis, -1)
-    *batch, n = x.shape
-    rows: npt.NDArray[Any] = np.ascontiguousarray(x, dtype=dtype)
-    rows = rows.reshape((math.prod(batch), n))
+    rows: npt.NDArray[Any] = np.ascontiguousarray(x, dtype)
+    if rows.shape != table:
+        rows = rows.reshape(table)
     return rows if rows.flags.writeable else np.asarray(_Writable(rows))
 
 
@@ -115,12 +120,19 @@ def cast(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         return values.astype(dtype, copy=False)
 
 
-def sum_to(per_row: npt.NDArray[Any], argument: npt.NDArray[Any], dtype: np.dtype[Any]) -> Any:
-    """Sum over the axes along which `argument` was broadcast."""
+def sum_to(
+    numbers: npt.NDArray[Any], batch: tuple[int, ...], argument: Any, dtype: np.dtype[Any]
+) -> Any:
+    """Sum one number for each row over the axes along which `argument` was broadcast.
+
+    Warnings of what is too large are the caller's to turn off.
+    """
+    if isinstance(argument, (float, int)):
+        return dtype.type(numbers.sum())
+    per_row = numbers.reshape(batch)
     extra = per_row.ndim - argument.ndim
     stretched = tuple(
         extra + i for i, size in enumerate(argument.shape) if size == 1 != per_row.shape[extra + i]
     )
-    with np.errstate(over="ignore", invalid="ignore"):
-        total = per_row.sum(axis=(*range(extra), *stretched)).reshape(argument.shape)
-    return cast(total, dtype)[()]
+    total = per_row.sum(axis=(*range(extra), *stretched)).reshape(argument.shape)
+    return total.astype(dtype)[()]

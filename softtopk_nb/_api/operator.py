@@ -77,16 +77,16 @@ class Operator(base.RowOperator):
         """The room's own keyword arguments; reading a signature takes longer than a row."""
         return tuple(inspect.signature(self._options).parameters)
 
-    def _check_numbers(self, n: int, batch: tuple[int, ...], *numbers: Any) -> list[Array]:
+    def _check_numbers(self, n: int, batch: tuple[int, ...], *numbers: Any) -> list[Any]:
         k, temperature = numbers
         return [
             self._check_k(k, n, batch),
             arguments.check_positive(temperature, batch, "temperature"),
         ]
 
-    def _check_k(self, k: Any, n: int, batch: tuple[int, ...]) -> Array:
+    def _check_k(self, k: Any, n: int, batch: tuple[int, ...]) -> Any:
         if type(k) is int and 0 <= k <= n:
-            return np.asarray(k, np.float64 if self.real_k else np.int64)  # the usual case
+            return float(k) if self.real_k else k  # the usual case, in a hurry
         given = arguments.real_array(k, "k")
         if not self.real_k and given.dtype.kind not in "iu":
             raise TypeError(f"k is {arguments.show(k)} of dtype {given.dtype}; expected integers")

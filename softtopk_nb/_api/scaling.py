@@ -23,11 +23,11 @@ MODERATE: dict[type, tuple[float, float]] = {
 ROOM = 4  # binary digits of the exponent that sums and differences of entries may need
 
 
-def is_moderate(temperature: Array, kind: type) -> bool:
+def is_moderate(temperature: Any, kind: type) -> bool:
     """Whether all temperatures are, beside entries of this type."""
     least, most = MODERATE[kind]
-    if temperature.ndim == 0:
-        return least <= float(temperature) <= most
+    if isinstance(temperature, float):
+        return least <= temperature <= most
     return bool(((temperature >= least) & (temperature <= most)).all())
 
 

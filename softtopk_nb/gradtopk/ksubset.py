@@ -95,7 +95,7 @@ class KSubset:
         self._state = gradtopk._linearize(self._rows, "contour", self._p).solution
 
     def __repr__(self) -> str:
-        k = arguments.show(self._call.numbers[0].tolist())
+        k = arguments.show(np.asarray(self._call.numbers[0]).tolist())
         return f"KSubset(x of shape {self._call.shape}, k = {k})"
 
     def marginals(self) -> Any:

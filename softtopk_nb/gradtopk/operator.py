@@ -260,28 +260,28 @@ class GradTopK(operator.Differentiable):
         """Rows of which few entries are finite, by the law of the count."""
         (x, k, tau), tilt = rows, self._tilt(rows)
         kinds, packed, p = np.empty((len(x), SHORT_ROW), np.int64), None, out
-        if ((tilt[:, CODE] == FINITE) & (k < x.shape[1])).all():
+        if (tilt[:, CODE] == FINITE).all() and (k < x.shape[1]).all():
             kinds[:, KIND], kinds[:, ENTRIES], kinds[:, LEFT] = FINITE, x.shape[1], k
         else:
             pool.over(len(x), x.size, _packing.survey_rows, x, k, kinds)
             packed = _pack(x, kinds, x)
             p = np.empty_like(packed)
         y = x if packed is None else packed
-        sizes = _short.scratch_sizes(y)
+        sizes = _short.scratch_sizes(y.shape[1], y.dtype)
         pool.over(len(y), 3 * y.size, _short.solve, y, kinds, tau, tilt, sizes, p)
         if packed is not None:
             pool.over(len(x), x.size, _packing.unpack, x, kinds, k, p, out)
         return Short(None, kinds, tilt, packed)
 
     def _value(self, rows: operator.Rows, plan: str, out: operator.Array) -> None:
-        x, most = rows.x, int(rows.k.max(initial=0))
+        x = rows.x
         if _is_short(rows, plan):
             self._solve_short(rows, out)
         elif plan == "recursion":
-            work = 8 * x.size * (1 + most)
+            work = 8 * x.size * (1 + int(rows.k.max(initial=0)))
             pool.over(len(x), work, _rows.solve_recursion, *rows, out)
         elif plan == "dp":
-            work = x.size * (32 + most)
+            work = x.size * (32 + int(rows.k.max(initial=0)))
             pool.over(len(x), work, _rows.solve_dp, *rows, self._tilt(rows), out)
         else:
             self._solve(rows, out, np.empty((len(x), 0)), _most_short(rows, plan))
@@ -384,7 +384,7 @@ def _move_short(
     y, dp = x, out
     if packed is not None:
         y, v, dp = packed, _pack(x, kinds, v), np.empty_like(packed)
-    problem = y, kinds, tau, tilt, _short.scratch_sizes(y), v, dtau, dp, gtau
+    problem = y, kinds, tau, tilt, _short.scratch_sizes(y.shape[1], y.dtype), v, dtau, dp, gtau
     pool.over(len(y), 2 * y.size, _short_tangent.push, *problem)
     if packed is not None:
         pool.over(len(x), x.size, _packing.unpack_tangent, x, kinds, dp, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,7 +136,7 @@ def sinkhorn(
     if n == 0 or m == 0:
         raise ValueError(f"scores has shape {values.shape}; expected at least one row and column")
     given = arguments.check_positive(temperature, batch, "temperature")
-    tau = arguments.per_row(given, batch)
+    tau = arguments.per_row(given, batch, math.prod(batch))
     limit = _check_positive(tol, "tol")
     sweeps = _check_count(max_iter, "max_iter")
     r, c = _marginals(rows, columns, batch, n, m)
