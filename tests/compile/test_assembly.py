@@ -184,7 +184,7 @@ def test_gradtopk():
 def test_gradtopk_of_short_rows(dtype):
     x, _, tau = problem(dtype)
     tilt = np.zeros((ROWS, records.SOLUTION))
-    rows, sizes = np.full((ROWS, SHORT_ROW), 5), counts.scratch_sizes(x)
+    rows, sizes = np.full((ROWS, SHORT_ROW), 5), counts.scratch_sizes(x.shape[1], x.dtype)
     code = machine_code(counts.solve, x, rows, tau, tilt, sizes, np.empty_like(x))
     assert packed(code, dtype) >= 30  # the odds
     assert packed(code, np.float64) >= 30  # the law of the counts, and the division

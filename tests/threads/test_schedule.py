@@ -292,10 +292,11 @@ def test_an_interrupt_is_seen_before_the_call_ends(threads):
     """
     out = in_a_process(
         """
-        import _thread, sys, threading, time
+        import _thread, signal, sys, threading, time
         import numpy as np
         from softtopk_nb import gradtopk
         from softtopk_nb._threads import pool
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job ignores it
         pool.thread_count = lambda: int(sys.argv[1])
         x = np.random.default_rng(0).normal(size=(1200, 1000)).astype(np.float32)
         def call(rows):
