@@ -124,12 +124,11 @@ def test_sixteen_threads_making_the_first_call():
     assert out == "right"
 
 
-def test_sixteen_threads_making_every_first_call(tmp_path):
-    """Every operator and every verb of it, on a cold cache: one digest and no exception."""
+def test_sixteen_threads_making_the_first_calls(tmp_path):
+    """Every verb of an operator of each kind, on a cold cache: one digest and no exception."""
     out = run(
         """
         import functools
-        from softtopk_nb._api import without_k
         from softtopk_nb._api.operator import registry
         x = np.array([0.3, -1.2, 2.0, 0.7, 0.1])
 
@@ -141,7 +140,7 @@ def test_sixteen_threads_making_every_first_call(tmp_path):
                     yield np.asarray(leaf).tobytes()
 
         more = {"jvp": [x[::-1]], "vjp": [], "potential": [], "threshold": []}
-        names = [*registry, *without_k.registry]
+        names = ["thretopk", "hardtopk", "softmax", "logsumexp"]
         calls = {}
         for name in names:
             op, k = getattr(stk, name), [2] if name in registry else []
@@ -168,7 +167,6 @@ def test_sixteen_threads_making_every_first_call(tmp_path):
         NUMBA_CACHE_DIR=str(tmp_path),
     )
     operators, calls, digests = map(int, out.split())
-    assert operators >= 8
     assert calls > 2 * operators
     assert digests == 1
 
