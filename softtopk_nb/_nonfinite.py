@@ -90,12 +90,13 @@ def verdict_of(n, k, tau, nans, above, absent):
 @scalar
 def compress(x, values, out):
     """Write the `values` at finite entries of x one after the other; returns how many."""
-    j = 0
+    # Every value is written, over one that was not to stay: which ones are cannot be predicted.
+    j, room, infinity = np.uint64(0), np.uint64(out.shape[0]), x.dtype.type(np.inf)
     for i in range(x.shape[0]):
-        if np.isfinite(x[i]):
+        if j < room:
             out[j] = values[i]
-            j += 1
-    return j
+        j += np.uint64(abs(x[i]) < infinity)
+    return np.int64(j)
 
 
 @scalar
@@ -127,6 +128,20 @@ def expand(x, values, at_plus_inf, out):
             out[i] = values[j]
         else:
             out[i] = T(at_plus_inf) if x[i] > 0 else T(0)
+
+
+@scalar
+def expand_apart(x, values, at_plus_inf, out):
+    """As `expand`, from other memory than `out`, with room for as many values as x has entries."""
+    T = out.dtype.type
+    j, infinity, top, bottom = np.uint64(0), x.dtype.type(np.inf), T(at_plus_inf), T(0)
+    # Two loops: in one a choice between memory and a number becomes a branch, as often wrong.
+    for i in range(x.shape[0]):
+        out[i] = values[j]
+        j += np.uint64(abs(x[i]) < infinity)
+    for i in range(x.shape[0]):
+        constant = top if x[i] > 0 else bottom
+        out[i] = out[i] if abs(x[i]) < infinity else constant
 
 
 @scalar

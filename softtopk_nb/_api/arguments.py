@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._threads.packing import masked
 from . import host_arrays
 
 Array = npt.NDArray[Any]
@@ -145,7 +146,7 @@ def rows_of(
     rows = host_arrays.to_rows(given, axis, dtype, x.shape)
     if where is not None:
         present = host_arrays.to_rows(where, axis, bool, x.shape)
-        rows = np.where(present, rows, rows.dtype.type(0))
+        rows = masked(rows, present, 0.0)
     return rows
 
 

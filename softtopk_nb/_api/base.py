@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .._threads.packing import masked
 from . import arguments as _arguments
 from . import host_arrays, scaling
 
@@ -205,7 +206,7 @@ class RowOperator:
             rows = -rows
         if mask is not None:
             present = host_arrays.to_rows(mask, axis, bool, table)
-            rows = np.where(present, rows, compute(self.absent))
+            rows = masked(rows, present, self.absent)
         width, shift = _arguments.per_row(given[-1], batch, table[0]), None
         if self.is_soft and not as_given and not scaling.is_moderate(given[-1], compute):
             rows, width, shift = scaling.rescaled(rows, width)

@@ -8,9 +8,10 @@ from .._compile.decorators import kernel, row, scalar
 from .._curves.base import origin
 from .._curves.entmax import Entmax
 from .._curves.registry import CURVES
+from .._nonfinite import expand, present_part
 from .._threshold.cpu.rows import solve
 from .._threshold.methods import METHODS, Newton
-from .._threshold.records import OPEN, REST, SOLUTION, C, D
+from .._threshold.records import CODE, OPEN, REST, SOLUTION, C, D
 from ..gradtopk.cpu import rows as _subsets
 from ..gradtopk.records import SOLUTION as SUBSET
 from ..hardtopk.cpu.rows import hard_row
@@ -43,6 +44,22 @@ def _solve(x, k, temperature, curve, out):
     shares = np.full(1, np.float64(k))
     solve(0, 1, batch, shares, tau, curve, _NEWTON, np.expand_dims(out, 0), solution)
     return batch, tau, solution
+
+
+@scalar
+def _finite_part(x, v, solution, out):
+    """The finite entries of x, how many, what belongs to them, and room for that: rows of one."""
+    xs, vs = present_part(x, v, solution[0, CODE])
+    n = xs.shape[0]
+    rows, room = np.expand_dims(xs, 0), np.expand_dims(out[:n], 0)
+    return rows, np.full(1, n), np.expand_dims(vs, 0), room
+
+
+@scalar
+def _write_whole(x, n, out):
+    """A derivative of x from that of its n finite entries, which lies in the first of `out`."""
+    if n < x.shape[0]:
+        expand(x, out[:n], 0.0, out)
 
 
 @kernel
@@ -99,10 +116,12 @@ def thretopk_jvp(x, k, temperature, curve, dx, dk, dtemperature, out, dout):
         out[:] = np.nan
         dout[:] = np.nan
         return
-    batch, tau, solution = _solve(x, k, temperature, curve, out)
+    _, tau, solution = _solve(x, k, temperature, curve, out)
     dks, dtaus = np.full(1, np.float64(dk)), np.full(1, np.float64(dtemperature))
-    directions, target = np.expand_dims(dx, 0), np.expand_dims(dout, 0)
-    push(0, 1, batch, tau, curve, solution, directions, dks, dtaus, target)
+    rows, sizes, directions, target = _finite_part(x, dx, solution, dout)
+    packed = np.zeros(1, np.bool_)
+    push(0, 1, rows, sizes, tau, curve, solution, directions, dks, dtaus, target, packed)
+    _write_whole(x, sizes[0], dout)
 
 
 @kernel
@@ -124,10 +143,12 @@ def thretopk_vjp(x, k, temperature, curve, g, out, gx):
         out[:] = np.nan
         gx[:] = np.nan
         return np.nan, np.nan
-    batch, tau, solution = _solve(x, k, temperature, curve, out)
+    _, tau, solution = _solve(x, k, temperature, curve, out)
     gk, gtau = np.empty(1), np.empty(1)
-    cotangents, target = np.expand_dims(g, 0), np.expand_dims(gx, 0)
-    pull(0, 1, batch, tau, curve, solution, cotangents, target, gk, gtau)
+    rows, sizes, cotangents, target = _finite_part(x, g, solution, gx)
+    packed = np.zeros(1, np.bool_)
+    pull(0, 1, rows, sizes, tau, curve, solution, cotangents, target, gk, gtau, packed)
+    _write_whole(x, sizes[0], gx)
     return gk[0], gtau[0]
 
 

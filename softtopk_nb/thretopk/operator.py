@@ -12,10 +12,12 @@ from .._curves.base import is_steep, kernel_for, origin
 from .._curves.entmax import Entmax
 from .._curves.registry import CURVES, NAMES
 from .._curves.user import UserCurve
+from .._nonfinite import MIXED
 from .._threads import pool
+from .._threads.packing import WHOLE, chunks, gather, scatter
 from .._threshold.cpu.scan import SCANNED
 from .._threshold.methods import METHODS
-from .._threshold.records import REST, C, D
+from .._threshold.records import CODE, REST, C, D
 from .cpu import long as _long
 from .cpu import rows as _rows
 from .cpu.at_edge import beside, narrow, widened
@@ -289,8 +291,17 @@ class ThreTopK(operator.Differentiable):
             for i in range(len(x)):
                 _long.push(x[i], tau[i], plan.curve, state[i], dx[i], dk[i], dtau[i], dp[i])
         else:
-            kernel = kernel_for(plan.curve, _rows.push)
-            pool.over(len(x), x.size, kernel, x, tau, plan.curve, state, dx, dk, dtau, dp)
+            kernel, mixed = kernel_for(plan.curve, _rows.push), np.zeros(1, np.bool_)
+            whole = x, WHOLE, tau, plan.curve, state, dx, dk, dtau, dp
+            pool.over(len(x), x.size, kernel, *whole, mixed)
+            if not mixed[0]:
+                return
+            for these in chunks(state[:, CODE] == MIXED, x.shape[1]):
+                sizes, xs, vs = gather(x, these, x, dx)
+                out, numbers = np.empty_like(xs), (dk[these], dtau[these])
+                packed = xs, sizes, tau[these], plan.curve, state[these], vs, *numbers, out
+                pool.over(len(these), xs.size, kernel, *packed, mixed)
+                scatter(x, these, out, 0.0, dp)
 
     def _pull(
         self,
@@ -326,8 +337,18 @@ class ThreTopK(operator.Differentiable):
             for i in range(len(x)):
                 gk[i], gtau[i] = _long.pull(x[i], tau[i], plan.curve, state[i], g[i], gx[i])
         else:
-            kernel = kernel_for(plan.curve, _rows.pull)
-            pool.over(len(x), x.size, kernel, x, tau, plan.curve, state, g, gx, gk, gtau)
+            kernel, mixed = kernel_for(plan.curve, _rows.pull), np.zeros(1, np.bool_)
+            whole = x, WHOLE, tau, plan.curve, state, g, gx, gk, gtau
+            pool.over(len(x), x.size, kernel, *whole, mixed)
+            if not mixed[0]:
+                return
+            for these in chunks(state[:, CODE] == MIXED, x.shape[1]):
+                sizes, xs, gs = gather(x, these, x, g)
+                out, in_k, in_tau = np.empty_like(xs), np.empty(len(these)), np.empty(len(these))
+                packed = xs, sizes, tau[these], plan.curve, state[these], gs, out, in_k, in_tau
+                pool.over(len(these), xs.size, kernel, *packed, mixed)
+                scatter(x, these, out, 0.0, gx)
+                gk[these], gtau[these] = in_k, in_tau
 
 
 def _check_alpha(alpha: Any) -> float:

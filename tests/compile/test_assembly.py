@@ -148,8 +148,8 @@ def test_derivatives(dtype):
     x, _, tau = problem(dtype)
     solution = np.zeros((ROWS, records.SOLUTION))
     sums = np.empty(ROWS), np.empty(ROWS)
-    curve = CURVES["laplace"]
-    code = machine_code(thretopk.pull, x, tau, curve, solution, x, np.empty_like(x), *sums)
+    rows = x, np.full(ROWS, N), tau, CURVES["laplace"], solution
+    code = machine_code(thretopk.pull, *rows, x, np.empty_like(x), *sums, np.zeros(1, np.bool_))
     assert packed(code, dtype) >= 40
     assert not library_calls(code)
 

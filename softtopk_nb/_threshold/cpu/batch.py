@@ -14,7 +14,7 @@ from ..._compile.array_intrinsics import borrowed
 from ..._compile.decorators import kernel
 from ..._curves.base import kernel_for
 from ..._curves.user import UserCurve
-from ..._nonfinite import MIXED, classify, compress, expand, survey
+from ..._nonfinite import MIXED, classify, compress, expand_apart, survey
 from ..._threads import pool
 from ..records import CODE, OPEN
 from . import lanes, rows
@@ -24,7 +24,7 @@ EXPENSIVE = (
     32  # passes that a sort, a bisection or a search with a user's own functions takes, about
 )
 _WHOLE = np.empty(0, np.int64)  # in place of the lengths of rows that are searched whole
-CHUNK = 1 << 18  # entries of rows with infinities that are compressed at a time
+CHUNK = 1 << 19  # entries of rows with infinities that are compressed at a time
 
 
 @kernel
@@ -48,7 +48,7 @@ def _scatter(lo, hi, x, sizes, values, out, solution):
         if sizes[i] >= 0 and solution[i, CODE] != OPEN:
             solution[i, CODE] = MIXED
             if out.shape[1] > 0:
-                expand(x[i], values[i, : sizes[i]], 1.0, out[i])
+                expand_apart(x[i], values[i], 1.0, out[i])
 
 
 def _solve_mixed(

@@ -10,6 +10,7 @@ from ..._compile.decorators import kernel
 from ..._curves.base import kernel_for
 from ..._nonfinite import FINITE, MIXED, UNDEFINED
 from ..._threads.long_rows import LONG, PART, part_count
+from ..._threads.packing import WHOLE
 from ..._threads.pool import over
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import CODE, REST, C, D
@@ -91,9 +92,9 @@ def push(
         out[...] = 0
         out[finite] = values
     elif len(x) < LONG:  # what infinities left of a long row
-        one = x[None], np.array([tau]), curve, solution[None], v[None]
+        one = x[None], WHOLE, np.array([tau]), curve, solution[None], v[None]
         moves = np.array([dk]), np.array([dtau])
-        kernel_for(curve, rows.push)(0, 1, *one, *moves, out[None])
+        kernel_for(curve, rows.push)(0, 1, *one, *moves, out[None], np.zeros(1, np.bool_))
     else:
         w0, wv, wt, _ = _moments(x, v, tau, curve, solution, out)
         mean = (wv - dtau * wt - dk * tau) / w0 if w0 > 0.0 else 0.0
@@ -119,8 +120,9 @@ def pull(
         return gk, gtau
     if len(x) < LONG:  # what infinities left of a long row
         sums = np.empty((2, 1))
-        one = x[None], np.array([tau]), curve, solution[None], g[None]
-        kernel_for(curve, rows.pull)(0, 1, *one, out[None], sums[0], sums[1])
+        one = x[None], WHOLE, np.array([tau]), curve, solution[None], g[None]
+        kernel = kernel_for(curve, rows.pull)
+        kernel(0, 1, *one, out[None], sums[0], sums[1], np.zeros(1, np.bool_))
         return float(sums[0, 0]), float(sums[1, 0])
     w0, wg, wt, wgt = _moments(x, g, tau, curve, solution, out)
     mean = wg / w0 if w0 > 0.0 else 0.0

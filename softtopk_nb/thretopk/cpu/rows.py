@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._compile.array_intrinsics import block, borrowed, read_apart, write_apart
+from ..._compile.array_intrinsics import block, borrowed, read_apart, window, write_apart
 from ..._compile.decorators import kernel, row, scalar, summing
 from ..._curves.base import mean_of_law
 from ..._math.elementary import wide_vectors
-from ..._nonfinite import ALL, MIXED, UNDEFINED, expand, present_part
+from ..._nonfinite import ALL, MIXED, UNDEFINED
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import CODE, REST, C, D
 from ..formulas import centre, lever, potential_of_nothing, smoothed, tangent, weight
@@ -57,54 +57,56 @@ def spread(x, v, c, inv, d, mean, dtau, out):
 
 
 @kernel
-def push(lo, hi, x, tau, curve, solution, v, dk, dtau, out):
-    """Rows lo .. hi: dp along (v, dk, dtau)."""
-    T = x.dtype.type
+def push(lo, hi, x, sizes, tau, curve, solution, v, dk, dtau, out, mixed):
+    """Rows lo .. hi: dp along (v, dk, dtau).
+
+    A row is as long as `sizes` says, the finite entries of one with infinities; if that is empty
+    such rows are left out, and `mixed` is set.
+    """
+    T, packed = x.dtype.type, sizes.shape[0] > 0
     x, v, out, solution = borrowed(x), borrowed(v), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
-        entries, answer, dp = x[i], solution[i], out[i]
-        code = int(answer[CODE])
+        answer, n = solution[i], sizes[i] if packed else x.shape[1]
+        xs, vs, dp = window(x[i], 0, n), window(v[i], 0, n), window(out[i], 0, n)
+        code = answer[CODE]
         if code > MIXED:
-            for j in range(dp.shape[0]):
+            for j in range(n):
                 dp[j] = T(np.nan) if code == UNDEFINED else T(0)
-            continue
-        inv = inverse_temperature(tau[i], x)
-        c, d = T(answer[C]), T(answer[D])
-        xs, vs = present_part(entries, v[i], code)
-        target = dp[: xs.shape[0]]
-        w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve, target)
-        mean = centre(w0, wv - dtau[i] * wt - dk[i] / inv)
-        spread(xs, vs, c, inv, d, mean, dtau[i], target)
-        if code == MIXED:
-            expand(entries, target, 0.0, dp)
+        elif code == MIXED and not packed:
+            mixed[0] = True
+        else:
+            inv = inverse_temperature(tau[i], x)
+            c, d = T(answer[C]), T(answer[D])
+            w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve, dp)
+            mean = centre(w0, wv - dtau[i] * wt - dk[i] / inv)
+            spread(xs, vs, c, inv, d, mean, dtau[i], dp)
 
 
 @kernel
-def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau):
-    """Rows lo .. hi: the gradients of <g, p>, those in x to `gx`.
+def pull(lo, hi, x, sizes, tau, curve, solution, g, gx, gk, gtau, mixed):
+    """Rows lo .. hi: the gradients of <g, p>, those in x to `gx`; `sizes` and `mixed` as in `push`.
 
     The Jacobian in x is symmetric, so this is `push` along g, with two sums more.
     """
-    T = x.dtype.type
+    T, packed = x.dtype.type, sizes.shape[0] > 0
     x, g, gx, solution = borrowed(x), borrowed(g), borrowed(gx), borrowed(solution)
     for i in range(lo, hi):
-        entries, answer, gradient = x[i], solution[i], gx[i]
-        code = int(answer[CODE])
+        answer, n = solution[i], sizes[i] if packed else x.shape[1]
+        xs, gs, gradient = window(x[i], 0, n), window(g[i], 0, n), window(gx[i], 0, n)
+        code = answer[CODE]
         if code > MIXED:
             gk[i] = gtau[i] = np.nan if code == UNDEFINED else 0.0
-            for j in range(gradient.shape[0]):
+            for j in range(n):
                 gradient[j] = T(gk[i])
-            continue
-        inv = inverse_temperature(tau[i], x)
-        c, d = T(answer[C]), T(answer[D])
-        xs, gs = present_part(entries, g[i], code)
-        target = gradient[: xs.shape[0]]
-        w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve, target)
-        mean = centre(w0, wg)
-        gk[i], gtau[i] = mean, -inv * (wgt - mean * wt)
-        spread(xs, gs, c, inv, d, mean, 0.0, target)
-        if code == MIXED:
-            expand(entries, target, 0.0, gradient)
+        elif code == MIXED and not packed:
+            mixed[0] = True
+        else:
+            inv = inverse_temperature(tau[i], x)
+            c, d = T(answer[C]), T(answer[D])
+            w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve, gradient)
+            mean = centre(w0, wg)
+            gk[i], gtau[i] = mean, -inv * (wgt - mean * wt)
+            spread(xs, gs, c, inv, d, mean, 0.0, gradient)
 
 
 @scalar
