@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 
-from .decorators import row, scalar
+from .decorators import scalar
 
 #: Numbers left free between arrays that a loop reads, writes and sums: it looks whether they lie
 #: closer than a few vectors, and if so goes one entry at a time, and sums in another order.
@@ -216,7 +216,7 @@ def _seek_in_vector(typingctx: Any, keys: Any, start: Any, limit: Any, at: Any, 
     return types.intp(*types_of), codegen
 
 
-@row
+@scalar
 def seek(keys, limit, at):
     """Write where the keys exceed the limit to `at`, in order; returns how many do.
 

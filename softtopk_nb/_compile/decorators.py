@@ -3,8 +3,8 @@
 `kernel` marks what Python calls: compiled lazily, cached on disk, run without the GIL. `scalar`
 marks what kernels are made of: it carries no fast-math flag, so that each formula is evaluated
 as written in whatever loop it is inlined, and the same function can serve another target.
-`summing` marks a loop whose sums may be reordered into SIMD lanes, `row` what contains such a
-loop; the order is fixed by the machine code, so equal input still gives equal bits.
+`summing` marks a loop whose sums may be reordered into SIMD lanes; the order is fixed by the
+machine code, so equal input still gives equal bits.
 
 Numba hands a caller's fast-math flags down to any callee that states none; hence every
 decorator here states its own.
@@ -44,9 +44,10 @@ _SUMS = {"reassoc", "contract", "nsz"}
 # Only kernels are called from outside of compiled code.
 _INNER = {"no_cfunc_wrapper": True, "nogil": True}
 # Numba compiles a shared function once for each kernel, and which copy a process links depends
-# on whether the disk cache was warm. For IEEE arithmetic all copies agree to the bit; where sums
-# may be reordered they do not, so such loops are always made part of their kernel.
-_INLINE = {"forceinline": True}
+# on whether the disk cache was warm. Where sums may be reordered copies do not agree to the bit, so
+# such loops are always made part of their kernel; and all that they call, for a loop with a call in
+# it has no lanes, and the compiler would choose anew in each kernel.
+_SHARED = {**_INNER, "no_cpython_wrapper": True, "forceinline": True}
 
 
 @functools.cache
@@ -255,9 +256,7 @@ class _ByTypes(dict[Any, Any]):
 def _overload(function: Callable[..., Any], choose: Callable[..., Any], **options: Any) -> None:
     """`numba.extending.overload`, with compiled forms that every caller shares."""
     strict = not options.pop("for_all", False)
-    template = make_overload_template(
-        function, choose, {"no_cpython_wrapper": True, **_INNER, **options}, strict, "never"
-    )
+    template = make_overload_template(function, choose, {**_SHARED, **options}, strict, "never")
     template._impl_cache = _ByTypes()
     infer(template)
     infer_global(function, types.Function(template))
@@ -276,19 +275,14 @@ def scalar(function: Callable[..., Any]) -> Any:
 
 def summing(function: Callable[..., Any]) -> Any:
     """As `scalar`, with sums that the vectoriser may reorder."""
-    return _shared(function, **_INLINE, fastmath=_SUMS, error_model="numpy")
+    return _shared(function, fastmath=_SUMS, error_model="numpy")
 
 
-def row(function: Callable[..., Any]) -> Any:
-    """As `scalar`, for a function that calls `summing` ones: it too becomes part of its kernel."""
-    return _shared(function, **_INLINE, **_EXACT)
-
-
-def overload_scalar(function: Callable[..., Any], *, inline: bool = False) -> Any:
+def overload_scalar(function: Callable[..., Any]) -> Any:
     """Choose the compiled form of `function` by the types of its arguments."""
 
     def decorate(choose: Callable[..., Any]) -> Callable[..., Any]:
-        _overload(function, choose, **(_INLINE if inline else {}), **_EXACT)
+        _overload(function, choose, **_EXACT)
         return choose
 
     return decorate
@@ -299,12 +293,12 @@ def _specialized(make: Callable[..., Any], **options: Any) -> Any:
     def function(*args: Any) -> Any:
         return make(*args)(*args)
 
-    _overload(function, make, **_INLINE, **options)
+    _overload(function, make, **options)
     return function
 
 
 def specialized(make: Callable[..., Any]) -> Any:
-    """As `row`, for a function that `make` makes anew for each set of argument types.
+    """As `scalar`, for a function that `make` makes anew for each set of argument types.
 
     What follows from the types alone is a constant of the function made: a branch on it is dropped
     before anything in it is compiled. From Python `make` gets the arguments themselves.

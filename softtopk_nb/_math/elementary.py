@@ -193,7 +193,7 @@ def circular(t: float) -> tuple[float, float]:
     return math.cos(t), math.sin(t)
 
 
-@overload_scalar(circular, inline=True)
+@overload_scalar(circular)
 def _circular(t):
     if current_target() == "cuda":
         return DEVICE_FORMS["circular"](t)

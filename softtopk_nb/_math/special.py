@@ -12,7 +12,7 @@ import math
 import numpy as np
 from numba import types
 
-from .._compile.decorators import overload_scalar, row, scalar
+from .._compile.decorators import overload_scalar, scalar
 from .elementary import exp_neg, float_of, fma, fused, ordinal_of, power_of_two, quotient
 
 # (t + a) times the Mills ratio of the normal law, in powers of y = (t - a)/(t + a), which goes
@@ -89,7 +89,7 @@ def _horner_4(c, first, q, y):
     return fma(fma(q, y, c[first - 2]), y, c[first - 3])
 
 
-@overload_scalar(normal_tail, inline=True)
+@overload_scalar(normal_tail)
 def _normal_tail(t):
     T, (shift, c) = (np.float32, _MILLS_32) if t is types.float32 else (np.float64, _MILLS_64)
     a, half, one = T(shift), T(0.5), T(1)
@@ -210,14 +210,14 @@ def _logarithm(s, with_rest):
     return log_of_sum
 
 
-@overload_scalar(natural_log, inline=True)
+@overload_scalar(natural_log)
 def _natural_log(s):
-    compiled = row(_logarithm(s, False))
+    compiled = scalar(_logarithm(s, False))
     zero = np.float32(0) if s is types.float32 else np.float64(0)
     return lambda s: compiled(s, zero)
 
 
-@overload_scalar(log_of_sum, inline=True)
+@overload_scalar(log_of_sum)
 def _log_of_sum(s, rest):
     return _logarithm(s, True)
 

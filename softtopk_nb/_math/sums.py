@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._compile.array_intrinsics import block
-from .._compile.decorators import row, summing
+from .._compile.decorators import scalar, summing
 from .elementary import wide_vectors
 
 FEW = 128  # entries whose plain sum will do
@@ -46,7 +46,7 @@ def _eight_sums(v):
     return ((a + b) + (c + d)) + ((e + f) + (g + h))
 
 
-@row
+@scalar
 def accurate_sum(v):
     """The sum of a flat array: of FEW entries in their own type, of those sums in float64."""
     if v.shape[0] == MANY:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .._compile.decorators import row, scalar
+from .._compile.decorators import scalar
 from .._curves.base import moments
 from .._math.special import natural_log
 
@@ -15,7 +15,7 @@ TAIL = 0.07  # how much wider its outer quantiles are then, for each unit of
 EVEN_ODDS = 2.3  # the logarithm of the odds beyond this
 
 
-@row
+@scalar
 def spread_of_law(curve, variance):
     """The standard deviation of the row, blurred by noise whose CDF is the curve."""
     T = type(variance)
@@ -23,7 +23,7 @@ def spread_of_law(curve, variance):
     return T(math.sqrt((variance if variance > T(0) else T(0)) + T(own)))
 
 
-@row
+@scalar
 def quantile_of_law(curve, mean, variance, tail, n, k):
     """Where a share k/n of the row lies above, blurred by noise whose CDF is the curve.
 
@@ -45,7 +45,7 @@ def quantile_of_law(curve, mean, variance, tail, n, k):
     return mean - T(centre) + spread * blurred
 
 
-@row
+@scalar
 def normal_quantile(odds):
     """The z with log(Phi(z)/Phi(-z)) = odds, but for 0.01 up to 5, and 0.03 up to 10.
 
@@ -73,7 +73,7 @@ def by_law(residual, k, n, spread):
     return 2.0 * SCALE * spread * n * far / (mass * (n - k) + k * (n - mass))
 
 
-@row
+@scalar
 def law_of(mean, square, distance):
     """(variance, tail) of the law that the means of z, z^2 and |z| suggest.
 

@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from .._compile.decorators import row, scalar, specialized
+from .._compile.decorators import scalar, specialized
 from .._curves.base import (
     cdf_after_shift,
     clamp,
@@ -69,7 +69,7 @@ def inverse_temperature(tau, x):
     return inverse_temperature_of(tau, x.dtype.type(1))
 
 
-@row
+@scalar
 def nearest(target, c, d, inv):
     """(c', d') with c' + tau d' = c + tau d: c' the float next to `target`, d' what is left."""
     T = type(inv)

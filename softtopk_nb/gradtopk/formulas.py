@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from .._compile.decorators import row, scalar, summing
+from .._compile.decorators import scalar, summing
 from .._math.elementary import circular, exp_neg, fma, limits, quotient
 from .nodes import DEGREE
 from .records import EVEN_SUM, ODD_SUM, ORDER, POWERS
@@ -69,7 +69,7 @@ def node_count(n, variance, excess, inv, most):
     return size, min(used, most)
 
 
-@row
+@scalar
 def node_weight(j, size, square, sine, order, winding, sums):
     """What the entries away from the core and w^-k multiply to at node j and its conjugate.
 

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from .._compile.array_intrinsics import borrowed, layout_known
-from .._compile.decorators import row, scalar
+from .._compile.decorators import scalar
 from .._math.elementary import circular, wide_vectors
 
 NODES = 32  # most nodes on the upper half of the circle (Theorem thm-grad-nodes)
@@ -43,7 +43,7 @@ CHEBYSHEV = _chebyshev()
 known_nodes = layout_known(FIELDS, CAPACITY)
 
 
-@row
+@scalar
 def node(j, size):
     """|u|^2 and sin theta of the j-th of `size` nodes, from theta = 0 on."""
     cosine, sine = circular(math.pi * j / size)

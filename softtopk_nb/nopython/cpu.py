@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._compile.decorators import kernel, row, scalar
+from .._compile.decorators import kernel, scalar
 from .._curves.base import origin
 from .._curves.entmax import Entmax
 from .._curves.registry import CURVES
@@ -36,7 +36,7 @@ def _invalid(x, k, temperature):
     return not (k >= 0 and k <= x.shape[0] and temperature > 0.0 and temperature < np.inf)
 
 
-@row
+@scalar
 def _solve(x, k, temperature, curve, out):
     """A batch of this one row, solved: (x, tau, solution)."""
     batch, tau = np.expand_dims(x, 0), np.full(1, np.float64(temperature))
@@ -152,7 +152,7 @@ def thretopk_vjp(x, k, temperature, curve, g, out, gx):
     return gk[0], gtau[0]
 
 
-@row
+@scalar
 def _linearize(x, k, temperature, out):
     """A batch of this one row, with GradTopK written to `out`: (x, tau, solution)."""
     batch, tau = np.expand_dims(x, 0), np.full(1, np.float64(temperature))
@@ -230,7 +230,7 @@ def gradtopk_vjp(x, k, temperature, g, out, gx):
     return gtau[0, 0]
 
 
-@row
+@scalar
 def _iterate(x, k, temperature, kind, out):
     if _invalid(x, k, temperature):
         out[:] = np.nan

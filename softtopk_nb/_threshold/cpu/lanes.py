@@ -18,7 +18,7 @@ from ..._compile.array_intrinsics import (
     window,
     workspace,
 )
-from ..._compile.decorators import kernel, row, scalar, specialized
+from ..._compile.decorators import kernel, scalar, specialized
 from ..._curves.base import shift_factors, shifts_by_value_alone
 from ..._math.elementary import wide_vectors
 from ..._nonfinite import FINITE
@@ -146,7 +146,7 @@ def end(table, columns, curve):
         put_shift(table, r, Shift(below, above))
 
 
-@row
+@scalar
 def admit(x, n, k, tau, enough, table, r):
     """Write what is given of a row of n entries to column r, with the moments of x, all or some.
 
@@ -161,7 +161,7 @@ def admit(x, n, k, tau, enough, table, r):
     return square < np.inf
 
 
-@row
+@scalar
 def pass_of(table, r, part, curve, may_be_final, p, slopes, room):
     """A pass of the search in column r; it keeps p if it may be the final one."""
     T, at = part.dtype.type, search_of(table, r)
@@ -172,7 +172,7 @@ def pass_of(table, r, part, curve, may_be_final, p, slopes, room):
     put_sums(table, r, Sums(m, a, b, w, v, v3, v4, clear))
 
 
-@row
+@scalar
 def conclude(table, r, x, curve, slopes, p, answer):
     """Write the solution in column r, and move p to it; say whether the threshold was found.
 
@@ -200,7 +200,7 @@ def slopes_room(curve, x, rows):
     return lambda curve, x, rows: workspace(x, rows, x.shape[1])
 
 
-@row
+@scalar
 def by_all_moments(x, table, r):
     """Whether the moments of all entries tell more than a sample; then they stand in column r."""
     row = given_of(table, r)
@@ -221,7 +221,7 @@ def by_all_moments(x, table, r):
     return True
 
 
-@row
+@scalar
 def search_among(table, r, count, left, enough):
     """The same search among so many entries."""
     row = given_of(table, r)

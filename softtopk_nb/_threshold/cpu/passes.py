@@ -8,7 +8,7 @@ import numpy as np
 from numba import types
 
 from ..._compile.array_intrinsics import APART, block, read_apart, window, write_apart
-from ..._compile.decorators import row, specialized, specialized_summing, summing
+from ..._compile.decorators import scalar, specialized, specialized_summing, summing
 from ..._curves.base import (
     cdf_after_shift,
     cheap_approximation,
@@ -80,7 +80,7 @@ def _sums(part, c, inv, d, curve, p, slopes):
     return sums
 
 
-@row
+@scalar
 def settled(m, a, b, p):
     """(a, b) with m - a + b = sum p, the larger of the two from the others.
 

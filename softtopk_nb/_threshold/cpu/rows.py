@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..._compile.array_intrinsics import borrowed
-from ..._compile.decorators import kernel, overload_scalar, row
+from ..._compile.decorators import kernel, overload_scalar, scalar
 from ..._math.elementary import from_ordinal
 from ..._nonfinite import (
     ALL,
@@ -28,7 +28,7 @@ from .scan import scan
 from .start import SAMPLED, guess, sample, sample_size
 
 
-@row
+@scalar
 def _scan(method, state, x, curve, k, inv):
     return scan(x, curve, k, inv)
 
@@ -41,7 +41,7 @@ def first(method, state, x, curve, k, inv):
     return _FIRST[type(method)](method, state, x, curve, k, inv)
 
 
-@overload_scalar(first, inline=True)
+@overload_scalar(first)
 def _first(method, state, x, curve, k, inv):
     return _FIRST[method.instance_class]
 

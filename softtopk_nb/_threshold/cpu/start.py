@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..._compile.array_intrinsics import window
-from ..._compile.decorators import row, scalar, summing
+from ..._compile.decorators import scalar, summing
 from ..._math.elementary import wide_vectors
 from ..law import law_of, quantile_of_law
 
@@ -29,7 +29,7 @@ def measure(x, pivot, inv):
     return s * share, ss * share, sa * share
 
 
-@row
+@scalar
 def pivot_of(x):
     """An entry that is hardly ever far out: the middle one of three."""
     a, b, c = x[0], x[x.shape[0] // 2], x[x.shape[0] - 1]
@@ -37,7 +37,7 @@ def pivot_of(x):
     return low if c < low else high if c > high else c
 
 
-@row
+@scalar
 def by_moments(x, curve, n, k, inv):
     """(pivot, d): k of n entries would have the threshold pivot + tau d, by the moments of x."""
     pivot = pivot_of(x)
@@ -46,7 +46,7 @@ def by_moments(x, curve, n, k, inv):
     return np.float64(pivot), quantile_of_law(curve, mean, variance, tail, n, k)
 
 
-@row
+@scalar
 def guess(method, state, x, curve, k, inv):
     """(c, d) to start from, by the moments of the row."""
     return by_moments(x, curve, x.shape[0], k, inv)
@@ -81,7 +81,7 @@ def sample(x, out, start, end):
         out[j] = x[j * stride // FRACTIONS]
 
 
-@row
+@scalar
 def part_of(x, few):
     """What a search in x begins with: x itself, or of a long row a sample, written to `few`."""
     part = x

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from ..._compile.array_intrinsics import block, read_apart, write_apart
-from ..._compile.decorators import row, scalar, summing
+from ..._compile.decorators import scalar, summing
 from ..._math.elementary import fma, wide_vectors
 from ..formulas import combined_direction, minority_probability
 from ..nodes import DEGREE, FEW
@@ -116,7 +116,7 @@ def sums_of(terms):
     return add_sums
 
 
-@row
+@scalar
 def add_from(sums, m, even, odd):
     """Add the sums over a block, from the m-th polynomial on."""
     for j in range(len(even)):
@@ -127,7 +127,7 @@ def add_from(sums, m, even, odd):
 add_few, add_all = sums_of(FEW), sums_of(DEGREE)
 
 
-@row
+@scalar
 def chebyshev_direction_sums(x, v, dtau, c, inv, d, terms, room, sums, kept):
     """Write the sums over the row of the direction v - t dtau; `room`: of `direction_room`.
 
@@ -177,7 +177,7 @@ def write_tangents(v, inv, own, side_own, others, side_others, out):
         out[i] = s * inv * (v[i] * slope + moved)
 
 
-@row
+@scalar
 def chebyshev_tangent(x, v, dtau, c, inv, d, terms, polynomials, room, out):
     """Write J (v - t dtau) to `out`, where `chebyshev_direction_sums` has kept 2 r."""
     a, b, w, z = (

@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from ..._compile.array_intrinsics import block, borrowed, seek
-from ..._compile.decorators import row, scalar, summing
+from ..._compile.decorators import scalar, summing
 from ..._math.elementary import (
     circular,
     exp_neg,
@@ -135,7 +135,7 @@ def power_sums(y, seen, inv, limit, work, sums, core):
     return found
 
 
-@row
+@scalar
 def add_powers(sums, m, plain, signed):
     """Add the sums over a block of r^(m+1), and of it with a minus above 1/2."""
     sums[POWERS + m] += 0.5 * (np.float64(plain) + np.float64(signed))
@@ -153,7 +153,7 @@ def excess_of_mean(k, steps, sums, core, found):
     return excess
 
 
-@row
+@scalar
 def chebyshev_weights(table, count, size, winding, steps, sums):
     """Write what all entries and w^-k multiply to at each node and its conjugate.
 

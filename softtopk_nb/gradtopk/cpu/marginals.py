@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from ..._compile.array_intrinsics import block, borrowed, layout_known, seek
-from ..._compile.decorators import overload_scalar, row, scalar, summing
+from ..._compile.decorators import overload_scalar, scalar, summing
 from ..._math.elementary import fma, from_ordinal, limits, to_ordinal, wide_vectors
 from ..formulas import (
     DEEP,
@@ -142,20 +142,20 @@ def polynomial(c, s):
     return horner(c, s) if len(c) == DEGREE else horner_few(c, s)
 
 
-@overload_scalar(polynomial, inline=True)
+@overload_scalar(polynomial)
 def _polynomial(c, s):
     if len(c) == DEGREE:
         return lambda c, s: horner(c, s)
     return lambda c, s: horner_few(c, s)
 
 
-@row
+@scalar
 def few_of(c):
     """The first FEW coefficients, as a tuple."""
     return c[0], c[1], c[2], c[3], c[4]
 
 
-@row
+@scalar
 def all_of(c):
     """All DEGREE coefficients, as a tuple."""
     return c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]
@@ -197,7 +197,7 @@ def write_chebyshev(x, c, inv, d, a, b, z, out, kept):
     return deep
 
 
-@row
+@scalar
 def chebyshev_marginals(x, c, inv, d, terms, polynomials, out, kept):
     """`marginals` of a row without a core."""
     a, b, z = polynomials[BELOW], polynomials[PLAIN], polynomials[OVER]

@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 
 from ..._compile.array_intrinsics import block, read_apart, write_apart
-from ..._compile.decorators import overload_scalar, row, scalar, summing
+from ..._compile.decorators import overload_scalar, scalar, summing
 from ..._math.elementary import fma, limits, wide_vectors
 from ..formulas import core_limit, minority_probability
 from ..nodes import FEWEST_STEPS
@@ -76,7 +76,7 @@ def tilted_block(x, c, inv, d, ys):
     return signs, several, weight, skewness, first
 
 
-@row
+@scalar
 def tilted_probabilities(x, c, inv, d, kept):
     """Write y = 2 r of each entry to `kept`, negative where pi >= 1/2.
 
@@ -165,7 +165,7 @@ def series_of(steps):
     return series
 
 
-@row
+@scalar
 def add_four(sums, m, even, odd):
     """Add the sums over a block that four steps from m on have made."""
     for j in range(4):
@@ -183,7 +183,7 @@ def add_series(y, steps, sums):
         SERIES[steps](y[start : start + STEP], sums)
 
 
-@overload_scalar(add_series, inline=True)
+@overload_scalar(add_series)
 def _add_series(y, steps, sums):
     most = STEPS_32 if y.dtype == types.float32 else STEPS
     all_of_them, fewer = SERIES[most], SERIES[most - 4]
@@ -198,7 +198,7 @@ def _add_series(y, steps, sums):
     return impl
 
 
-@row
+@scalar
 def row_sums(y, seen, inv, limit, steps, work, sums, core):
     """Write the sums over the row and its core; returns its size. `work`: of `power_sums_room`.
 

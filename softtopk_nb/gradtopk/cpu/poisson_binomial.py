@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..._compile.array_intrinsics import borrowed, held, window
-from ..._compile.decorators import kernel, row, scalar, summing
+from ..._compile.decorators import kernel, scalar, summing
 from ..._compile.simd import (
     LANES,
     between,
@@ -88,7 +88,7 @@ def minority_odds(x, c, inv, d, odds):
     return deep
 
 
-@row
+@scalar
 def factor(odds, at):
     """(a, b) of the factor a + b z of an entry in each lane."""
     signed, one, zero = load(odds, at), constant(1.0), constant(0.0)
@@ -97,7 +97,7 @@ def factor(odds, at):
     return where_less(signed, zero, e, one), where_less(signed, zero, one, e)
 
 
-@row
+@scalar
 def factor_slope(odds, moves, at):
     """The derivative of `factor` along the moves of the log-odds."""
     signed, zero = load(odds, at), constant(0.0)
@@ -105,13 +105,13 @@ def factor_slope(odds, moves, at):
     return where_less(signed, zero, move, zero), where_less(signed, zero, zero, move)
 
 
-@row
+@scalar
 def linear_product(a, b):
     """The product of two factors of degree 1."""
     return product(a[0], b[0]), fused(a[0], b[1], product(a[1], b[0])), product(a[1], b[1])
 
 
-@row
+@scalar
 def linear_product_slope(a, da, b, db):
     """The derivative of `linear_product`."""
     first = fused(da[0], b[0], product(a[0], db[0]))
@@ -120,7 +120,7 @@ def linear_product_slope(a, da, b, db):
     return first, fused(da[1], b[0], fused(a[1], db[0], middle)), last
 
 
-@row
+@scalar
 def quadratic_product(a, b):
     """The product of two factors of degree 2."""
     return (
@@ -132,7 +132,7 @@ def quadratic_product(a, b):
     )
 
 
-@row
+@scalar
 def convolved(c, w):
     """The next weight of a count, from the factor c and the weights w of it and those below."""
     high = fused(c[2], w[2], fused(c[3], w[3], product(c[4], w[4])))
@@ -142,7 +142,7 @@ def convolved(c, w):
 def multiply_out_of(moving):
     """The function that writes the law of the count and, if `moving`, its derivative."""
 
-    @row
+    @scalar
     def multiply_out(factors, moves, n, top, law, slope):
         """Write the weights of counts up to `top`, from BELOW on, for n entries in each lane."""
         zero = constant(0.0)
@@ -190,7 +190,7 @@ def multiply_out_of(moving):
 multiply_out = multiply_out_of(False)
 
 
-@row
+@scalar
 def rows_of_law(law, top, laws, length, first):
     """Write the law of each lane to a row of its own: the weight of m at first + m of it."""
     for m in range(0, top + 1, LANES):
@@ -209,7 +209,7 @@ def terms_needed(law, at_k, down, up, eps):
     return count
 
 
-@row
+@scalar
 def marginal_of_quotient(signed, quotient, unit):
     """p from the quotient of `divide_out`."""
     zero, one = constant(0.0), constant(1.0)
@@ -217,7 +217,7 @@ def marginal_of_quotient(signed, quotient, unit):
     return where_less(signed, zero, fused(constant(-1.0), tail, one), tail)
 
 
-@row
+@scalar
 def divide_out(odds, at, n, law, at_k, count):
     """Turn the odds of a row into p: e/b_k times sum_j (-e)^j b_(k -+ (1 + j)), j < count.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..._compile.array_intrinsics import borrowed, held, window
-from ..._compile.decorators import kernel, row, summing
+from ..._compile.decorators import kernel, scalar, summing
 from ..._compile.simd import (
     LANES,
     constant,
@@ -56,7 +56,7 @@ def centred_direction(x, v, c, inv, d, drift, odds, moves):
 multiply_out_with_slope = multiply_out_of(True)
 
 
-@row
+@scalar
 def divide_out_slope(odds, moves, at, n, law, slope, at_k, count, inv):
     """Turn the odds of a row into J v; `slope`: the derivative of the law, made relative here."""
     common = slope[at_k] / law[at_k]

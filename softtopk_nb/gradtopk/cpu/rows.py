@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..._compile.array_intrinsics import borrowed
-from ..._compile.decorators import kernel, row, scalar
+from ..._compile.decorators import kernel, scalar
 from ..._curves.registry import CURVES
 from ..._nonfinite import (
     ALL,
@@ -92,14 +92,14 @@ def load_nodes(answer, nodes):
     return used
 
 
-@row
+@scalar
 def tilt_by_moments(part, n, k, inv):
     """A tilt c + tau d of k of n entries, by the moments of a part of them."""
     pivot, d = by_moments(part, SIGMOID, n, k - 0.5, inv)
     return nearest(pivot + d / inv, pivot, d, inv)
 
 
-@row
+@scalar
 def tilt_step(seen, target, d, one):
     """(what the mean count is off by, the step to take) from `seen` at the tilt c + tau d."""
     tails = seen.above, seen.tails_above, seen.tails_below
@@ -108,7 +108,7 @@ def tilt_step(seen, target, d, one):
     return off, step
 
 
-@row
+@scalar
 def find_tilt(x, part, k, inv, c, d, known, kept):
     """Write `tilted_probabilities` at the tilt c + tau d if that is known, or at one that serves.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..._compile.array_intrinsics import block, borrowed
-from ..._compile.decorators import kernel, row, summing
+from ..._compile.decorators import kernel, scalar, summing
 from ..._math.elementary import from_ordinal, to_ordinal, wide_vectors
 from ..._nonfinite import survey
 from ..formulas import middle_of
@@ -29,7 +29,7 @@ def count(x, value, strictly):
     return total
 
 
-@row
+@scalar
 def hard_row(x, k, out):
     """Ones at the k largest entries, ties to the lowest index; NaN where that is not defined.
 

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from ..._compile.array_intrinsics import APART, borrowed
-from ..._compile.decorators import kernel, row, summing
+from ..._compile.decorators import kernel, scalar, summing
 from ..._math.elementary import from_ordinal, wide_vectors
 from ..._nonfinite import ALL, MIXED, UNDEFINED, classify, compress, expand, fill_constant, survey
 from ..formulas import (
@@ -33,7 +33,7 @@ GZ, ADJ = 4, 5
 ROWS = 8
 
 
-@row
+@scalar
 def pack(x, values, out):
     """`compress` to as many finite entries as there are, which is what `out` has room for."""
     wide_vectors()
@@ -44,7 +44,7 @@ def pack(x, values, out):
         out[i] = values[i]
 
 
-@row
+@scalar
 def prepare(kind, x, k, tau, a, e, facts):
     """Lay out the finite entries in a; returns (code, how many, how many +inf, k left to them).
 
@@ -77,7 +77,7 @@ def add(s, scale, p):
         p[i] += scale * s[i]
 
 
-@row
+@scalar
 def iterate(kind, first, last, a, facts, p, e, s):
     """Steps first .. last of the iteration."""
     begin(kind, e, facts, p)
@@ -88,7 +88,7 @@ def iterate(kind, first, last, a, facts, p, e, s):
     add(s, done, p)
 
 
-@row
+@scalar
 def solve_row(kind, x, k, tau, scratch, facts, out):
     """Write p of one row."""
     scratch, facts = borrowed(scratch), borrowed(facts)
@@ -176,7 +176,7 @@ def gather(a, facts, gz, gx):
     return -turned * facts[RATE]
 
 
-@row
+@scalar
 def push_row(kind, x, k, tau, v, dtau, scratch, facts, out):
     """Write the derivative of one row along v and dtau."""
     T = x.dtype.type
@@ -210,7 +210,7 @@ def push(lo, hi, x, k, tau, kind, v, dtau, out):
         push_row(kind, x[i], k[i], tau[i], v[i], dtau[i], scratch, facts, out[i])
 
 
-@row
+@scalar
 def pull_row(kind, x, k, tau, g, scratch, facts, marks, ps, ss, totals, gx):
     """The gradient in x to `gx`; returns the one in the temperature.
 

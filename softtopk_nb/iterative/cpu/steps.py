@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._compile.decorators import overload_scalar, row, scalar, summing
+from ..._compile.decorators import overload_scalar, scalar, summing
 from ..._math.elementary import exp_neg, from_ordinal, to_ordinal, wide_vectors
 from ..formulas import Plain, Weighted, ahead, plain_slope, relative, score, weight, weighted_slope
 
@@ -33,7 +33,7 @@ FACTS = 5
 FADED = 2.0**-60
 
 
-@row
+@scalar
 def _open_plain(kind, a, facts, e):
     wide_vectors()
     ref = facts[REF]
@@ -41,7 +41,7 @@ def _open_plain(kind, a, facts, e):
         e[i] = a[i] - ref
 
 
-@row
+@scalar
 def _begin_plain(kind, e, facts, p):
     wide_vectors()
     # In the units of x until the maximum is taken off: nothing overflows on the way up, and what
@@ -65,7 +65,7 @@ def _exponentials(e, facts, p, u, done):
     return total
 
 
-@row
+@scalar
 def _plain_step(kind, t, a, facts, p, e, u, done):
     total = _exponentials(e, facts, p, u, done)
     if total < FADED:
@@ -83,7 +83,7 @@ def _plain_slopes(kind, t, a, facts, p, e, s, total, alpha, beta):
     return 0.0
 
 
-@row
+@scalar
 def _open_weighted(kind, a, facts, e):
     wide_vectors()
     ref, inv = facts[REF], facts[INV]
@@ -128,7 +128,7 @@ def _settle(a, facts, p, u):
     return total
 
 
-@row
+@scalar
 def _weighted_step(kind, t, a, facts, p, e, u, done):
     total = _weights(p, e, u, done)
     return _settle(a, facts, p, u) if t == facts[COUNT] else total
@@ -194,25 +194,25 @@ def slopes(kind, t, a, facts, p, e, s, total, alpha, beta):
     return _SLOPES[type(kind)](kind, t, a, facts, p, e, s, total, alpha, beta)
 
 
-@overload_scalar(open_row, inline=True)
+@overload_scalar(open_row)
 def _open_row(kind, a, facts, e):
     own = _OPEN[kind.instance_class]
     return lambda kind, a, facts, e: own(kind, a, facts, e)
 
 
-@overload_scalar(begin, inline=True)
+@overload_scalar(begin)
 def _begin(kind, e, facts, p):
     own = _BEGIN[kind.instance_class]
     return lambda kind, e, facts, p: own(kind, e, facts, p)
 
 
-@overload_scalar(unnormalized, inline=True)
+@overload_scalar(unnormalized)
 def _unnormalized(kind, t, a, facts, p, e, u, done):
     own = _STEPS[kind.instance_class]
     return lambda kind, t, a, facts, p, e, u, done: own(kind, t, a, facts, p, e, u, done)
 
 
-@overload_scalar(slopes, inline=True)
+@overload_scalar(slopes)
 def _slopes(kind, t, a, facts, p, e, s, total, alpha, beta):
     own = _SLOPES[kind.instance_class]
     return lambda kind, t, a, facts, p, e, s, total, alpha, beta: own(

@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from ..._compile.array_intrinsics import block, borrowed, window
-from ..._compile.decorators import kernel, row, summing
+from ..._compile.decorators import kernel, scalar, summing
 from ..._math.elementary import exp_neg, from_ordinal, to_ordinal, wide_vectors
 from ..._math.sums import FEW
 from ..._nonfinite import FINITE, MIXED, expand, present_part, survey
@@ -26,7 +26,7 @@ SOLVED = RECORD + 1
 BLOCK = 1024  # entries that are written, and summed while they are at hand
 
 
-@row
+@scalar
 def top(x):
     """The largest entry of a row, NaN if any is; and whether entries at -inf are to be taken out.
 
@@ -67,7 +67,7 @@ def sum_block(part, logs):
     return s, ones
 
 
-@row
+@scalar
 def exponentials(x, m, inv, logs, out):
     """Write e^z of each entry, or z; returns the sum of e^z below 1, and how many are 1.
 
@@ -84,7 +84,7 @@ def exponentials(x, m, inv, logs, out):
     return rest, largest
 
 
-@row
+@scalar
 def total_of(m, rest, largest):
     """Sum e^z - 1.
 
@@ -94,13 +94,13 @@ def total_of(m, rest, largest):
     return rest + (largest - 1.0) if m == m else np.nan
 
 
-@row
+@scalar
 def scale_of(excess):
     """What makes e^z a probability."""
     return 1.0 / (1.0 + excess)
 
 
-@row
+@scalar
 def normalize(excess, logs, out):
     """e^z to p, or z to log p."""
     wide_vectors()
@@ -110,7 +110,7 @@ def normalize(excess, logs, out):
         out[i] = out[i] - log_s if logs else out[i] * scale
 
 
-@row
+@scalar
 def expand_logs(x, values, logs, out):
     """Undo the removal of entries at -inf: their p is 0, its logarithm -inf."""
     expand(x, values, 0.0, out)
@@ -186,7 +186,7 @@ def slopes(x, v, m, inv, dtau, mean, rule, out):
     return product
 
 
-@row
+@scalar
 def constant(m, sums, out):
     """Whether no direction moves the row; then `out` is written: 0, or NaN where the value is."""
     if abs(m) < np.inf:
@@ -195,13 +195,13 @@ def constant(m, sums, out):
     return True
 
 
-@row
+@scalar
 def taking_part(x, v, present):
     """The entries above -inf of a row whose record says how many there are, and their v."""
     return present_part(x, v, MIXED if present < x.shape[0] else FINITE)
 
 
-@row
+@scalar
 def moved(x, values, out):
     """Write what belongs to the entries that take part; the others do not move."""
     if values.shape[0] < x.shape[0]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..._compile.array_intrinsics import block, borrowed, read_apart, window, write_apart
-from ..._compile.decorators import kernel, row, scalar, summing
+from ..._compile.decorators import kernel, scalar, summing
 from ..._curves.base import mean_of_law
 from ..._math.elementary import wide_vectors
 from ..._nonfinite import ALL, MIXED, UNDEFINED
@@ -46,7 +46,7 @@ def moments(x, v, c, inv, d, curve, out):
     return w0, wv, wt, wvt
 
 
-@row
+@scalar
 def spread(x, v, c, inv, d, mean, dtau, out):
     """Turn the weight of each entry into its tangent."""
     wide_vectors()
