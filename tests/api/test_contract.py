@@ -461,6 +461,19 @@ def test_jvp_and_vjp_are_shaped_like_their_arguments(op, options, dtype, rng):
     assert np.ndim(scalar.temperature) == 0
 
 
+def test_what_was_accepted_admits_no_other_argument_equal_to_it():
+    """What a call's types and options say is kept for the next: 1 is not True."""
+    x = np.ones((3, 4))
+    stk.hardtopk(x, 1, axis=1)
+    with pytest.raises(TypeError, match="axis is True; expected an integer"):
+        stk.hardtopk(x, 1, axis=True)
+    stk.thretopk(x, 1, curve="entmax", alpha=2)
+    with pytest.raises(TypeError, match="alpha is"):
+        stk.thretopk(x, 1, curve="entmax", alpha=2 + 0j)
+    with pytest.raises(ValueError, match=r"curve is \['laplace'\]; expected one of"):
+        stk.thretopk(x, 1, curve=["laplace"])  # it has no hash
+
+
 @smooth
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("axis", [0, 1])
