@@ -95,7 +95,7 @@ class RowOperator:
         self.names: tuple[str, ...] = self.rows_type._fields[1:]
         #: How many of these, from the first, are no real numbers and have no derivative.
         self.fixed = int(self.names[0] == "k" and not self.real_k)
-        # Checking them anew takes a third of a call on a short row. 1 is not True, nor 1.0.
+        # A fifth of a call on a short row. By type too: 1 is not True.
         self._known_layout = functools.lru_cache(maxsize=256, typed=True)(self._lay_out)
 
     def __repr__(self) -> str:

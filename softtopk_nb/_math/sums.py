@@ -4,7 +4,8 @@ A loop that adds up a block in float32 keeps as many partial sums as the machine
 Where all entries are equal every addition to one of them is rounded the same way, and with few
 lanes there are many additions: the sum of 1024 is then off by some 10^-6 of itself. Of 128, four
 lanes, which every processor has, take 32 each: off by m/3 roundings for m additions to a sum of
-equal numbers, that is less than 7 10^-7.
+equal numbers, that is less than 7 10^-7. Eight such sums are added in their own type: sums of equal
+numbers are equal then, and to double one is exact.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _eight_sums(v):
 
 @scalar
 def accurate_sum(v):
-    """The sum of a flat array: of FEW entries in their own type, of those sums in float64."""
+    """The sum of a flat array: of FEW or MANY entries in their own type, of those in float64."""
     if v.shape[0] == MANY:
         return np.float64(_eight_sums(v))
     total = 0.0

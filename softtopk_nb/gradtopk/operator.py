@@ -12,7 +12,7 @@ from .._curves.registry import CURVES
 from .._nonfinite import FINITE
 from .._threads import pool
 from .._threads.long_rows import LONG
-from .._threshold.cpu.batch import CHUNK
+from .._threads.packing import CHUNK
 from .._threshold.records import CODE, OPEN
 from .._threshold.records import SOLUTION as TILT
 from .cpu import long as _long

@@ -119,8 +119,8 @@ def thretopk_jvp(x, k, temperature, curve, dx, dk, dtemperature, out, dout):
     _, tau, solution = _solve(x, k, temperature, curve, out)
     dks, dtaus = np.full(1, np.float64(dk)), np.full(1, np.float64(dtemperature))
     rows, sizes, directions, target = _finite_part(x, dx, solution, dout)
-    packed = np.zeros(1, np.bool_)
-    push(0, 1, rows, sizes, tau, curve, solution, directions, dks, dtaus, target, packed)
+    mixed = np.zeros(1, np.bool_)
+    push(0, 1, rows, sizes, tau, curve, solution, directions, target, dks, dtaus, mixed)
     _write_whole(x, sizes[0], dout)
 
 
@@ -146,8 +146,8 @@ def thretopk_vjp(x, k, temperature, curve, g, out, gx):
     _, tau, solution = _solve(x, k, temperature, curve, out)
     gk, gtau = np.empty(1), np.empty(1)
     rows, sizes, cotangents, target = _finite_part(x, g, solution, gx)
-    packed = np.zeros(1, np.bool_)
-    pull(0, 1, rows, sizes, tau, curve, solution, cotangents, target, gk, gtau, packed)
+    mixed = np.zeros(1, np.bool_)
+    pull(0, 1, rows, sizes, tau, curve, solution, cotangents, target, gk, gtau, mixed)
     _write_whole(x, sizes[0], gx)
     return gk[0], gtau[0]
 

@@ -291,17 +291,7 @@ class ThreTopK(operator.Differentiable):
             for i in range(len(x)):
                 _long.push(x[i], tau[i], plan.curve, state[i], dx[i], dk[i], dtau[i], dp[i])
         else:
-            kernel, mixed = kernel_for(plan.curve, _rows.push), np.zeros(1, np.bool_)
-            whole = x, WHOLE, tau, plan.curve, state, dx, dk, dtau, dp
-            pool.over(len(x), x.size, kernel, *whole, mixed)
-            if not mixed[0]:
-                return
-            for these in chunks(state[:, CODE] == MIXED, x.shape[1]):
-                sizes, xs, vs = gather(x, these, x, dx)
-                out, numbers = np.empty_like(xs), (dk[these], dtau[these])
-                packed = xs, sizes, tau[these], plan.curve, state[these], vs, *numbers, out
-                pool.over(len(these), xs.size, kernel, *packed, mixed)
-                scatter(x, these, out, 0.0, dp)
+            _move(_rows.push, rows, plan, state, dx, dp, dk, dtau)
 
     def _pull(
         self,
@@ -337,18 +327,33 @@ class ThreTopK(operator.Differentiable):
             for i in range(len(x)):
                 gk[i], gtau[i] = _long.pull(x[i], tau[i], plan.curve, state[i], g[i], gx[i])
         else:
-            kernel, mixed = kernel_for(plan.curve, _rows.pull), np.zeros(1, np.bool_)
-            whole = x, WHOLE, tau, plan.curve, state, g, gx, gk, gtau
-            pool.over(len(x), x.size, kernel, *whole, mixed)
-            if not mixed[0]:
-                return
-            for these in chunks(state[:, CODE] == MIXED, x.shape[1]):
-                sizes, xs, gs = gather(x, these, x, g)
-                out, in_k, in_tau = np.empty_like(xs), np.empty(len(these)), np.empty(len(these))
-                packed = xs, sizes, tau[these], plan.curve, state[these], gs, out, in_k, in_tau
-                pool.over(len(these), xs.size, kernel, *packed, mixed)
-                scatter(x, these, out, 0.0, gx)
-                gk[these], gtau[these] = in_k, in_tau
+            _move(_rows.pull, rows, plan, state, g, gx, gk, gtau)
+
+
+def _move(
+    kernel: Any,
+    rows: operator.Rows,
+    plan: _Plan,
+    state: Any,
+    v: operator.Array,
+    out: operator.Array,
+    of_k: operator.Array,
+    of_tau: operator.Array,
+) -> None:
+    """`push` or `pull` of all rows; of one with infinities, of its finite entries alone."""
+    (x, _, tau), curve, mixed = rows, plan.curve, np.zeros(1, np.bool_)
+    kernel = kernel_for(curve, kernel)
+    whole = x, WHOLE, tau, curve, state, v, out, of_k, of_tau, mixed
+    pool.over(len(x), x.size, kernel, *whole)
+    if not mixed[0]:
+        return
+    for these in chunks(state[:, CODE] == MIXED, x.shape[1]):
+        sizes, xs, vs = gather(x, these, x, v)
+        part, in_k, in_tau = np.empty_like(xs), of_k[these], of_tau[these]
+        packed = xs, sizes, tau[these], curve, state[these], vs, part, in_k, in_tau, mixed
+        pool.over(len(these), xs.size, kernel, *packed)
+        scatter(x, these, part, 0.0, out)
+        of_k[these], of_tau[these] = in_k, in_tau  # what `pull` has written
 
 
 def _check_alpha(alpha: Any) -> float:

@@ -16,6 +16,7 @@ from ..._curves.base import kernel_for
 from ..._curves.user import UserCurve
 from ..._nonfinite import MIXED, classify, compress, expand_apart, survey
 from ..._threads import pool
+from ..._threads.packing import CHUNK, WHOLE
 from ..records import CODE, OPEN
 from . import lanes, rows
 from .start import SAMPLED
@@ -23,8 +24,6 @@ from .start import SAMPLED
 EXPENSIVE = (
     32  # passes that a sort, a bisection or a search with a user's own functions takes, about
 )
-_WHOLE = np.empty(0, np.int64)  # in place of the lengths of rows that are searched whole
-CHUNK = 1 << 19  # entries of rows with infinities that are compressed at a time
 
 
 @kernel
@@ -80,7 +79,7 @@ def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution:
     # A user's own functions are called entry by entry, and each kernel compiles them anew.
     if method.sampled and not isinstance(curve, UserCurve):
         left_open = np.zeros(1, np.bool_)
-        problem = x, _WHOLE, k, tau, curve, method, out, solution, left_open
+        problem = x, WHOLE, k, tau, curve, method, out, solution, left_open
         pool.over(len(x), x.size, fast_search(x), *problem)
         if not left_open[0]:
             return

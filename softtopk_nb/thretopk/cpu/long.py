@@ -94,7 +94,7 @@ def push(
     elif len(x) < LONG:  # what infinities left of a long row
         one = x[None], WHOLE, np.array([tau]), curve, solution[None], v[None]
         moves = np.array([dk]), np.array([dtau])
-        kernel_for(curve, rows.push)(0, 1, *one, *moves, out[None], np.zeros(1, np.bool_))
+        kernel_for(curve, rows.push)(0, 1, *one, out[None], *moves, np.zeros(1, np.bool_))
     else:
         w0, wv, wt, _ = _moments(x, v, tau, curve, solution, out)
         mean = (wv - dtau * wt - dk * tau) / w0 if w0 > 0.0 else 0.0

@@ -57,7 +57,7 @@ def spread(x, v, c, inv, d, mean, dtau, out):
 
 
 @kernel
-def push(lo, hi, x, sizes, tau, curve, solution, v, dk, dtau, out, mixed):
+def push(lo, hi, x, sizes, tau, curve, solution, v, out, dk, dtau, mixed):
     """Rows lo .. hi: dp along (v, dk, dtau).
 
     A row is as long as `sizes` says, the finite entries of one with infinities; if that is empty
