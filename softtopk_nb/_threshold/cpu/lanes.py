@@ -261,9 +261,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
             size = sizes[i] if cut else n
             if size < 0:
                 continue
-            if (
-                size != enough_of
-            ):  # a logarithm and an exponential, 16 ns, once for rows of a length
+            if size != enough_of:  # once for rows of a length: it takes 16 ns
                 enough, enough_of = enough_for(method, size), size
             if FAINT <= k[i] < size and admit(
                 window(x[i], 0, size), size, k[i], tau[i], enough, table, count
