@@ -64,9 +64,12 @@ def tilt_parts(lo, hi, x, tau, solution, y, seen):
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
+        unknown = 0.0 if finite(x[part]) else np.nan
         sums = tilted_probabilities(x[part], c, inv, d, y[part])
-        for m in range(seen.shape[1]):
-            seen[j, m] = sums[m] if finite(x[part]) else np.nan
+        seen.above[j], seen.variance[j] = sums.above + unknown, sums.variance + unknown
+        seen.tails_above[j] = sums.tails_above + unknown
+        seen.tails_below[j] = sums.tails_below + unknown
+        seen.skewness[j] = sums.skewness + unknown
 
 
 @kernel
@@ -76,7 +79,8 @@ def sum_parts(lo, hi, y, tau, solution, seen, sums, core, found):
     limit, steps = solution[CORE_LIMIT], int(solution[STEPS])
     for j in range(lo, hi):
         part = y[j * PART : (j + 1) * PART]
-        at = TiltSums(seen[j, 0], seen[j, 1], seen[j, 2], seen[j, 3], seen[j, 4])
+        above, variance, skewness = seen.above[j], seen.variance[j], seen.skewness[j]
+        at = TiltSums(above, seen.tails_above[j], seen.tails_below[j], variance, skewness)
         found[j] = row_sums(part, at, inv, limit, steps, work, sums[j], core[j])
 
 
@@ -156,14 +160,14 @@ def smoothed_parts(lo, hi, x, tau, solution, smoothed, above):
         smoothed[j], above[j] = smoothed_sum(part, tau, solution[C], solution[D])
 
 
-def _find_tilt(x: Array, k: int, tau: float, y: Array, seen: Array, solution: Array) -> bool:
-    """As `rows.find_tilt`; the sums of each part go to `seen`."""
+def _find_tilt(x: Array, k: int, tau: float, y: Array, seen: TiltSums, solution: Array) -> bool:
+    """As `rows.find_tilt`; the sums of each part go to the arrays of `seen`."""
     T, inv = x.dtype.type, inverse_temperature(tau, x)
     tilt_of_sample(x, k, tau, solution)
     for _ in range(rows.TRIES):
         c, d = solution[C], solution[D]
-        over(len(seen), 2 * x.size, tilt_parts, x, tau, solution, y, seen)
-        total = TiltSums(*map(sum, seen.T.tolist()))
+        over(part_count(x), 2 * x.size, tilt_parts, x, tau, solution, y, seen)
+        total = TiltSums(*(sum(np.asarray(part).tolist()) for part in seen))
         off, step = rows.tilt_step(total, k - 0.5, d, 1.0)
         if off * off <= rows.NEAR_ENOUGH * total.variance:
             solution[C], solution[D] = T(c), T(d)
@@ -178,7 +182,7 @@ def _find_tilt(x: Array, k: int, tau: float, y: Array, seen: Array, solution: Ar
 def _solve_finite(x: Array, k: int, tau: float, out: Array, solution: Array) -> bool:
     """A row of 0 < k < n, unless it is not finite or its tilt is not soon found."""
     parts, y = part_count(x), out if len(out) else np.empty_like(x)
-    seen, sums = np.empty((parts, len(TiltSums._fields))), np.empty((parts, SUMS))
+    seen, sums = TiltSums(*np.empty((len(TiltSums._fields), parts))), np.empty((parts, SUMS))
     if not _find_tilt(x, k, tau, y, seen, solution):
         return False
     # Hardly any of the cores is ever touched.
