@@ -317,7 +317,7 @@ class RowOperator:
         if call.out is not None and is_value:
             target = host_arrays.as_numpy(call.out, "out")
             if not np.shares_memory(values, target):
-                target[...] = host_arrays.cast(result, call.dtype)
+                host_arrays.write_rows(host_arrays.cast(values, call.dtype), call.axis, target)
             return call.out
         return host_arrays.like(call.given, host_arrays.cast(result, call.dtype))
 

@@ -6,11 +6,14 @@ No array library is imported here: a kind can only come in if its library is alr
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from .._threads.transposing import WORTH_IT, transposed
 
 _CUDA = (2, 13)  # DLPack's numbers for CUDA memory, the second for managed memory
 
@@ -96,12 +99,35 @@ def to_rows(
     x: npt.NDArray[Any], axis: int, dtype: type, table: tuple[int, ...]
 ) -> npt.NDArray[Any]:
     """`x` as a table of (rows, n), the axis last, contiguous; a view where that is possible."""
+    if not x.flags.c_contiguous and x.ndim == 2 and x.flags.f_contiguous:
+        x, axis = x.T, 1 - axis  # there is one other axis, whose order stays
     if axis != x.ndim - 1:
+        if x.size >= WORTH_IT and x.flags.c_contiguous:
+            x = _readable(np.ascontiguousarray(x, dtype))
+            return transposed(x.reshape(_tables(x.shape, axis))).reshape(table)
         x = np.moveaxis(x, axis, -1)
     rows: npt.NDArray[Any] = np.ascontiguousarray(x, dtype)
     if rows.shape != table:
         rows = rows.reshape(table)
-    return rows if rows.flags.writeable else np.asarray(_Writable(rows))
+    return _readable(rows)
+
+
+def _readable(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return x if x.flags.writeable else np.asarray(_Writable(x))
+
+
+def _tables(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
+    """A shape with the axes before this one, and those after it, as one."""
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+def write_rows(rows: npt.NDArray[Any], axis: int, out: npt.NDArray[Any]) -> None:
+    """Write rows, the axis last, to an array of the same type that has it elsewhere."""
+    if out.size >= WORTH_IT and out.flags.c_contiguous and axis != out.ndim - 1:
+        before, n, behind = _tables(out.shape, axis)
+        out.reshape(before, n, behind)[...] = transposed(rows.reshape(before, behind, n))
+    else:
+        out[...] = from_rows(rows, out.shape, axis)
 
 
 def from_rows(rows: npt.NDArray[Any], shape: tuple[int, ...], axis: int) -> npt.NDArray[Any]:

@@ -43,17 +43,19 @@ def _number(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
 
 
 def _read(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
+    """LANES numbers in the type of the array."""
     place = _number(context, builder, kind, array, at)
     vector = ir.VectorType(place.type.pointee, LANES)
     loaded = builder.load(builder.bitcast(place, vector.as_pointer()), typ=vector)
     loaded.align = context.get_abi_sizeof(place.type.pointee)
-    return loaded if vector == _VECTOR else builder.fpext(loaded, _VECTOR)
+    return loaded
 
 
 def _write(context: Any, builder: Any, kind: Any, array: Any, at: Any, value: Any) -> None:
     place = _number(context, builder, kind, array, at)
     vector = ir.VectorType(place.type.pointee, LANES)
-    value = value if vector == _VECTOR else builder.fptrunc(value, vector)
+    if vector != value.type:
+        value = (builder.fptrunc if value.type == _VECTOR else builder.fpext)(value, vector)
     stored = builder.store(value, builder.bitcast(place, vector.as_pointer()))
     stored.align = context.get_abi_sizeof(place.type.pointee)
 
@@ -82,7 +84,8 @@ def load(typingctx: Any, array: Any, at: Any) -> Any:
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _read(context, builder, signature.args[0], *args)
+        loaded = _read(context, builder, signature.args[0], *args)
+        return loaded if loaded.type == _VECTOR else builder.fpext(loaded, _VECTOR)
 
     return _vector(array, types.intp), codegen
 
@@ -196,9 +199,9 @@ def turn(
     """Turn a square of LANES by LANES numbers: its rows become columns.
 
     The rows lie at `at`, `at + stride`, ... of `source`, the columns go to `to`, `to + apart`, ...
-    of `target`; both are flat arrays.
+    of `target`; both are flat arrays, of one type or of float32 and float64.
     """
-    if not (_is_flat(source) and _is_flat(target)):
+    if source.dtype != target.dtype and not (_is_flat(source) and _is_flat(target)):
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

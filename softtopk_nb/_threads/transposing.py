@@ -1,0 +1,62 @@
+"""An axis of an array to the end, and back: squares of numbers turned in registers.
+
+NumPy copies entry by entry, from as many cache lines as the axis is long: where these share few
+places in the cache, as they do if its other axes are powers of two, it fetches each line anew for
+each entry, 14 ns instead of 0.6 for float32 of 1024 x 1024 (AVX-512, one core).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._compile.array_intrinsics import borrowed
+from .._compile.decorators import kernel, scalar
+from .._compile.simd import LANES, turn
+from . import pool
+
+Array = npt.NDArray[Any]
+
+STRIP = 32  # neighbouring columns that are turned together: their lines are used up at once
+#: Entries from which on this is faster than NumPy.
+WORTH_IT = 1 << 13
+
+
+@scalar
+def _copy_entries(x: Any, at: Any, width: Any, out: Any, to: Any, height: Any, part: Any) -> None:
+    """The entries of a part (first row, last, first column, last) of a table, one by one."""
+    first_row, last_row, first, last = part
+    for i in range(first_row, last_row):
+        for j in range(first, last):
+            out[to + j * height + i] = x[at + i * width + j]
+
+
+@kernel
+def _transpose(lo: int, hi: int, x: Any, tables: int, height: int, width: int, out: Any) -> None:
+    """Strips lo .. hi of so many tables of height rows, which lie one after the other."""
+    x, out = borrowed(x), borrowed(out)
+    strips = (width + STRIP - 1) // STRIP
+    tall = height // LANES * LANES
+    for strip in range(lo, hi):
+        at = strip // strips * height * width
+        first = strip % strips * STRIP
+        last = first + STRIP if first + STRIP < width else width
+        squares = first + (last - first) // LANES * LANES
+        for i in range(0, tall, LANES):
+            for j in range(first, squares, LANES):
+                turn(x, at + i * width + j, width, out, at + j * height + i, height)
+        _copy_entries(x, at, width, out, at, height, (tall, height, first, squares))
+        _copy_entries(x, at, width, out, at, height, (0, height, squares, last))
+
+
+def transposed(x: Array) -> Array:
+    """Of a contiguous array of shape (tables, height, width) one of (tables, width, height)."""
+    tables, height, width = x.shape
+    out = np.empty((tables, width, height), x.dtype)
+    # As plain bits, which are moved alike whatever they mean.
+    given, turned = (each.view(f"u{x.itemsize}").reshape(-1) for each in (x, out))
+    strips = tables * -(-width // STRIP)
+    pool.over(strips, x.size // 2, _transpose, given, tables, height, width, turned)
+    return out
