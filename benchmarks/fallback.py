@@ -39,8 +39,8 @@ def share_left_open(x: np.ndarray, curve: object, temperature: float) -> float:
     rows, n = x.shape
     solution, out = np.zeros((rows, records.SOLUTION)), np.empty_like(x)
     k, tau = np.full(rows, n / 16), np.full(rows, temperature)
-    whole, left_open = np.empty(0, np.int64), np.zeros(1, np.bool_)
-    problem = x, whole, k, tau, curve, NEWTON, out, solution, left_open
+    left_open = np.zeros(1, np.bool_)
+    problem = x, k, tau, curve, NEWTON, out, solution, left_open
     fast_search(x)(0, rows, *problem)
     return float(np.mean(solution[:, records.CODE] == records.OPEN))
 

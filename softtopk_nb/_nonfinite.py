@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ._compile.decorators import scalar
+from ._compile.permute import pack
 from ._math.elementary import to_ordinal, wide_vectors
 
 # What a row is, once its infinities have been counted. Up to MIXED it has a threshold, or
@@ -88,16 +89,22 @@ def verdict_of(n, k, tau, nans, above, absent):
 
 
 @scalar
-def compress(x, values, out):
-    """Write the `values` at finite entries of x one after the other; returns how many."""
-    # Every value is written, over one that was not to stay. A branch, of a fifth of the entries at
-    # random, would take 2.1 ns an entry instead of 0.5.
-    j, room, infinity = np.uint64(0), np.uint64(out.shape[0]), x.dtype.type(np.inf)
-    for i in range(x.shape[0]):
-        if j < room:
-            out[j] = values[i]
-        j += np.uint64(abs(x[i]) < infinity)
-    return np.int64(j)
+def length(x):
+    """How many entries come before those of -inf at a row's end; all, if the row is nothing else.
+
+    Such a row is solved as one of that length, and its end is not looked at again.
+    """
+    n, absent = x.shape[0], x.dtype.type(-np.inf)
+    while n > 0 and x[n - 1] == absent:
+        n -= 1
+    return n if n > 0 else x.shape[0]
+
+
+@scalar
+def fill_behind(out, n, value):
+    """Write the value from place n on."""
+    for j in range(n, out.shape[0]):
+        out[j] = value
 
 
 @scalar
@@ -106,14 +113,14 @@ def present_part(x, v, code):
     if code != MIXED:
         return x, v
     xs, vs = np.empty(x.shape[0], x.dtype), np.empty(x.shape[0], x.dtype)
-    compress(x, x, xs)
-    finite = compress(x, v, vs)
+    pack(x, x, xs)
+    finite = pack(x, v, vs)
     return xs[:finite], vs[:finite]
 
 
 @scalar
 def expand(x, values, at_plus_inf, out):
-    """Undo `compress`; +inf entries receive `at_plus_inf`, -inf entries 0.
+    """Undo `permute.pack`; +inf entries receive `at_plus_inf`, -inf entries 0.
 
     It goes from the last entry to the first, so that `values` may be the first part of `out`.
     """
@@ -129,20 +136,6 @@ def expand(x, values, at_plus_inf, out):
             out[i] = values[j]
         else:
             out[i] = T(at_plus_inf) if x[i] > 0 else T(0)
-
-
-@scalar
-def expand_apart(x, values, at_plus_inf, out):
-    """As `expand`, from other memory than `out`, with room for as many values as x has entries."""
-    T = out.dtype.type
-    j, infinity, top, bottom = np.uint64(0), x.dtype.type(np.inf), T(at_plus_inf), T(0)
-    # Two loops: in one the choice between memory and a number becomes a branch, 2.4 ns and not 1.2.
-    for i in range(x.shape[0]):
-        out[i] = values[j]
-        j += np.uint64(abs(x[i]) < infinity)
-    for i in range(x.shape[0]):
-        constant = top if x[i] > 0 else bottom
-        out[i] = out[i] if abs(x[i]) < infinity else constant
 
 
 @scalar

@@ -105,6 +105,19 @@ def check_where(where: Any, shape: tuple[int, ...]) -> Array:
     return np.broadcast_to(given, shape)
 
 
+def rows_of_mask(mask: Array, axis: int, table: tuple[int, int], out: Array | None) -> Array:
+    """A mask of x's shape as rows, or as the one row that all of them are.
+
+    It does not share memory with `out`, which is written before derivatives read it.
+    """
+    others = (a for a in range(mask.ndim) if a != axis)
+    if all(mask.strides[a] == 0 or mask.shape[a] == 1 for a in others):
+        mask = mask[tuple(slice(None) if a == axis else slice(0, 1) for a in range(mask.ndim))]
+        table = mask.size // max(1, table[1]), table[1]
+    rows = host_arrays.to_rows(mask, axis, bool, table)
+    return rows.copy() if out is not None and np.may_share_memory(out, rows) else rows
+
+
 def check_largest(largest: Any) -> None:
     """Refuse what is neither True nor False."""
     if not isinstance(largest, (bool, np.bool_)):
@@ -131,11 +144,18 @@ def direction(value: Any, batch: tuple[int, ...], name: str) -> Array:
 
 
 def rows_of(
-    value: Any, name: str, shape: tuple[int, ...], axis: int, x: Array, where: Array | None
+    value: Any,
+    name: str,
+    shape: tuple[int, ...],
+    axis: int,
+    x: Array,
+    present: Array | None,
+    apart: bool,
 ) -> Array:
-    """A direction or cotangent as rows like those of x, 0 where the entry is masked out.
+    """A direction or cotangent as rows like those of x, 0 where an entry is not `present`.
 
-    Of their type, or of float64 if it came in a wider one: see `Direction`.
+    Of their type, or of float64 if it came in a wider one: see `Direction`. With anything where an
+    entry is not present if x is kept `apart` from that, and the type is x's.
     """
     given = host_arrays.as_numpy(value, name)
     wide, _ = host_arrays.compute_dtype(given.dtype, name)
@@ -144,8 +164,7 @@ def rows_of(
         check_broadcast(given, shape, name)
         given = np.broadcast_to(given, shape)
     rows = host_arrays.to_rows(given, axis, dtype, x.shape)
-    if where is not None:
-        present = host_arrays.to_rows(where, axis, bool, x.shape)
+    if present is not None and not (apart and rows.dtype == x.dtype):
         rows = masked(rows, present, 0.0)
     return rows
 

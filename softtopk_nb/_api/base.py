@@ -20,6 +20,7 @@ import numpy.typing as npt
 from .._threads.packing import masked
 from . import arguments as _arguments
 from . import host_arrays, scaling
+from .masked import Masked
 
 Array = npt.NDArray[Any]
 
@@ -58,7 +59,8 @@ class Call(NamedTuple):
     batch: tuple[int, ...]
     dtype: np.dtype[Any]  # of the result
     sign: int  # -1 if the smallest entries are wanted
-    where: Array | None  # broadcast to `shape`
+    present: Array | None  # the mask as rows, one for all or one for each; None: all take part
+    by: Any  # the operator, or it on packed rows: whose methods solve `rows`
     out: Array | None
     numbers: list[Any]  # k, temperature or what else rows have: a number, or an array as given
     plan: Any  # the room's own options, checked
@@ -88,6 +90,8 @@ class RowOperator:
     has_device_side = True
     #: What a masked entry is taken for: every room treats it as if it were not there.
     absent = -np.inf
+    #: The value at an entry that takes no part.
+    value_of_absent = 0.0
 
     def __init__(self) -> None:
         self.__doc__ = type(self).__doc__
@@ -115,9 +119,9 @@ class RowOperator:
     def _evaluate(self, x: Any, *arguments: Any) -> Any:
         if type(x) is not np.ndarray and self.has_device_side and host_arrays.on_device(x):
             return self._device().call(self, x, *arguments)
-        call = self._check(x, *arguments)
+        call = self._check(x, *arguments, packs=True)
         p = self._target(call)
-        self._value(call.rows, call.plan, p)
+        call.by._value(call.rows, call.plan, p)
         return self._give_back(call, p)
 
     def _jvp(
@@ -127,7 +131,7 @@ class RowOperator:
         if self.has_device_side and host_arrays.on_device(x):
             pair: tuple[Any, Any] = self._device().jvp(self, dx, directions, x, *arguments)
             return pair
-        call = self._check(x, *arguments)
+        call = self._check(x, *arguments, packs=True)
         rows_of_dx = self._rows_of(call, dx, "dx")
         if call.sign < 0:
             rows_of_dx = -rows_of_dx
@@ -137,7 +141,7 @@ class RowOperator:
         ]
         direction = _arguments.Direction(call.rows.x, rows_of_dx, *moves)
         p = self._target(call, direction.rows)
-        state = self._linearize(call.rows, call.plan, p)
+        state = call.by._linearize(call.rows, call.plan, p)
         dp = self._tangent(call, state, direction.rows, *direction.numbers)
         return self._give_back(call, p), self._give_back(call, direction.back(dp), is_value=False)
 
@@ -146,9 +150,9 @@ class RowOperator:
         if self.has_device_side and host_arrays.on_device(x):
             both: tuple[Any, Any] = self._device().vjp(self, x, *arguments)
             return both
-        call = self._kept(self._check(x, *arguments))
+        call = self._kept(self._check(x, *arguments, packs=True))
         p = self._target(call)
-        state = self._linearize(call.rows, call.plan, p)
+        state = call.by._linearize(call.rows, call.plan, p)
         result = self._give_back(call, p)
 
         def pullback(g: Any, /) -> Any:
@@ -159,7 +163,7 @@ class RowOperator:
     def _tangent(self, call: Call, state: Any, dx: Array, *numbers: Array) -> Array:
         def push(*directions: Array) -> Array:
             dp = self._empty(call)
-            self._push(call.rows, call.plan, state, *directions, dp)
+            call.by._push(call.rows, call.plan, state, *directions, dp)
             return dp
 
         # What is in the units of x has the derivative of the rows that it was computed for.
@@ -169,7 +173,7 @@ class RowOperator:
         x = call.rows.x
         cotangent = _arguments.Direction(x, self._cotangent(call, g))
         gx, numbers = np.empty(x.shape, x.dtype), [np.empty(len(x)) for _ in call.numbers]
-        self._pull(call.rows, call.plan, state, cotangent.rows, gx, *numbers)
+        call.by._pull(call.rows, call.plan, state, cotangent.rows, gx, *numbers)
         gx, *numbers = map(cotangent.back, (gx, *numbers))
         if call.shift is not None and not self.reduces:
             gx = scaling.scaled(gx, call.shift)
@@ -184,10 +188,11 @@ class RowOperator:
 
     # Arguments.
 
-    def _check(self, x: Any, *arguments: Any, as_given: bool = False) -> Call:
+    def _check(self, x: Any, *arguments: Any, as_given: bool = False, packs: bool = False) -> Call:
         """A checked call.
 
-        Its temperatures are not near the ends of their range, unless x is wanted `as_given`.
+        Its temperatures are not near the ends of their range, unless x is wanted `as_given`. Its
+        rows are without what a mask leaves out, unless the caller `packs` them (`Call.by`).
         """
         *numbers, axis, largest, where, out, options = arguments
         values = host_arrays.as_numpy(x, "x")
@@ -204,11 +209,13 @@ class RowOperator:
         rows = host_arrays.to_rows(values, axis, compute, table)
         if not largest:
             rows = -rows
-        if mask is not None:
-            present = host_arrays.to_rows(mask, axis, bool, table)
-            rows = masked(rows, present, self.absent)
         width, shift = _arguments.per_row(given[-1], batch, table[0]), None
-        if self.is_soft and not as_given and not scaling.is_moderate(given[-1], compute):
+        moderate = not self.is_soft or as_given or scaling.is_moderate(given[-1], compute)
+        present, by = None, self
+        if mask is not None:
+            present = _arguments.rows_of_mask(mask, axis, table, out)
+            rows, present, by = self._without(rows, present, packs and moderate)
+        if not moderate:
             rows, width, shift = scaling.rescaled(rows, width)
         # One more or none: spelled out, since this is a large part of a call on few rows.
         if len(given) == 1:
@@ -217,7 +224,17 @@ class RowOperator:
             k = _arguments.per_row(given[0], batch, table[0])
             problem = self.rows_type(rows, k, width)
         sign = 1 if largest else -1
-        return Call(problem, x, shape, axis, batch, dtype, sign, mask, out, given, plan, shift)
+        of_rows = batch, dtype, sign, present, by
+        return Call(problem, x, shape, axis, *of_rows, out, given, plan, shift)
+
+    def _without(self, rows: Array, present: Array, packs: bool) -> tuple[Array, Any, Any]:
+        """(rows, mask, whose methods solve them): packed there, or marked as absent here."""
+        by = Masked(self, present)
+        if by.leaves_out_none:
+            return rows, None, self
+        if packs and self.absent == -np.inf:
+            return rows, present, by
+        return masked(rows, present, self.absent), present, self
 
     def _layout(
         self, dtype: np.dtype[Any], shape: tuple[int, ...], axis: Any, options: dict[str, Any]
@@ -259,7 +276,9 @@ class RowOperator:
 
     def _rows_of(self, call: Call, v: Any, name: str) -> Array:
         """A direction or cotangent of x's shape."""
-        return _arguments.rows_of(v, name, call.shape, call.axis, call.rows.x, call.where)
+        # What is packed leaves the rest out anyway, but for the size of a wider type's numbers.
+        apart = call.by is not self
+        return _arguments.rows_of(v, name, call.shape, call.axis, call.rows.x, call.present, apart)
 
     def _cotangent(self, call: Call, g: Any) -> Array:
         name = "the cotangent"
@@ -300,12 +319,10 @@ class RowOperator:
         """The call with copies of what the pullback reads, if the value is written over it."""
         if call.out is None:
             return call
-        rows, where = call.rows, call.where
+        rows = call.rows
         if np.may_share_memory(call.out, rows.x):
             rows = rows._replace(x=rows.x.copy())
-        if where is not None and np.may_share_memory(call.out, where):
-            where = where.copy()
-        return call._replace(rows=rows, where=where)
+        return call._replace(rows=rows)
 
     def _give_back(self, call: Call, values: Array, *, is_value: bool = True) -> Any:
         """Rows in the shape, type and kind of x, written to `out` if they are the value."""

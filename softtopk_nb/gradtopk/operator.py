@@ -9,18 +9,16 @@ import numpy as np
 from .. import _threshold
 from .._api import host_arrays, operator
 from .._curves.registry import CURVES
-from .._nonfinite import FINITE
 from .._threads import pool
 from .._threads.long_rows import LONG
 from .._threads.packing import CHUNK
 from .._threshold.records import CODE, OPEN
 from .._threshold.records import SOLUTION as TILT
 from .cpu import long as _long
-from .cpu import packing as _packing
-from .cpu import poisson_binomial as _short
-from .cpu import poisson_binomial_tangent as _short_tangent
 from .cpu import rows as _rows
-from .records import ENTRIES, KIND, LEFT, SHORT_ROW, SOLUTION
+from .cpu import short as _short
+from .cpu.poisson_binomial import SHORT, SHORT_32
+from .records import SOLUTION
 
 METHODS = ("auto", "contour", "dp", "recursion")
 
@@ -29,9 +27,8 @@ class Short(NamedTuple):
     """Rows that were solved as short ones."""
 
     at: operator.Array | None  # which of the rows; None: all
-    kinds: operator.Array  # of SHORT_ROW columns
     tilt: operator.Array
-    packed: operator.Array | None  # their finite entries, if any of them holds infinities
+    others: list[_short.Others]
 
 
 class Solved(NamedTuple):
@@ -258,20 +255,8 @@ class GradTopK(operator.Differentiable):
 
     def _solve_short(self, rows: operator.Rows, out: operator.Array) -> Short:
         """Rows of which few entries are finite, by the law of the count."""
-        (x, k, tau), tilt = rows, self._tilt(rows)
-        kinds, packed, p = np.empty((len(x), SHORT_ROW), np.int64), None, out
-        if (tilt[:, CODE] == FINITE).all() and (k < x.shape[1]).all():
-            kinds[:, KIND], kinds[:, ENTRIES], kinds[:, LEFT] = FINITE, x.shape[1], k
-        else:
-            pool.over(len(x), x.size, _packing.survey_rows, x, k, kinds)
-            packed = _pack(x, kinds, x)
-            p = np.empty_like(packed)
-        y = x if packed is None else packed
-        sizes = _short.scratch_sizes(y.shape[1], y.dtype)
-        pool.over(len(y), 3 * y.size, _short.solve, y, kinds, tau, tilt, sizes, p)
-        if packed is not None:
-            pool.over(len(x), x.size, _packing.unpack, x, kinds, k, p, out)
-        return Short(None, kinds, tilt, packed)
+        tilt = self._tilt(rows)
+        return Short(None, tilt, _short.solve(*rows, tilt, out))
 
     def _value(self, rows: operator.Rows, plan: str, out: operator.Array) -> None:
         x = rows.x
@@ -325,7 +310,7 @@ def _is_long(rows: operator.Rows) -> bool:
 
 def _most_short(rows: operator.Rows, plan: str) -> int:
     """The most entries of a row that is short: of those the law of the count is multiplied out."""
-    most = _short.SHORT_32 if rows.x.dtype == np.float32 else _short.SHORT
+    most = SHORT_32 if rows.x.dtype == np.float32 else SHORT
     return most if plan == "auto" else 0
 
 
@@ -336,13 +321,6 @@ def _is_short(rows: operator.Rows, plan: str) -> bool:
 
 def _take(rows: operator.Rows, these: operator.Array) -> operator.Rows:
     return operator.Rows(*(each[these] for each in rows))
-
-
-def _pack(x: operator.Array, kinds: operator.Array, values: operator.Array) -> operator.Array:
-    """The values at the finite entries of each row, as rows as long as the longest."""
-    packed = np.zeros((len(x), kinds[:, ENTRIES].max(initial=0)), x.dtype)
-    pool.over(len(x), x.size, _packing.pack, x, kinds, values, packed)
-    return packed
 
 
 def _move(
@@ -356,7 +334,7 @@ def _move(
     """`rows.push`, whichever way the rows were solved; `gtau`: a column, or none."""
     (x, _, tau), (solution, short) = rows, state
     if short is not None and short.at is None:
-        _move_short(x, tau, short, v, dtau, out, gtau)
+        _short.push(rows, short.tilt, short.others, v, dtau, out, gtau)
         return
     if _is_long(rows):
         for i in range(len(x)):
@@ -364,30 +342,10 @@ def _move(
     else:
         pool.over(len(x), 2 * x.size, _rows.push, x, tau, solution, v, dtau, out, gtau)
     if short is not None:
-        at = short.at
+        at: Any = short.at
         dp, in_tau = out[at], gtau[at]
-        _move_short(x[at], tau[at], short, v[at], dtau[at], dp, in_tau)
+        _short.push(_take(rows, at), short.tilt, short.others, v[at], dtau[at], dp, in_tau)
         out[at], gtau[at] = dp, in_tau
-
-
-def _move_short(
-    x: operator.Array,
-    tau: operator.Array,
-    short: Short,
-    v: operator.Array,
-    dtau: operator.Array,
-    out: operator.Array,
-    gtau: operator.Array,
-) -> None:
-    """`_move` of the rows that were solved as short ones."""
-    _, kinds, tilt, packed = short
-    y, dp = x, out
-    if packed is not None:
-        y, v, dp = packed, _pack(x, kinds, v), np.empty_like(packed)
-    problem = y, kinds, tau, tilt, _short.scratch_sizes(y.shape[1], y.dtype), v, dtau, dp, gtau
-    pool.over(len(y), 2 * y.size, _short_tangent.push, *problem)
-    if packed is not None:
-        pool.over(len(x), x.size, _packing.unpack_tangent, x, kinds, dp, out)
 
 
 def _columns(rows: operator.Rows) -> operator.Array:

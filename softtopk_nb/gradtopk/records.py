@@ -44,8 +44,3 @@ TANGENT_POLYNOMIALS = 4
 # The tangent's table for the core: the first four columns of the nodes, and c_j (Q_j - H).
 Q_RE, Q_IM = 4, 5
 TANGENT_FIELDS = 6
-
-# A short row without its infinities: which kind it was, how many entries are to be solved (0 if
-# none), how much of k they share.
-KIND, ENTRIES, LEFT = 0, 1, 2
-SHORT_ROW = 3

@@ -8,7 +8,7 @@ from .._compile.decorators import kernel, scalar
 from .._curves.base import origin
 from .._curves.entmax import Entmax
 from .._curves.registry import CURVES
-from .._nonfinite import expand, present_part
+from .._nonfinite import FINITE, MIXED, expand, present_part
 from .._threshold.cpu.rows import solve
 from .._threshold.methods import METHODS, Newton
 from .._threshold.records import CODE, OPEN, REST, SOLUTION, C, D
@@ -48,11 +48,12 @@ def _solve(x, k, temperature, curve, out):
 
 @scalar
 def _finite_part(x, v, solution, out):
-    """The finite entries of x, how many, what belongs to them, and room for that: rows of one."""
+    """The finite entries of x, what belongs to them, and room for that, as rows of one batch."""
     xs, vs = present_part(x, v, solution[0, CODE])
-    n = xs.shape[0]
-    rows, room = np.expand_dims(xs, 0), np.expand_dims(out[:n], 0)
-    return rows, np.full(1, n), np.expand_dims(vs, 0), room
+    if solution[0, CODE] == MIXED:
+        solution[0, CODE] = FINITE
+    room = np.expand_dims(out[: xs.shape[0]], 0)
+    return np.expand_dims(xs, 0), np.expand_dims(vs, 0), room
 
 
 @scalar
@@ -118,10 +119,10 @@ def thretopk_jvp(x, k, temperature, curve, dx, dk, dtemperature, out, dout):
         return
     _, tau, solution = _solve(x, k, temperature, curve, out)
     dks, dtaus = np.full(1, np.float64(dk)), np.full(1, np.float64(dtemperature))
-    rows, sizes, directions, target = _finite_part(x, dx, solution, dout)
+    rows, directions, target = _finite_part(x, dx, solution, dout)
     mixed = np.zeros(1, np.bool_)
-    push(0, 1, rows, sizes, tau, curve, solution, directions, target, dks, dtaus, mixed)
-    _write_whole(x, sizes[0], dout)
+    push(0, 1, rows, tau, curve, solution, directions, target, dks, dtaus, mixed)
+    _write_whole(x, rows.shape[1], dout)
 
 
 @kernel
@@ -145,10 +146,10 @@ def thretopk_vjp(x, k, temperature, curve, g, out, gx):
         return np.nan, np.nan
     _, tau, solution = _solve(x, k, temperature, curve, out)
     gk, gtau = np.empty(1), np.empty(1)
-    rows, sizes, cotangents, target = _finite_part(x, g, solution, gx)
+    rows, cotangents, target = _finite_part(x, g, solution, gx)
     mixed = np.zeros(1, np.bool_)
-    pull(0, 1, rows, sizes, tau, curve, solution, cotangents, target, gk, gtau, mixed)
-    _write_whole(x, sizes[0], gx)
+    pull(0, 1, rows, tau, curve, solution, cotangents, target, gk, gtau, mixed)
+    _write_whole(x, rows.shape[1], gx)
     return gk[0], gtau[0]
 
 

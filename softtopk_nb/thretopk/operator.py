@@ -12,9 +12,9 @@ from .._curves.base import is_steep, kernel_for, origin
 from .._curves.entmax import Entmax
 from .._curves.registry import CURVES, NAMES
 from .._curves.user import UserCurve
-from .._nonfinite import MIXED
+from .._nonfinite import FINITE, MIXED
 from .._threads import pool
-from .._threads.packing import WHOLE, chunks, gather, scatter
+from .._threads.packing import chunks, count, gather, scatter
 from .._threshold.cpu.scan import SCANNED
 from .._threshold.methods import METHODS
 from .._threshold.records import CODE, REST, C, D
@@ -343,14 +343,16 @@ def _move(
     """`push` or `pull` of all rows; of one with infinities, of its finite entries alone."""
     (x, _, tau), curve, mixed = rows, plan.curve, np.zeros(1, np.bool_)
     kernel = kernel_for(curve, kernel)
-    whole = x, WHOLE, tau, curve, state, v, out, of_k, of_tau, mixed
-    pool.over(len(x), x.size, kernel, *whole)
+    pool.over(len(x), x.size, kernel, x, tau, curve, state, v, out, of_k, of_tau, mixed)
     if not mixed[0]:
         return
-    for these in chunks(state[:, CODE] == MIXED, x.shape[1]):
-        sizes, xs, vs = gather(x, these, x, v)
-        part, in_k, in_tau = np.empty_like(xs), of_k[these], of_tau[these]
-        packed = xs, sizes, tau[these], curve, state[these], vs, part, in_k, in_tau, mixed
+    for these in chunks(np.flatnonzero(state[:, CODE] == MIXED), x.shape[1]):
+        xs, vs = np.empty((2, len(these), count(x, these)[0].max()), x.dtype)
+        gather(x, these, x, -np.inf, xs)
+        gather(x, these, v, 0.0, vs)
+        part, answers, in_k, in_tau = np.empty_like(xs), state[these], of_k[these], of_tau[these]
+        answers[:, CODE] = FINITE
+        packed = xs, tau[these], curve, answers, vs, part, in_k, in_tau, mixed
         pool.over(len(these), xs.size, kernel, *packed)
         scatter(x, these, part, 0.0, out)
         of_k[these], of_tau[these] = in_k, in_tau  # what `pull` has written

@@ -24,7 +24,6 @@ from softtopk_nb._threshold.methods import METHODS
 from softtopk_nb.gradtopk.cpu import poisson_binomial as counts
 from softtopk_nb.gradtopk.cpu import poisson_binomial_tangent as counts_tangent
 from softtopk_nb.gradtopk.cpu import rows as subsets
-from softtopk_nb.gradtopk.records import SHORT_ROW
 from softtopk_nb.gradtopk.records import SOLUTION as SUBSET
 from softtopk_nb.hardtopk.cpu import rows as hard
 from softtopk_nb.iterative.cpu import rows as iterated
@@ -93,8 +92,8 @@ def test_threshold(name, dtype):
 def test_rows_side_by_side(name, dtype):
     x, k, tau = problem(dtype)
     curve = Entmax(1.5) if name == "entmax" else CURVES[name]
-    solution, sizes = np.empty((ROWS, records.SOLUTION)), np.full(ROWS, N)
-    numbers = sizes, k, tau, curve, METHODS["newton"]
+    solution = np.empty((ROWS, records.SOLUTION))
+    numbers = k, tau, curve, METHODS["newton"]
     left_open = np.zeros(1, np.bool_)
     code = machine_code(lanes.solve, x, *numbers, np.empty_like(x), solution, left_open)
     assert packed(code, dtype) >= 30
@@ -148,7 +147,7 @@ def test_derivatives(dtype):
     x, _, tau = problem(dtype)
     solution = np.zeros((ROWS, records.SOLUTION))
     sums = np.empty(ROWS), np.empty(ROWS)
-    rows = x, np.full(ROWS, N), tau, CURVES["laplace"], solution
+    rows = x, tau, CURVES["laplace"], solution
     code = machine_code(thretopk.pull, *rows, x, np.empty_like(x), *sums, np.zeros(1, np.bool_))
     assert packed(code, dtype) >= 40
     assert not library_calls(code)
@@ -184,14 +183,15 @@ def test_gradtopk():
 def test_gradtopk_of_short_rows(dtype):
     x, _, tau = problem(dtype)
     tilt = np.zeros((ROWS, records.SOLUTION))
-    rows, sizes = np.full((ROWS, SHORT_ROW), 5), counts.scratch_sizes(x.shape[1], x.dtype)
-    code = machine_code(counts.solve, x, rows, tau, tilt, sizes, np.empty_like(x))
+    k, sizes = np.full(ROWS, 5), counts.scratch_sizes(x.shape[1], x.dtype)
+    flag = np.zeros(1, np.bool_)
+    code = machine_code(counts.solve, x, k, tau, tilt, sizes, np.empty_like(x), flag)
     assert packed(code, dtype) >= 30  # the odds
     assert packed(code, np.float64) >= 30  # the law of the counts, and the division
     assert is_wide(code)
     assert library_calls(code) <= {"exp"}  # of entries whose odds underflow
     target, gtau = np.empty_like(x), np.empty((ROWS, 1))
-    code = machine_code(counts_tangent.push, x, rows, tau, tilt, sizes, x, tau, target, gtau)
+    code = machine_code(counts_tangent.push, x, k, tau, tilt, sizes, x, tau, target, gtau)
     assert packed(code, np.float64) >= 60
     assert is_wide(code)
     assert not library_calls(code)

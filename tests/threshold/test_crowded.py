@@ -89,9 +89,9 @@ def test_the_way_by_the_law_of_a_row():
 def taken(x, k, tau, curve):
     """Passes over each row; all are found."""
     out, solution = np.empty_like(x), np.full((len(x), records.SOLUTION), np.nan)
-    whole, left_open = np.empty(0, np.int64), np.zeros(1, np.bool_)
+    left_open = np.zeros(1, np.bool_)
     problem = np.full(len(x), float(k)), np.full(len(x), tau), curve, NEWTON
-    fast_search(x)(0, len(x), x, whole, *problem, out, solution, left_open)
+    fast_search(x)(0, len(x), x, *problem, out, solution, left_open)
     still = solution[:, records.CODE] == records.OPEN
     assert still.mean() <= 0.01
     return solution[~still, records.TAKEN]

@@ -21,7 +21,7 @@ from ..._compile.array_intrinsics import (
 from ..._compile.decorators import kernel, scalar, specialized
 from ..._curves.base import shift_factors, shifts_by_value_alone
 from ..._math.elementary import wide_vectors
-from ..._nonfinite import FINITE
+from ..._nonfinite import FINITE, fill_behind, length
 from ..law import by_law, law_of, quantile_of_law, spread_of_law
 from ..newton import inverse_temperature_of, judge, nearest
 from ..policy import (
@@ -231,26 +231,26 @@ def search_among(table, r, count, left, enough):
 
 # Longer than a screen: a call would hide which of its tables a group of rows leaves to the next.
 @kernel
-def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
+def solve(lo, hi, x, k, tau, curve, method, out, solution, left_open):
     """Rows lo .. hi: p to `out` (unless its rows are empty), the thresholds to `solution`.
 
-    A row is as long as `sizes` says, if that is not empty, and skipped if that is negative. A row
-    that is not searched, or in vain, has the CODE OPEN afterwards, and `left_open` is set.
+    A row that is not searched, or in vain, has the CODE OPEN afterwards, and `left_open` is set.
+    One that is finite but for -inf at its end is FINITE here, and `length` says where it ends.
     """
-    T, n, cut = x.dtype.type, x.shape[1], sizes.shape[0] > 0
+    T, n = x.dtype.type, x.shape[1]
     writes = out.shape[1] > 0
     keeps = writes or method.enough == 0.0  # where less is enough, cheap passes are
     radius, narrow = when_final(curve, x)
     limit, enough, enough_of = radius if keeps else np.inf, 0.0, -1
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
-    own_table, own_rows = workspace(k, FIELDS, LANES), workspace(sizes, 3, LANES)
+    own_table, own_rows = workspace(k, FIELDS, LANES), np.empty((3, LANES), np.int64)
     # Of rows whose p is not asked for a pass may keep it too: what becomes of them is the same.
     own_p = workspace(x, LANES, 0 if writes else n)
     own_slopes = slopes_room(curve, x, LANES)
     own_room = pass_room(curve, x, n)
     table, rows, unasked = borrowed(own_table), borrowed(own_rows), borrowed(own_p)
     slopes, room = borrowed(own_slopes), borrowed(own_room)
-    which, searched, length = rows[0], rows[1], rows[2]
+    which, searched, sizes = rows[0], rows[1], rows[2]
     for r in range(LANES):  # subnormal numbers in columns that are not used would take their time
         for field in range(FIELDS):
             table[field, r] = 1.0
@@ -258,15 +258,15 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
     for first in range(lo, hi, group):
         count = 0
         for i in range(first, first + group if first + group < hi else hi):
-            size = sizes[i] if cut else n
-            if size < 0:
-                continue
+            size = length(x[i])
+            if writes:
+                fill_behind(out[i], size, T(0))
             if size != enough_of:  # once for rows of a length: it takes 16 ns
                 enough, enough_of = enough_for(method, size), size
             if FAINT <= k[i] < size and admit(
                 window(x[i], 0, size), size, k[i], tau[i], enough, table, count
             ):
-                which[count], searched[count], length[count] = i, count, size
+                which[count], searched[count], sizes[count] = i, count, size
                 count += 1
             else:
                 solution[i, CODE] = OPEN
@@ -277,8 +277,8 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
         while left > 0:
             for j in range(left):
                 r = searched[j]
-                part = window(x[which[r]], 0, length[r])
-                p = window(out[which[r]] if writes else unasked[r], 0, length[r])
+                part = window(x[which[r]], 0, sizes[r])
+                p = window(out[which[r]] if writes else unasked[r], 0, sizes[r])
                 final = keeps and search_of(table, r).move <= radius
                 pass_of(table, r, part, curve, final, p, slopes[r], room)
             start = searched[0] // WIDE * WIDE
@@ -294,7 +294,7 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
             end(table, columns, curve)
         for r in range(count):
             i = which[r]
-            entries, p = window(x[i], 0, length[r]), window(out[i], 0, length[r] if writes else 0)
+            entries, p = window(x[i], 0, sizes[r]), window(out[i], 0, sizes[r] if writes else 0)
             if not conclude(table, r, entries, curve, slopes[r], p, solution[i]):
                 left_open[0] = True
     held((own_table, own_rows, own_p, own_slopes, own_room))
@@ -302,13 +302,13 @@ def solve(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
 
 # Longer than a screen: as `solve`.
 @kernel
-def solve_sampled(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_open):
+def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, left_open):
     """As `solve`, for long rows, one after the other: a search begins on a sample of the row.
 
     It begins at the moments of the whole row still, if both are narrow and k is no small share:
     they tell more then.
     """
-    T, n, cut = x.dtype.type, x.shape[1], sizes.shape[0] > 0
+    T, n = x.dtype.type, x.shape[1]
     writes = out.shape[1] > 0
     keeps = writes or method.enough == 0.0
     radius, variance_of_one_pass = when_final(curve, x)
@@ -322,9 +322,9 @@ def solve_sampled(lo, hi, x, sizes, k, tau, curve, method, out, solution, left_o
         for field in range(FIELDS):
             table[field, r] = 1.0
     for i in range(lo, hi):
-        size = sizes[i] if cut else n
-        if size < 0:
-            continue
+        size = length(x[i])
+        if writes:
+            fill_behind(out[i], size, T(0))
         entries, part = window(x[i], 0, size), window(x[i], 0, size)
         open_row = FAINT <= k[i] < size and (size < SAMPLED or finite(entries))
         if open_row:

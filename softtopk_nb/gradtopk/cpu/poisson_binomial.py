@@ -35,9 +35,10 @@ from ..._compile.simd import (
     where_less,
 )
 from ..._math.elementary import exp_neg, limits, wide_vectors
+from ..._nonfinite import FINITE, MIXED, fill_behind, length
 from ..._threshold.newton import inverse_temperature
 from ..formulas import DEEP, bernstein_radius, exponent
-from ..records import ENTRIES, LEFT, C, D
+from ..records import CODE, C, D
 from .marginals import write_deep
 
 SHORT, SHORT_32 = 512, 256  # entries of a row, at most
@@ -243,21 +244,29 @@ def divide_out(odds, at, n, law, at_k, count):
 
 
 @kernel
-def solve(lo, hi, x, rows, tau, tilt, sizes, out):
-    """Rows lo .. hi: p to `out`. `rows`: of SHORT_ROW columns; `sizes`: of `scratch_sizes`."""
+def solve(lo, hi, x, k, tau, tilt, sizes, out, others):
+    """Rows lo .. hi: p to `out`. `sizes`: of `scratch_sizes`.
+
+    Rows with infinities elsewhere than at their end, or that need no solving, are left out, their
+    tilt gets the CODE MIXED, and `others` is set.
+    """
     T = x.dtype.type
-    level, width, in_lanes, length, zeros = sizes
+    level, width, in_lanes, in_row, zeros = sizes
     own_odds, own_factors = np.zeros(LANES * width, x.dtype), np.zeros(LANES * width)
-    own_law, own_laws = np.zeros(in_lanes), np.zeros(LANES * length)
-    x, tilt, out, rows = borrowed(x), borrowed(tilt), borrowed(out), borrowed(rows)
+    own_law, own_laws = np.zeros(in_lanes), np.zeros(LANES * in_row)
+    x, tilt, out = borrowed(x), borrowed(tilt), borrowed(out)
     odds, factors = borrowed(own_odds), borrowed(own_factors)
     law, laws = borrowed(own_law), borrowed(own_laws)
+    lengths = np.empty(LANES, np.int64)
     for first in range(lo, hi, LANES):
         most, top, deep = 0, 0, 0
         count = hi - first if hi - first < LANES else LANES
         for lane in range(count):
             i = first + lane
-            n, left = rows[i, ENTRIES], rows[i, LEFT]
+            n, left = length(x[i]), k[i]
+            if tilt[i, CODE] != FINITE or left >= n:
+                n, tilt[i, CODE], others[0] = 0, MIXED, True
+            lengths[lane] = n
             if n > 0:
                 c, d, inv = T(tilt[i, C]), T(tilt[i, D]), inverse_temperature(tau[i], x)
                 e = window(odds, lane * width, width)
@@ -267,19 +276,20 @@ def solve(lo, hi, x, rows, tau, tilt, sizes, out):
         for at in range(0, most, LANES):
             turn(odds, at, width, factors, at * LANES, LANES)
         multiply_out(factors, factors, most, top, law, law)
-        rows_of_law(law, top, laws, length, zeros)
+        rows_of_law(law, top, laws, in_row, zeros)
         for lane in range(count):
             i, start = first + lane, lane * width
-            n, left = rows[i, ENTRIES], rows[i, LEFT]
+            n, left = lengths[lane], k[i]
             if n == 0:
                 continue
-            at_k, far = lane * length + zeros + left, radius(level, n, left)
+            at_k, far = lane * in_row + zeros + left, radius(level, n, left)
             down, up = left if left < far else far, n - left if n - left < far else far
             terms = terms_needed(laws, at_k, down, up, limits(T(1))[0])
             divide_out(odds, start, n, laws, at_k, terms)
             p, values = window(out[i], 0, n), window(odds, start, n)
             for j in range(n):
                 p[j] = values[j]
+            fill_behind(out[i], n, T(0))
             if deep >> lane & 1:
                 c, d, inv = T(tilt[i, C]), T(tilt[i, D]), inverse_temperature(tau[i], x)
                 # P(N = k - 1)/P(N = k), which is p/r of an entry that is hardly there.

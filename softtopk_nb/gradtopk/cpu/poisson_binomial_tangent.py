@@ -25,10 +25,10 @@ from ..._compile.simd import (
     where_less,
 )
 from ..._math.elementary import limits, wide_vectors
-from ..._nonfinite import UNDEFINED
+from ..._nonfinite import FINITE, fill_behind, length
 from ..._threshold.newton import inverse_temperature
 from ..formulas import combined_direction
-from ..records import ENTRIES, KIND, LEFT, C, D
+from ..records import CODE, C, D
 from .chebyshev_tangent import pair_with_t
 from .poisson_binomial import minority_odds, multiply_out_of, radius, rows_of_law, terms_needed
 
@@ -84,15 +84,16 @@ def divide_out_slope(odds, moves, at, n, law, slope, at_k, count, inv):
 
 # Longer than a screen: each stage reads what the one before it has left in the same tables.
 @kernel
-def push(lo, hi, x, rows, tau, tilt, sizes, v, dtau, out, gtau):
+def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau):
     """Rows lo .. hi: dp along (v, dtau), as `rows.push`; the rest is as in `solve`."""
     T = x.dtype.type
-    level, width, in_lanes, length, zeros = sizes
+    level, width, in_lanes, in_row, zeros = sizes
     own_odds, own_moves = np.zeros(LANES * width, x.dtype), np.zeros(LANES * width)
     own_factors, own_turned = np.zeros(LANES * width), np.zeros(LANES * width)
     own_law, own_slope = np.zeros(in_lanes), np.zeros(in_lanes)
-    own_laws, own_slopes = np.zeros(LANES * length), np.zeros(LANES * length)
-    x, v, out, tilt, rows = borrowed(x), borrowed(v), borrowed(out), borrowed(tilt), borrowed(rows)
+    own_laws, own_slopes = np.zeros(LANES * in_row), np.zeros(LANES * in_row)
+    x, v, out, tilt = borrowed(x), borrowed(v), borrowed(out), borrowed(tilt)
+    lengths = np.empty(LANES, np.int64)
     odds, moves, factors = borrowed(own_odds), borrowed(own_moves), borrowed(own_factors)
     turned, law, slope = borrowed(own_turned), borrowed(own_law), borrowed(own_slope)
     laws, slopes = borrowed(own_laws), borrowed(own_slopes)
@@ -101,7 +102,8 @@ def push(lo, hi, x, rows, tau, tilt, sizes, v, dtau, out, gtau):
         count = hi - first if hi - first < LANES else LANES
         for lane in range(count):
             i, start = first + lane, lane * width
-            n, left = rows[i, ENTRIES], rows[i, LEFT]
+            n, left = length(x[i]) if tilt[i, CODE] == FINITE else 0, k[i]
+            lengths[lane] = n
             if n > 0:
                 xs, e = window(x[i], 0, n), window(odds, start, width)
                 c, d, inv = T(tilt[i, C]), T(tilt[i, D]), inverse_temperature(tau[i], x)
@@ -114,16 +116,14 @@ def push(lo, hi, x, rows, tau, tilt, sizes, v, dtau, out, gtau):
             turn(odds, at, width, factors, at * LANES, LANES)
             turn(moves, at, width, turned, at * LANES, LANES)
         multiply_out_with_slope(factors, turned, most, top, law, slope)
-        rows_of_law(law, top, laws, length, zeros)
-        rows_of_law(slope, top, slopes, length, zeros)
+        rows_of_law(law, top, laws, in_row, zeros)
+        rows_of_law(slope, top, slopes, in_row, zeros)
         for lane in range(count):
             i, start = first + lane, lane * width
-            n, left = rows[i, ENTRIES], rows[i, LEFT]
+            n, left = lengths[lane], k[i]
             if n == 0:
-                if gtau.shape[1] > 0:
-                    gtau[i, 0] = np.nan if rows[i, KIND] == UNDEFINED else 0.0
                 continue
-            at_k, far = lane * length + zeros + left, radius(level, n, left)
+            at_k, far = lane * in_row + zeros + left, radius(level, n, left)
             down, up = left if left < far else far, n - left if n - left < far else far
             terms = terms_needed(laws, at_k, down, up, limits(T(1))[0])
             inv = inverse_temperature(tau[i], x)
@@ -131,6 +131,7 @@ def push(lo, hi, x, rows, tau, tilt, sizes, v, dtau, out, gtau):
             dp, values = window(out[i], 0, n), window(odds, start, n)
             for j in range(n):
                 dp[j] = values[j]
+            fill_behind(out[i], n, T(0))
             if gtau.shape[1] > 0:
                 c, d = T(tilt[i, C]), T(tilt[i, D])
                 gtau[i, 0] = -pair_with_t(window(x[i], 0, n), dp, c, inv, d)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._compile.array_intrinsics import borrowed
+from ..._compile.array_intrinsics import borrowed, window
 from ..._compile.decorators import kernel, scalar
 from ..._curves.registry import CURVES
 from ..._nonfinite import (
@@ -19,7 +19,9 @@ from ..._nonfinite import (
     UNDEFINED,
     classify,
     expand,
+    fill_behind,
     fill_constant,
+    length,
     present_part,
     survey,
 )
@@ -149,11 +151,13 @@ def solve(lo, hi, x, k, tau, tilt, most_short, out, solution, flags):
     sampled = np.empty(sample_size(x.shape[1]), x.dtype)
     x, tilt, out, solution = borrowed(x), borrowed(tilt), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
-        entries, p, inv = x[i], out[i], inverse_temperature(tau[i], x)
-        code, n, above, left = FINITE, x.shape[1], 0, k[i]
+        inv, n, above, left = inverse_temperature(tau[i], x), length(x[i]), 0, k[i]
+        entries, p = window(x[i], 0, n), window(out[i], 0, n if out.shape[1] > 0 else 0)
+        fill_behind(out[i], p.shape[0], T(0))
+        code = FINITE
         if not (0 < left < n and finite(entries)):
             code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
-        few = code == MIXED and n <= most_short
+        few = code <= MIXED and n <= most_short
         code = NONE if few else code
         if wide:
             solution[i, CODE] = code
@@ -235,17 +239,16 @@ def push(lo, hi, x, tau, solution, v, dtau, out, gtau):
     table = np.empty((TANGENT_FIELDS, NODES))
     x, v, out, solution = borrowed(x), borrowed(v), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
-        entries, answer, dp = x[i], solution[i], out[i]
-        code = int(answer[CODE])
+        n, answer, code = length(x[i]), solution[i], int(solution[i, CODE])
+        entries, dp = window(x[i], 0, n), window(out[i], 0, n)
+        fill_behind(out[i], n if code <= MIXED else 0, T(np.nan) if code == UNDEFINED else T(0))
         if code > MIXED:
-            for j in range(dp.shape[0]):
-                dp[j] = T(np.nan) if code == UNDEFINED else T(0)
             if gtau.shape[1] > 0:
                 gtau[i, 0] = np.nan if code == UNDEFINED else 0.0
             continue
         c, d, inv = T(answer[C]), T(answer[D]), inverse_temperature(tau[i], x)
         limit, steps = answer[CORE_LIMIT], int(answer[STEPS])
-        xs, vs = present_part(entries, v[i], code)
+        xs, vs = present_part(entries, window(v[i], 0, n), code)
         used, target = load_nodes(answer, nodes), dp[: xs.shape[0]]
         at = dtau[i], c, inv, d, limit, steps
         direction_sums(xs, vs, *at, nodes, used, work, sums, target)

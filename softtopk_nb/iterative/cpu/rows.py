@@ -12,8 +12,9 @@ import numpy as np
 
 from ..._compile.array_intrinsics import APART, borrowed
 from ..._compile.decorators import kernel, scalar, summing
+from ..._compile.permute import pack
 from ..._math.elementary import from_ordinal, wide_vectors
-from ..._nonfinite import ALL, MIXED, UNDEFINED, classify, compress, expand, fill_constant, survey
+from ..._nonfinite import ALL, MIXED, UNDEFINED, classify, expand, fill_constant, survey
 from ..formulas import (
     adjoint_p,
     adjoint_temperature,
@@ -34,11 +35,11 @@ ROWS = 8
 
 
 @scalar
-def pack(x, values, out):
-    """`compress` to as many finite entries as there are, which is what `out` has room for."""
+def take_finite(x, values, out):
+    """The values at the finite entries of x, for which `out` has just room."""
     wide_vectors()
     if out.shape[0] < x.shape[0]:
-        compress(x, values, out)
+        pack(x, values, out)
         return
     for i in range(x.shape[0]):
         out[i] = values[i]
@@ -53,7 +54,7 @@ def prepare(kind, x, k, tau, a, e, facts):
     code, n, above, left, least, most = classify(x, k, *survey(x))
     if code <= MIXED or code == ALL:
         a = a[:n]
-        pack(x, x, a)
+        take_finite(x, x, a)
         low, high = np.float64(from_ordinal(least)), np.float64(from_ordinal(most))
         half, facts[INV], facts[RATE], facts[REF] = scale(kind, low, high, tau)
         if half < 1.0:
@@ -188,7 +189,7 @@ def push_row(kind, x, k, tau, v, dtau, scratch, facts, out):
     a, p, s, e = scratch[A, :n], scratch[P, :n], scratch[S, :n], scratch[E, :n]
     dz, dp = scratch[DZ, :n], scratch[DP, :n]
     alpha, beta = scratch[ALPHA, :n], scratch[BETA, :n]
-    pack(x, v, s)
+    take_finite(x, v, s)
     directions(a, facts, s, dtau, dz)
     p[:] = 0.0
     dp[:] = 0.0
@@ -230,7 +231,7 @@ def pull_row(kind, x, k, tau, g, scratch, facts, marks, ps, ss, totals, gx):
     alpha, beta = scratch[ALPHA, :n], scratch[BETA, :n]
     p[:] = 0.0
     gz[:] = 0.0
-    pack(x, g, adj)
+    take_finite(x, g, adj)
     m = math.ceil(math.sqrt(left))
     segments = (left + m - 1) // m
     for j in range(segments):

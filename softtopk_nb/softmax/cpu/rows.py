@@ -10,11 +10,12 @@ import math
 
 import numpy as np
 
-from ..._compile.array_intrinsics import block, borrowed, window
+from ..._compile.array_intrinsics import block, borrowed, held, window, workspace
 from ..._compile.decorators import kernel, scalar, summing
+from ..._compile.permute import pack, unpack
 from ..._math.elementary import exp_neg, from_ordinal, to_ordinal, wide_vectors
 from ..._math.sums import FEW
-from ..._nonfinite import FINITE, MIXED, expand, present_part, survey
+from ..._nonfinite import fill_behind, length, survey
 from ..formulas import OF_LOGS, OF_LOGS_BACK, OF_SHARES, inverse, share, slope, z_of
 from ..records import EXCESS, RECORD, TOP
 
@@ -110,32 +111,30 @@ def normalize(excess, logs, out):
         out[i] = out[i] - log_s if logs else out[i] * scale
 
 
-@scalar
-def expand_logs(x, values, logs, out):
-    """Undo the removal of entries at -inf: their p is 0, its logarithm -inf."""
-    expand(x, values, 0.0, out)
-    if logs:
-        for i in range(x.shape[0]):
-            out[i] = out[i] if np.isfinite(x[i]) else x[i]
-
-
 @kernel
 def value(lo, hi, x, tau, record, logs, out):
     """Softmax of each row, or its logarithm (unless the rows of `out` are empty); the records."""
+    T = x.dtype.type
     x, out, record = borrowed(x), borrowed(out), borrowed(record)
-    wanted = out.shape[1] > 0
-    nowhere = np.empty(0 if wanted else x.shape[1], x.dtype)
+    wanted, nothing = out.shape[1] > 0, T(-np.inf) if logs else T(0)
+    own_room = workspace(x, 2, x.shape[1])
+    room = borrowed(own_room)
     for i in range(lo, hi):
-        m, absent = top(x[i])
-        present, _ = present_part(x[i], x[i], MIXED if absent else FINITE)
-        target = window(out[i] if wanted else nowhere, 0, present.shape[0])
-        rest, largest = exponentials(present, m, inverse(tau[i], m), logs, target)
+        n = length(x[i])
+        entries = window(x[i], 0, n)
+        m, absent = top(entries)
+        present = pack(entries, entries, room[0]) if absent else n
+        xs = window(room[0] if absent else entries, 0, present)
+        target = window(out[i] if wanted and not absent else room[1], 0, present)
+        rest, largest = exponentials(xs, m, inverse(tau[i], m), logs, target)
         record[i, TOP], record[i, EXCESS] = m, total_of(m, rest, largest)
-        record[i, PRESENT] = present.shape[0]
+        record[i, PRESENT] = present
         if wanted:
             normalize(record[i, EXCESS], logs, target)
             if absent:
-                expand_logs(x[i], target, logs, out[i])
+                unpack(entries, target, nothing, window(out[i], 0, n))
+            fill_behind(out[i], n, nothing)
+    held((own_room,))
 
 
 @summing
@@ -196,16 +195,20 @@ def constant(m, sums, out):
 
 
 @scalar
-def taking_part(x, v, present):
-    """The entries above -inf of a row whose record says how many there are, and their v."""
-    return present_part(x, v, MIXED if present < x.shape[0] else FINITE)
+def taking_part(x, v, present, room):
+    """The entries above -inf, of which a row's record says how many there are, and their v."""
+    if present == x.shape[0]:
+        return x, v
+    return window(room[0], 0, pack(x, x, room[0])), window(room[1], 0, pack(x, v, room[1]))
 
 
 @scalar
 def moved(x, values, out):
-    """Write what belongs to the entries that take part; the others do not move."""
-    if values.shape[0] < x.shape[0]:
-        expand(x, values, 0.0, out)
+    """Write what belongs to the entries that take part, if it is not there; others do not move."""
+    n, still = x.shape[0], out.dtype.type(0)
+    if values.shape[0] < n:
+        unpack(x, values, still, window(out, 0, n))
+    fill_behind(out, n, still)
 
 
 @kernel
@@ -213,16 +216,21 @@ def push(lo, hi, x, tau, record, logs, dx, dtau, out):
     """The derivative of softmax, or of its logarithm, along (dx, dtau)."""
     T = x.dtype.type
     x, dx, out, record = borrowed(x), borrowed(dx), borrowed(out), borrowed(record)
+    own_room = workspace(x, 3, x.shape[1])
+    room = borrowed(own_room)
     for i in range(lo, hi):
         m = T(record[i, TOP])
         if not constant(m, False, out[i]):
             inv, scale = inverse(tau[i], m), T(scale_of(record[i, EXCESS]))
-            xs, vs = taking_part(x[i], dx[i], record[i, PRESENT])
-            target = window(out[i], 0, xs.shape[0])
+            n, present = length(x[i]), int(record[i, PRESENT])
+            entries = window(x[i], 0, n)
+            xs, vs = taking_part(entries, window(dx[i], 0, n), present, room)
+            target = window(out[i] if present == n else room[2], 0, present)
             mean_v, mean_z, _ = probabilities(xs, vs, m, inv, scale, target)
             mean, rule = T(mean_v - dtau[i] * mean_z), OF_LOGS if logs else OF_SHARES
             slopes(xs, vs, m, inv, T(dtau[i]), mean, rule, target)
-            moved(x[i], target, out[i])
+            moved(entries, target, out[i])
+    held((own_room,))
 
 
 @kernel
@@ -230,18 +238,23 @@ def pull(lo, hi, x, tau, record, logs, g, gtau, gx):
     """The gradients of <g, p>, or of <g, log p>."""
     T = x.dtype.type
     x, g, gx, record = borrowed(x), borrowed(g), borrowed(gx), borrowed(record)
+    own_room = workspace(x, 3, x.shape[1])
+    room = borrowed(own_room)
     for i in range(lo, hi):
         m = T(record[i, TOP])
         if constant(m, False, gx[i]):
             gtau[i] = gx[i, 0]
         else:
             inv, scale = inverse(tau[i], m), T(scale_of(record[i, EXCESS]))
-            xs, gs = taking_part(x[i], g[i], record[i, PRESENT])
-            target = window(gx[i], 0, xs.shape[0])
+            n, present = length(x[i]), int(record[i, PRESENT])
+            entries = window(x[i], 0, n)
+            xs, gs = taking_part(entries, window(g[i], 0, n), present, room)
+            target = window(gx[i] if present == n else room[2], 0, present)
             mean, _, whole = probabilities(xs, gs, m, inv, scale, target)
             back, rule = T(whole if logs else mean), OF_LOGS_BACK if logs else OF_SHARES
             gtau[i] = -slopes(xs, gs, m, inv, T(0), back, rule, target)
-            moved(x[i], target, gx[i])
+            moved(entries, target, gx[i])
+    held((own_room,))
 
 
 @kernel
@@ -249,17 +262,20 @@ def push_sum(lo, hi, x, tau, record, dx, dtau, out):
     """The derivative of logsumexp along (dx, dtau)."""
     T = x.dtype.type
     x, dx, record = borrowed(x), borrowed(dx), borrowed(record)
-    weights = np.empty(x.shape[1], x.dtype)
+    own_room = workspace(x, 3, x.shape[1])
+    room = borrowed(own_room)
     for i in range(lo, hi):
         m, excess = T(record[i, TOP]), record[i, EXCESS]
-        if constant(m, True, weights):
-            out[i] = weights[0]
+        if constant(m, True, room[2]):
+            out[i] = room[2, 0]
         else:
             inv, scale = inverse(tau[i], m), T(scale_of(excess))
-            xs, vs = taking_part(x[i], dx[i], record[i, PRESENT])
-            along, mean_z, _ = probabilities(xs, vs, m, inv, scale, window(weights, 0, xs.shape[0]))
+            n, present = length(x[i]), int(record[i, PRESENT])
+            xs, vs = taking_part(window(x[i], 0, n), window(dx[i], 0, n), present, room)
+            along, mean_z, _ = probabilities(xs, vs, m, inv, scale, window(room[2], 0, present))
             # thm-lse-gradient: softmax, and in the temperature its entropy log sum e^z - <p, z>.
             out[i] = along + (math.log1p(excess) - mean_z) * dtau[i]
+    held((own_room,))
 
 
 @kernel
@@ -267,19 +283,24 @@ def pull_sum(lo, hi, x, tau, record, g, gtau, gx):
     """The gradients of logsumexp, times g."""
     T = x.dtype.type
     x, gx, record = borrowed(x), borrowed(gx), borrowed(record)
+    own_room = workspace(x, 3, x.shape[1])
+    room = borrowed(own_room)
     for i in range(lo, hi):
         m, excess = T(record[i, TOP]), record[i, EXCESS]
         if constant(m, True, gx[i]):
             gtau[i] = gx[i, 0]
         else:
             inv, scale = inverse(tau[i], m), T(scale_of(excess))
-            xs, _ = taking_part(x[i], x[i], record[i, PRESENT])
-            target = window(gx[i], 0, xs.shape[0])
+            n, present = length(x[i]), int(record[i, PRESENT])
+            entries = window(x[i], 0, n)
+            xs, _ = taking_part(entries, entries, present, room)
+            target = window(gx[i] if present == n else room[2], 0, present)
             _, mean_z, _ = probabilities(xs, xs, m, inv, scale, target)
             gtau[i] = g[i] * (math.log1p(excess) - mean_z)
             for j in range(target.shape[0]):
                 target[j] *= T(g[i])
-            moved(x[i], target, gx[i])
+            moved(entries, target, gx[i])
+    held((own_room,))
 
 
 @kernel

@@ -10,7 +10,6 @@ from ..._compile.decorators import kernel
 from ..._curves.base import kernel_for
 from ..._nonfinite import FINITE, MIXED, UNDEFINED
 from ..._threads.long_rows import LONG, PART, part_count
-from ..._threads.packing import WHOLE
 from ..._threads.pool import over
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import CODE, REST, C, D
@@ -92,7 +91,7 @@ def push(
         out[...] = 0
         out[finite] = values
     elif len(x) < LONG:  # what infinities left of a long row
-        one = x[None], WHOLE, np.array([tau]), curve, solution[None], v[None]
+        one = x[None], np.array([tau]), curve, solution[None], v[None]
         moves = np.array([dk]), np.array([dtau])
         kernel_for(curve, rows.push)(0, 1, *one, out[None], *moves, np.zeros(1, np.bool_))
     else:
@@ -120,7 +119,7 @@ def pull(
         return gk, gtau
     if len(x) < LONG:  # what infinities left of a long row
         sums = np.empty((2, 1))
-        one = x[None], WHOLE, np.array([tau]), curve, solution[None], g[None]
+        one = x[None], np.array([tau]), curve, solution[None], g[None]
         kernel = kernel_for(curve, rows.pull)
         kernel(0, 1, *one, out[None], sums[0], sums[1], np.zeros(1, np.bool_))
         return float(sums[0, 0]), float(sums[1, 0])

@@ -12,7 +12,7 @@ from ..._compile.array_intrinsics import block, borrowed, read_apart, window, wr
 from ..._compile.decorators import kernel, scalar, summing
 from ..._curves.base import mean_of_law
 from ..._math.elementary import wide_vectors
-from ..._nonfinite import ALL, MIXED, UNDEFINED
+from ..._nonfinite import ALL, MIXED, UNDEFINED, fill_behind, length
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import CODE, REST, C, D
 from ..formulas import centre, lever, potential_of_nothing, smoothed, tangent, weight
@@ -57,24 +57,23 @@ def spread(x, v, c, inv, d, mean, dtau, out):
 
 
 @kernel
-def push(lo, hi, x, sizes, tau, curve, solution, v, out, dk, dtau, mixed):
+def push(lo, hi, x, tau, curve, solution, v, out, dk, dtau, mixed):
     """Rows lo .. hi: dp along (v, dk, dtau).
 
-    A row is as long as `sizes` says, the finite entries of one with infinities; if that is empty
-    such rows are left out, and `mixed` is set.
+    A row with infinities elsewhere than at its end is left out, and `mixed` is set.
     """
-    T, packed = x.dtype.type, sizes.shape[0] > 0
+    T = x.dtype.type
     x, v, out, solution = borrowed(x), borrowed(v), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
-        answer, n = solution[i], sizes[i] if packed else x.shape[1]
-        xs, vs, dp = window(x[i], 0, n), window(v[i], 0, n), window(out[i], 0, n)
-        code = answer[CODE]
+        answer, code = solution[i], solution[i, CODE]
         if code > MIXED:
-            for j in range(n):
-                dp[j] = T(np.nan) if code == UNDEFINED else T(0)
-        elif code == MIXED and not packed:
+            fill_behind(out[i], 0, T(np.nan) if code == UNDEFINED else T(0))
+        elif code == MIXED:
             mixed[0] = True
         else:
+            n = length(x[i])
+            fill_behind(out[i], n, T(0))
+            xs, vs, dp = window(x[i], 0, n), window(v[i], 0, n), window(out[i], 0, n)
             inv = inverse_temperature(tau[i], x)
             c, d = T(answer[C]), T(answer[D])
             w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve, dp)
@@ -83,24 +82,24 @@ def push(lo, hi, x, sizes, tau, curve, solution, v, out, dk, dtau, mixed):
 
 
 @kernel
-def pull(lo, hi, x, sizes, tau, curve, solution, g, gx, gk, gtau, mixed):
-    """Rows lo .. hi: the gradients of <g, p>, those in x to `gx`; `sizes` and `mixed` as in `push`.
+def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau, mixed):
+    """Rows lo .. hi: the gradients of <g, p>, those in x to `gx`; `mixed` as in `push`.
 
     The Jacobian in x is symmetric, so this is `push` along g, with two sums more.
     """
-    T, packed = x.dtype.type, sizes.shape[0] > 0
+    T = x.dtype.type
     x, g, gx, solution = borrowed(x), borrowed(g), borrowed(gx), borrowed(solution)
     for i in range(lo, hi):
-        answer, n = solution[i], sizes[i] if packed else x.shape[1]
-        xs, gs, gradient = window(x[i], 0, n), window(g[i], 0, n), window(gx[i], 0, n)
-        code = answer[CODE]
+        answer, code = solution[i], solution[i, CODE]
         if code > MIXED:
             gk[i] = gtau[i] = np.nan if code == UNDEFINED else 0.0
-            for j in range(n):
-                gradient[j] = T(gk[i])
-        elif code == MIXED and not packed:
+            fill_behind(gx[i], 0, T(gk[i]))
+        elif code == MIXED:
             mixed[0] = True
         else:
+            n = length(x[i])
+            fill_behind(gx[i], n, T(0))
+            xs, gs, gradient = window(x[i], 0, n), window(g[i], 0, n), window(gx[i], 0, n)
             inv = inverse_temperature(tau[i], x)
             c, d = T(answer[C]), T(answer[D])
             w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve, gradient)

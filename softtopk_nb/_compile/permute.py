@@ -1,0 +1,200 @@
+"""Some of a row's entries to the front of another row, and back, a few at a time.
+
+Entries that are absent at random make a branch that no processor can foresee. So a vector of
+neighbours is moved at once, as the pattern of those that are there says, and what does not belong
+there is written over by the next.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from .decorators import scalar
+
+_BYTES = 32  # of a vector: what an AVX2 register holds
+_LANE = ir.IntType(32)
+_WORD = ir.IntType(64)
+
+
+@scalar
+def lanes_of(values: Any) -> Any:
+    """How many entries of this array make a vector."""
+    return _BYTES // values.itemsize
+
+
+def _place(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
+    view = context.make_array(kind)(context, builder, value=array)
+    return cgutils.get_item_pointer(context, builder, kind, view, [at])
+
+
+def _load(context: Any, builder: Any, kind: Any, array: Any, at: Any, lanes: int) -> Any:
+    place = _place(context, builder, kind, array, at)
+    vector = ir.VectorType(place.type.pointee, lanes)
+    loaded = builder.load(builder.bitcast(place, vector.as_pointer()), typ=vector)
+    loaded.align = 1
+    return loaded
+
+
+def _bits(context: Any, builder: Any, kind: Any, there: Any, start: Any, lanes: int) -> Any:
+    """A bit for each of so many entries: whether it is there, by a mask or not being infinite."""
+    loaded = _load(context, builder, kind, there, start, lanes)
+    if kind.dtype == types.boolean:
+        bits = builder.icmp_signed("!=", loaded, ir.Constant(loaded.type, None))
+    else:
+        name = f"llvm.fabs.v{lanes}f{kind.dtype.bitwidth}"
+        function = ir.FunctionType(loaded.type, [loaded.type])
+        magnitude = cgutils.get_or_insert_function(builder.module, function, name)
+        infinity = ir.Constant(loaded.type, [float("inf")] * lanes)
+        bits = builder.fcmp_unordered("!=", builder.call(magnitude, [loaded]), infinity)
+    return builder.zext(builder.bitcast(bits, ir.IntType(lanes)), _WORD)
+
+
+@intrinsic
+def _pattern(typingctx: Any, there: Any, start: Any, values: Any) -> Any:
+    """`_bits` of as many entries as are moved at once."""
+    lanes = _BYTES * 8 // values.dtype.bitwidth
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _bits(context, builder, signature.args[0], args[0], args[1], lanes)
+
+    return types.int64(there, types.intp, values), codegen
+
+
+@intrinsic
+def _count_vector(typingctx: Any, there: Any, start: Any) -> Any:
+    """How many of the entries in one vector are there."""
+    lanes = _BYTES * 8 // (8 if there.dtype == types.boolean else there.dtype.bitwidth)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(_bits(context, builder, signature.args[0], args[0], args[1], lanes))
+
+    return types.int64(there, types.intp), codegen
+
+
+def _permuted(builder: Any, vector: Any, pattern: Any, places: list[list[int]], name: str) -> Any:
+    """The vector's numbers from the places that a table has for this pattern, a byte each."""
+    lanes = vector.type.count
+    few = ir.IntType(8 * lanes)
+    words = [sum(place << 8 * j for j, place in enumerate(row)) for row in places]
+    table = ir.Constant(ir.ArrayType(few, len(words)), words)
+    table = cgutils.global_constant(builder.module, f"{name}_{lanes}", table)
+    entry = builder.load(cgutils.gep_inbounds(builder, table, 0, pattern), typ=few)
+    bytes_of = builder.bitcast(entry, ir.VectorType(ir.IntType(8), lanes))
+    index = builder.zext(bytes_of, ir.VectorType(_LANE, lanes))
+    result = ir.Constant(vector.type, ir.Undefined)
+    for i in range(lanes):  # LLVM knows this for one instruction where the machine has it
+        number = builder.extract_element(vector, builder.extract_element(index, _LANE(i)))
+        result = builder.insert_element(result, number, _LANE(i))
+    return result
+
+
+def _to_front(pattern: int, lanes: int) -> list[int]:
+    """The places of a pattern's ones, and then any."""
+    ones = [i for i in range(lanes) if pattern >> i & 1]
+    return ones + [0] * (lanes - len(ones))
+
+
+def _from_front(pattern: int, lanes: int) -> list[int]:
+    """For each place how many ones of the pattern come before it."""
+    return [(pattern & ((1 << i) - 1)).bit_count() % lanes for i in range(lanes)]
+
+
+@intrinsic
+def _pack_vector(typingctx: Any, pattern: Any, values: Any, start: Any, out: Any, at: Any) -> Any:
+    """Write those of the values from `start` on that are there to `out`, from `at` on; how many."""
+    lanes = _BYTES * 8 // values.dtype.bitwidth
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        loaded = _load(context, builder, signature.args[1], args[1], args[2], lanes)
+        places = [_to_front(pattern, lanes) for pattern in range(1 << lanes)]
+        packed = _permuted(builder, loaded, args[0], places, "to_front")
+        place = _place(context, builder, signature.args[3], args[3], args[4])
+        target = ir.VectorType(place.type.pointee, lanes)
+        if out.dtype.bitwidth > values.dtype.bitwidth:
+            packed = builder.fpext(packed, target)
+        builder.store(packed, builder.bitcast(place, target.as_pointer())).align = 1
+        return builder.ctpop(args[0])
+
+    return types.int64(types.int64, values, types.intp, out, types.intp), codegen
+
+
+@intrinsic
+def _unpack_vector(
+    typingctx: Any, pattern: Any, values: Any, at: Any, absent: Any, out: Any, start: Any
+) -> Any:
+    """Undo `_pack_vector`, with `absent` in the other places."""
+    lanes = _BYTES * 8 // values.dtype.bitwidth
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        loaded = _load(context, builder, signature.args[1], args[1], args[2], lanes)
+        places = [_from_front(pattern, lanes) for pattern in range(1 << lanes)]
+        spread = _permuted(builder, loaded, args[0], places, "from_front")
+        bits = builder.bitcast(
+            builder.trunc(args[0], ir.IntType(lanes)), ir.VectorType(ir.IntType(1), lanes)
+        )
+        one = builder.insert_element(ir.Constant(loaded.type, ir.Undefined), args[3], _LANE(0))
+        zeros = ir.Constant(ir.VectorType(_LANE, lanes), [0] * lanes)
+        nothing = builder.shuffle_vector(one, ir.Constant(loaded.type, ir.Undefined), zeros)
+        place = _place(context, builder, signature.args[4], args[4], args[5])
+        chosen = builder.select(bits, spread, nothing)
+        builder.store(chosen, builder.bitcast(place, loaded.type.as_pointer())).align = 1
+        return builder.ctpop(args[0])
+
+    kinds = types.int64, values, types.intp, values.dtype, out, types.intp
+    return types.int64(*kinds), codegen
+
+
+@scalar
+def is_there(there: Any, i: Any) -> Any:
+    """Whether an entry is, by a mask or by what is not infinite."""
+    return there[i] != 0 if there.itemsize == 1 else abs(there[i]) != np.inf
+
+
+@scalar
+def number_there(there: Any) -> Any:
+    """How many entries are."""
+    lanes, found, start = lanes_of(there), 0, 0
+    while start + lanes <= there.shape[0]:
+        found += _count_vector(there, start)
+        start += lanes
+    for i in range(start, there.shape[0]):
+        found += is_there(there, i)
+    return found
+
+
+@scalar
+def pack(there: Any, values: Any, out: Any) -> Any:
+    """Write the values at the entries that are there one after the other; returns how many.
+
+    No more than `out` has room for; it is of the same type or a wider one.
+    """
+    lanes, n, room = lanes_of(values), values.shape[0], out.shape[0]
+    j = start = 0
+    while start + lanes <= n and j + lanes <= room:
+        j += _pack_vector(_pattern(there, start, values), values, start, out, j)
+        start += lanes
+    for i in range(start, n):
+        if is_there(there, i) and j < room:
+            out[j] = values[i]
+            j += 1
+    return j
+
+
+@scalar
+def unpack(there: Any, values: Any, absent: Any, out: Any) -> None:
+    """Undo `pack`, with `absent` in the other places; from other memory than `out`."""
+    lanes, n, room = lanes_of(out), out.shape[0], values.shape[0]
+    j = start = 0
+    while start + lanes <= n and j + lanes <= room:
+        j += _unpack_vector(_pattern(there, start, out), values, j, absent, out, start)
+        start += lanes
+    for i in range(start, n):
+        present = is_there(there, i) and j < room
+        out[i] = values[j] if present else absent
+        j += present
