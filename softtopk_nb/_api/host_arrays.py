@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._threads import halves
 from .._threads.transposing import WORTH_IT, transposed
 
 _CUDA = (2, 13)  # DLPack's numbers for CUDA memory, the second for managed memory
@@ -103,13 +104,19 @@ def to_rows(
         x, axis = x.T, 1 - axis  # there is one other axis, whose order stays
     if axis != x.ndim - 1:
         if x.size >= WORTH_IT and x.flags.c_contiguous:
-            x = _readable(np.ascontiguousarray(x, dtype))
+            x = _readable(_contiguous(x, dtype))
             return transposed(x.reshape(_tables(x.shape, axis))).reshape(table)
         x = np.moveaxis(x, axis, -1)
-    rows: npt.NDArray[Any] = np.ascontiguousarray(x, dtype)
+    rows = _contiguous(x, dtype)
     if rows.shape != table:
         rows = rows.reshape(table)
     return _readable(rows)
+
+
+def _contiguous(x: npt.NDArray[Any], dtype: type) -> npt.NDArray[Any]:
+    if x.dtype == np.float16 and dtype is np.float32 and x.size >= halves.WORTH_IT:
+        return halves.widened(_readable(np.ascontiguousarray(x)))
+    return np.ascontiguousarray(x, dtype)
 
 
 def _readable(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -123,9 +130,10 @@ def _tables(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
 
 def write_rows(rows: npt.NDArray[Any], axis: int, out: npt.NDArray[Any]) -> None:
     """Write rows, the axis last, to an array of the same type that has it elsewhere."""
-    if out.size >= WORTH_IT and out.flags.c_contiguous and axis != out.ndim - 1:
+    like = rows.dtype == out.dtype and out.flags.c_contiguous
+    if out.size >= WORTH_IT and like and axis != out.ndim - 1:
         before, n, behind = _tables(out.shape, axis)
-        out.reshape(before, n, behind)[...] = transposed(rows.reshape(before, behind, n))
+        transposed(rows.reshape(before, behind, n), out)
     else:
         out[...] = from_rows(rows, out.shape, axis)
 
@@ -142,6 +150,8 @@ def cast(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """`values` in the type of the result; too large for float16 is inf, without a warning."""
     if values.dtype == dtype:
         return values
+    if dtype == np.float16 and values.dtype == np.float32 and values.size >= halves.WORTH_IT:
+        return halves.narrowed(np.ascontiguousarray(values))
     with np.errstate(over="ignore"):
         return values.astype(dtype, copy=False)
 

@@ -44,17 +44,24 @@ def _transpose(lo: int, hi: int, x: Any, tables: int, height: int, width: int, o
         first = strip % strips * STRIP
         last = first + STRIP if first + STRIP < width else width
         squares = first + (last - first) // LANES * LANES
-        for i in range(0, tall, LANES):
+        for block in range(0, tall, 2 * LANES):
             for j in range(first, squares, LANES):
-                turn(x, at + i * width + j, width, out, at + j * height + i, height)
+                for i in range(
+                    block, block + 2 * LANES if block + 2 * LANES < tall else tall, LANES
+                ):
+                    turn(x, at + i * width + j, width, out, at + j * height + i, height)
         _copy_entries(x, at, width, out, at, height, (tall, height, first, squares))
         _copy_entries(x, at, width, out, at, height, (0, height, squares, last))
 
 
-def transposed(x: Array) -> Array:
-    """Of a contiguous array of shape (tables, height, width) one of (tables, width, height)."""
+def transposed(x: Array, out: Array | None = None) -> Array:
+    """Of a contiguous array of shape (tables, height, width) one of (tables, width, height).
+
+    Written to `out`, if it is given, which is as large and of the same type.
+    """
     tables, height, width = x.shape
-    out = np.empty((tables, width, height), x.dtype)
+    if out is None:
+        out = np.empty((tables, width, height), x.dtype)
     # As plain bits, which are moved alike whatever they mean.
     given, turned = (each.view(f"u{x.itemsize}").reshape(-1) for each in (x, out))
     strips = tables * -(-width // STRIP)
