@@ -30,7 +30,7 @@ KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_MAX_": "0"}
 def pytest_benchmarks(selection: str, only: str) -> tuple[list[dict[str, Any]], int]:
     """What the benchmarks left in `extra_info`, and pytest's exit status."""
     files = ["bench_suite.py"]
-    files += [] if only else ["bench_growth.py", "bench_startup.py"]
+    files += [] if only else ["bench_growth.py", "bench_ordinary.py", "bench_startup.py"]
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "benchmark.json"
         command = [sys.executable, "-m", "pytest", "-q", *(str(HERE / name) for name in files)]
@@ -58,6 +58,7 @@ def measure(selection: str, only: str) -> tuple[dict[str, Any], int]:
     made["results"] = [entry["result"] for entry in found if "result" in entry]
     if not only:
         made["growth"] = [entry["growth"] for entry in found if "growth" in entry]
+        made["ordinary"] = [entry["ordinary"] for entry in found if "ordinary" in entry]
         seconds = {e["startup"]: e["seconds"] for e in found if "startup" in e}
         if {"import softtopk_nb", "import numba"} <= set(seconds):  # else the run was ended early
             over = seconds["import softtopk_nb"] - seconds["import numba"]

@@ -39,6 +39,19 @@ DEFAULTS = ("newton", "auto", None)  # the methods of which the figures above sp
 
 FLAT = 1.3  # slowest over fastest k of one row of 1e6
 LINEAR = 12.0  # for ten times as many entries
+# What ordinary use may cost, in plain calls (`bench_ordinary.py`).
+ORDINARY = {
+    "all True": 1.15,
+    "random mask": 2.0,
+    "one mask": 1.6,
+    "padded": 1.6,
+    "-inf at random": 2.0,
+    "axis 0": 2.0,
+    "Fortran order": 2.0,
+    "float16": 2.5,
+    "integers": 2.5,
+    "potential": 1.3,
+}
 CALL = 20e-6  # seconds: 1 x 64
 STARTUP = {
     "import softtopk_nb over numba": 0.3,
@@ -164,6 +177,14 @@ def _growth(entries: list[Record]) -> Iterator[Verdict]:
         yield Verdict("flat in k", f"{label}, k of {ks}", max(ratios) / min(ratios), FLAT)
 
 
+def _ordinary(entries: list[Record]) -> Iterator[Verdict]:
+    """Masks, layouts and types, as multiples of the plain call that took turns with them."""
+    for entry in entries:
+        use = entry["what"] if entry["use"] == "plain" else entry["use"]
+        case = f"{entry['operator']} {entry['what']} {entry['rows']}x{entry['n']}"
+        yield Verdict(f"{use}, in plain calls", case, entry["ratio"], ORDINARY[use])
+
+
 def _waits(found: Record) -> Iterator[Verdict]:
     for result in found["results"]:
         shape = result["rows"], result["n"], result["k"]
@@ -206,6 +227,7 @@ def judge(found: Record) -> list[Verdict]:
         *_bandwidth(results),
         *_against(results),
         *_growth(found.get("growth", [])),  # older files lack it
+        *_ordinary(found.get("ordinary", [])),  # likewise
         *_waits(found),
         *_footprint(found),
     ]

@@ -284,6 +284,10 @@ def test_growth_latency_startup_and_footprint(load):
             {**result(rows=1, n=10**6, k=1, ratio=1.2), **over},
             {**result(rows=1, n=10**7, k=1000, ratio=11.0), **over},
         ],
+        ordinary=[
+            {**result(rows=9, n=9, ratio=1.5), "use": "random mask"},
+            {**result(rows=9, n=9, ratio=1.5, what="potential"), "use": "plain"},
+        ],
         startup={"import softtopk_nb over numba": 0.5, "import numba": 1.0},
         footprint=[
             {
@@ -300,6 +304,8 @@ def test_growth_latency_startup_and_footprint(load):
     )
     assert found["flat in k"] == (pytest.approx(1.5), 1.3, False)
     assert found["linear in n"] == (11.0, 12.0, True)
+    assert found["random mask, in plain calls"] == (1.5, 2.0, True)
+    assert found["potential, in plain calls"] == (1.5, 1.3, False)
     assert found["a call on 1 x 64, in seconds"] == (1e-5, 20e-6, True)
     assert found["startup, in seconds"] == (0.5, 0.3, False)
     assert found["memory beyond input and output, in bytes"][2] is False

@@ -25,7 +25,7 @@ def _split(curve, t):
 
 @scalar
 def _excess(curve, t):
-    return 1.0 if t >= 0.0 else math.exp(t)
+    return exp_neg(t if t < 0.0 else 0.0)
 
 
 @scalar

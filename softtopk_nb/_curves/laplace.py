@@ -29,7 +29,7 @@ def _split(curve, t):
 
 @scalar
 def _excess(curve, t):
-    return 0.5 * math.exp(-abs(t))
+    return half_exp_neg(-abs(t))
 
 
 @scalar

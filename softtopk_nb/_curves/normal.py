@@ -34,10 +34,10 @@ def _split_cheaply(curve, t):
 
 @scalar
 def _excess(curve, t):
-    s = abs(t)
-    density = math.exp(-0.5 * s * s) / math.sqrt(2 * math.pi)
     # s = inf: both terms vanish, their product form would be inf * 0.
-    return density - s * 0.5 * math.erfc(s * math.sqrt(0.5)) if s < 40.0 else 0.0
+    s = min(abs(t), 40.0)
+    tail, density = normal_tail(s)
+    return density - s * tail
 
 
 @scalar

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from .._compile.decorators import scalar
 from .._math.elementary import exp_neg, fma, quotient
+from .._math.special import log_of_one_and
 from .base import (
     Traits,
     as_it_is,
@@ -37,7 +38,7 @@ def _split(curve, t):
 
 @scalar
 def _excess(curve, t):
-    return math.log1p(math.exp(-abs(t)))
+    return log_of_one_and(exp_neg(-abs(t)))
 
 
 @scalar

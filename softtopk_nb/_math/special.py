@@ -222,6 +222,13 @@ def _log_of_sum(s, rest):
     return _logarithm(s, True)
 
 
+@scalar
+def log_of_one_and(e):
+    """log(1 + e) for 0 <= e <= 1, to 3 units in the last place."""
+    s = type(e)(1) + e
+    return log_of_sum(s, e - (s - type(e)(1)))
+
+
 def power_of_fraction(s: float, rest: float, q: float) -> float:
     """(s + rest)^q for 0 <= s <= 1 and q > 0; 0 for subnormal s. `rest` is as in `log_of_sum`.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from .._compile.decorators import scalar, summing
 from .._math.elementary import circular, exp_neg, fma, limits, quotient
+from .._math.special import log_of_one_and
 from .nodes import DEGREE
 from .records import EVEN_SUM, ODD_SUM, ORDER, POWERS
 
@@ -90,10 +89,15 @@ def node_weight(j, size, square, sine, order, winding, sums):
 
 
 @scalar
-def softplus(value, tau, c, d):
-    """(t, tau log(1 + e^-|t|)) of an entry."""
-    t = (np.float64(value) - c) / tau - d
-    return t, tau * math.log1p(math.exp(-abs(t)))
+def smoothed(value, tau, c, d):
+    """(tau log(1 + e^-|t|), the entry itself if t >= 0 else 0, whether t >= 0).
+
+    Above 0, tau log(1 + e^t) + c + tau d is x and a tail: sums of t would only have to be taken
+    back.
+    """
+    t = (value - c) / tau - d
+    above = t >= 0.0
+    return tau * log_of_one_and(exp_neg(-abs(t))), value if above else 0.0, above
 
 
 @scalar

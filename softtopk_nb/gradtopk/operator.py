@@ -29,6 +29,7 @@ class Short(NamedTuple):
     at: operator.Array | None  # which of the rows; None: all
     tilt: operator.Array
     others: list[_short.Others]
+    phi: operator.Array  # the potential, where p was not asked for
 
 
 class Solved(NamedTuple):
@@ -159,14 +160,19 @@ class GradTopK(operator.Differentiable):
                 self, "potential", x, k, temperature, axis, largest, where, None, options
             )
         call = self._check(x, k, temperature, axis, largest, where, None, options)
-        rows = call.rows
-        solution = self._solve(rows, _no_columns(rows), _columns(rows)).solution
+        rows, nothing = call.rows, _no_columns(call.rows)
+        if _is_short(rows, "auto"):
+            return self._give_back_batch(call, call.sign * self._solve_short(rows, nothing).phi)
+        most_short = _most_short(rows, "auto")
+        solution, short = self._solve(rows, nothing, _columns(rows), most_short)
         phi = np.empty(len(rows.x))
         if _is_long(rows):
             for i, (row, size, tau) in enumerate(zip(*rows, strict=True)):
                 phi[i] = _long.potential(row, int(size), tau, solution[i])
         else:
             pool.over(len(phi), 16 * rows.x.size, _rows.potential, *rows, solution, phi)
+        if short is not None:
+            phi[short.at] = short.phi
         return self._give_back_batch(call, call.sign * phi)
 
     def _options(self, *, method: str = "auto") -> str:
@@ -255,8 +261,8 @@ class GradTopK(operator.Differentiable):
 
     def _solve_short(self, rows: operator.Rows, out: operator.Array) -> Short:
         """Rows of which few entries are finite, by the law of the count."""
-        tilt = self._tilt(rows)
-        return Short(None, tilt, _short.solve(*rows, tilt, out))
+        tilt, phi = self._tilt(rows), np.empty(0 if out.shape[1] else len(out))
+        return Short(None, tilt, _short.solve(rows, tilt, out, phi), phi)
 
     def _value(self, rows: operator.Rows, plan: str, out: operator.Array) -> None:
         x = rows.x

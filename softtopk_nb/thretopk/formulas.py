@@ -45,9 +45,10 @@ def smoothed(curve, value, tau, c, d):
 
     Above 0, tau F(t) + lambda is x and a tail: sums of t would only have to be taken back.
     """
+    zero = type(value)(0)
     t = (value - c) / tau - d
-    upper = t >= 0.0
-    return tau * excess(curve, t), value if upper else 0.0, upper
+    upper = t >= zero
+    return tau * excess(curve, t), value if upper else zero, upper
 
 
 @scalar

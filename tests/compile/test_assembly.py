@@ -185,7 +185,9 @@ def test_gradtopk_of_short_rows(dtype):
     tilt = np.zeros((ROWS, records.SOLUTION))
     k, sizes = np.full(ROWS, 5), counts.scratch_sizes(x.shape[1], x.dtype)
     flag = np.zeros(1, np.bool_)
-    code = machine_code(counts.solve, x, k, tau, tilt, sizes, np.empty_like(x), flag)
+    code = machine_code(
+        counts.solve, x, k, tau, tilt, sizes, np.empty_like(x), np.empty(ROWS), flag
+    )
     assert packed(code, dtype) >= 30  # the odds
     assert packed(code, np.float64) >= 30  # the law of the counts, and the division
     assert is_wide(code)

@@ -243,9 +243,24 @@ def divide_out(odds, at, n, law, at_k, count):
         store(odds, i + 3 * LANES, marginal_of_quotient(e3, q3, unit))
 
 
+@summing
+def majority(x, odds):
+    """The sum of the entries with pi >= 1/2, and how many they are."""
+    wide_vectors()
+    total, found = 0.0, 0.0
+    for i in range(x.shape[0]):
+        above = odds[i] < x.dtype.type(0)
+        total += np.float64(x[i]) if above else 0.0
+        found += 1.0 if above else 0.0
+    return total, found
+
+
 @kernel
-def solve(lo, hi, x, k, tau, tilt, sizes, out, others):
-    """Rows lo .. hi: p to `out`. `sizes`: of `scratch_sizes`.
+def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
+    """Rows lo .. hi: p to `out`, the potential to `phi`; not if they have no columns or entries.
+
+    `sizes`: of `scratch_sizes`. With b_k the weight of k and a the entries with pi >= 1/2,
+    tau log Z_k is the sum of these, (k - a)(c + tau d) and tau log b_k (Theorem thm-grad-division).
 
     Rows with infinities elsewhere than at their end, or that need no solving, are left out, their
     tilt gets the CODE MIXED, and `others` is set.
@@ -283,6 +298,12 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, others):
             if n == 0:
                 continue
             at_k, far = lane * in_row + zeros + left, radius(level, n, left)
+            if phi.shape[0] > 0:
+                whole, above = majority(window(x[i], 0, n), window(odds, start, n))
+                threshold = tilt[i, C] + tau[i] * tilt[i, D]
+                phi[i] = whole + (left - above) * threshold + tau[i] * math.log(laws[at_k])
+            if out.shape[1] == 0:
+                continue
             down, up = left if left < far else far, n - left if n - left < far else far
             terms = terms_needed(laws, at_k, down, up, limits(T(1))[0])
             divide_out(odds, start, n, laws, at_k, terms)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from ..._compile.array_intrinsics import borrowed, window
-from ..._compile.decorators import kernel, scalar
+from ..._compile.decorators import kernel, scalar, summing
 from ..._curves.registry import CURVES
+from ..._math.elementary import wide_vectors
 from ..._nonfinite import (
     ALL,
     FINITE,
@@ -30,7 +31,7 @@ from ..._threshold.methods import Newton
 from ..._threshold.newton import UNKNOWN, inverse_temperature, judge, nearest
 from ..._threshold.policy import enough_for
 from ..._threshold.records import OPEN
-from ..formulas import softplus
+from ..formulas import smoothed
 from ..nodes import CAPACITY, DEGREE, FIELDS, IM, NODES, RE, write_circle
 from ..records import (
     CODE,
@@ -260,33 +261,30 @@ def push(lo, hi, x, tau, solution, v, dtau, out, gtau):
             expand(entries, target, 0.0, dp)
 
 
-@scalar
+@summing
 def smoothed_sum(x, tau, c, d):
-    """Sum of tau log(1 + e^t) over the finite entries, plus c + tau d where t >= 0; how many those.
-
-    Above 0 that is x and a tail: sums of t would only have to be taken back.
-    """
-    total, above = 0.0, 0
+    """Sum of tau log(1 + e^t) over finite entries, plus c + tau d where t >= 0; how many those."""
+    wide_vectors()
+    tails, entries, upper = 0.0, 0.0, 0.0
     for i in range(x.shape[0]):
-        if np.isfinite(x[i]):
-            t, tail = softplus(x[i], tau, c, d)
-            total += tail
-            if t >= 0.0:
-                total += x[i]
-                above += 1
-    return total, above
+        tail, whole, above = smoothed(np.float64(x[i]), tau, c, d)
+        tails += tail
+        entries += whole
+        upper += 1.0 if above else 0.0
+    return tails + entries, upper
 
 
 @kernel
 def potential(lo, hi, x, k, tau, solution, out):
     """Rows lo .. hi: tau log Z_k(x/tau) (Theorem thm-grad-tilt)."""
+    x = borrowed(x)
     for i in range(lo, hi):
-        answer = solution[i]
-        code = int(answer[CODE])
-        above, total = 0, 0.0
-        for value in x[i]:
-            above += value == np.inf
-            total += value if np.isfinite(value) else 0.0
+        answer, entries = solution[i], window(x[i], 0, length(x[i]))
+        code, above, total = int(answer[CODE]), 0, 0.0
+        if code != FINITE:
+            for value in x[i]:
+                above += value == np.inf
+                total += value if np.isfinite(value) else 0.0
         if code == UNDEFINED:
             out[i] = np.nan
         elif k[i] == 0:
@@ -297,5 +295,6 @@ def potential(lo, hi, x, k, tau, solution, out):
             out[i] = total
         else:
             c, d = answer[C], answer[D]
-            smoothed, upper = smoothed_sum(x[i], tau[i], c, d)
-            out[i] = smoothed + (k[i] - upper) * (c + tau[i] * d) + tau[i] * answer[LOG_P]
+            entries, _ = present_part(entries, entries, code)
+            total, upper = smoothed_sum(entries, tau[i], c, d)
+            out[i] = total + (k[i] - upper) * (c + tau[i] * d) + tau[i] * answer[LOG_P]

@@ -16,10 +16,11 @@ from ..._nonfinite import FINITE, MIXED, UNDEFINED, classify, fill_constant, sur
 from ..._threads import pool
 from ..._threads.packing import chunks, count, gather, put_ones, scatter
 from ..records import CODE
-from . import poisson_binomial, poisson_binomial_tangent
+from . import poisson_binomial, poisson_binomial_tangent, rows
 from .poisson_binomial import scratch_sizes
 
 Array = npt.NDArray[Any]
+Problem = tuple[Array, Array, Array]  # x, k, tau
 
 
 class Others(NamedTuple):
@@ -30,7 +31,7 @@ class Others(NamedTuple):
     left: Array  # what of k these get
     tilt: Array
     constant: Array  # which need no solving
-    undefined: Array  # whether each of those is NaN
+    codes: Array  # what each of those is
 
 
 @kernel
@@ -39,21 +40,26 @@ def _fill_constant(lo, hi, x, k, these, codes, left, out):
     for j in range(lo, hi):
         i = these[j]
         codes[j], _, above, left[j], _, _ = classify(x[i], k[i], *survey(x[i]))
-        if codes[j] > MIXED:
+        if codes[j] > MIXED and out.shape[1] > 0:
             fill_constant(x[i], k[i], codes[j], above, out[i])
 
 
-def solve(x: Array, k: Array, tau: Array, tilt: Array, out: Array) -> list[Others]:
-    """Write p of all rows from their tilts; returns what derivatives need of some."""
-    sizes, found = scratch_sizes(x.shape[1], x.dtype), np.zeros(1, np.bool_)
-    pool.over(len(x), 3 * x.size, poisson_binomial.solve, x, k, tau, tilt, sizes, out, found)
+def solve(problem: Problem, tilt: Array, out: Array, phi: Array) -> list[Others]:
+    """Write p of all rows from their tilts, and the potential; returns what derivatives need.
+
+    `out` has no columns, or `phi` no entries, if they are not wanted.
+    """
+    x, found = problem[0], np.zeros(1, np.bool_)
+    given = tilt, scratch_sizes(x.shape[1], x.dtype), out, phi, found
+    pool.over(len(x), 3 * x.size, poisson_binomial.solve, *problem, *given)
     if not found[0]:
         return []
     these = np.flatnonzero(tilt[:, CODE] == MIXED)
-    return [_solve_others(x, k, tau, tilt, some, out) for some in chunks(these, x.shape[1])]
+    return [_solve_others(problem, tilt, some, out, phi) for some in chunks(these, x.shape[1])]
 
 
-def _solve_others(x: Array, k: Array, tau: Array, tilt: Array, these: Array, out: Array) -> Others:
+def _solve_others(problem: Problem, tilt: Array, these: Array, out: Array, phi: Array) -> Others:
+    x, k, tau = problem
     codes, left = np.empty((2, len(these)), np.int64)
     pool.over(len(these), len(these) * x.shape[1], _fill_constant, x, k, these, codes, left, out)
     solved = codes == MIXED
@@ -61,18 +67,31 @@ def _solve_others(x: Array, k: Array, tau: Array, tilt: Array, these: Array, out
     entries, above = count(x, mixed)
     packed = np.empty((len(mixed), entries.max(initial=0)), x.dtype)
     gather(x, mixed, x, -np.inf, packed)
-    tilts, p = tilt[mixed], np.empty_like(packed)
+    tilts, codes = tilt[mixed], codes[~solved]
     tilts[:, CODE] = FINITE
+    p = np.empty((len(mixed), packed.shape[1] if out.shape[1] else 0), x.dtype)
+    phis = np.empty(len(mixed) if len(phi) else 0)
     sizes, found = scratch_sizes(packed.shape[1], x.dtype), np.zeros(1, np.bool_)
-    problem = packed, left, tau[mixed], tilts, sizes, p, found
-    pool.over(len(mixed), 3 * packed.size, poisson_binomial.solve, *problem)
-    scatter(x, mixed, p, 0.0, out)
-    put_ones(x, mixed[above > 0], out)
-    return Others(mixed, packed, left, tilts, constant, codes[~solved] == UNDEFINED)
+    row = packed, left, tau[mixed], tilts, sizes, p, phis, found
+    pool.over(len(mixed), 3 * packed.size, poisson_binomial.solve, *row)
+    if out.shape[1]:
+        scatter(x, mixed, p, 0.0, out)
+        put_ones(x, mixed[above > 0], out)
+    if len(phi):
+        phi[mixed] = np.where(above > 0, np.inf, phis)
+        phi[constant] = _potential_of_constant(x[constant], k[constant], tau[constant], codes)
+    return Others(mixed, packed, left, tilts, constant, codes)
+
+
+def _potential_of_constant(x: Array, k: Array, tau: Array, codes: Array) -> Array:
+    kinds, phi = np.zeros((len(x), CODE + 1)), np.empty(len(x))
+    kinds[:, CODE] = codes
+    pool.over(len(x), x.size, rows.potential, x, k, tau, kinds, phi)
+    return phi
 
 
 def push(
-    problem: tuple[Array, Array, Array],
+    problem: Problem,
     tilt: Array,
     others: list[Others],
     v: Array,
@@ -80,12 +99,14 @@ def push(
     out: Array,
     gtau: Array,
 ) -> None:
-    """The tangents of all rows, as `rows.push`; `problem` is (x, k, tau)."""
+    """The tangents of all rows, as `rows.push`."""
     x, _, tau = problem
     given = tilt, scratch_sizes(x.shape[1], x.dtype), v, dtau, out, gtau
     pool.over(len(x), 2 * x.size, poisson_binomial_tangent.push, *problem, *given)
     for some in others:
-        out[some.constant] = gtau[some.constant] = np.where(some.undefined, np.nan, 0.0)[:, None]
+        out[some.constant] = gtau[some.constant] = np.where(some.codes == UNDEFINED, np.nan, 0.0)[
+            :, None
+        ]
         these, packed, left, tilts, *_ = some
         vs, dp, slopes = np.empty_like(packed), np.empty_like(packed), gtau[these]
         gather(x, these, v, 0.0, vs)

@@ -16,7 +16,7 @@ from ..._cuda.target import device
 from ..._cuda.thread_groups import ThreadGroup, made_once, of_row, tools
 from ..._nonfinite import ALL, MIXED, UNDEFINED
 from ..._threshold.records import ABOVE
-from ..formulas import softplus
+from ..formulas import smoothed
 from ..nodes import NODES
 from ..records import CODE, SOLUTION
 from .contour import arrange, contours, keep, shared_by
@@ -42,10 +42,10 @@ def heights(T: Any, group: ThreadGroup) -> Heights:
         for i in range(t.rank(), span.n, group.lanes):  # log1p once: too long to be repeated
             v = float64(span.x[span.start + i])
             if abs(v) < np.inf and code <= ALL:
-                u, tail = softplus(v, tau, c, d)
-                total += v if u >= 0.0 or code == ALL else 0.0
+                tail, whole, above = smoothed(v, tau, c, d)
+                total += v if code == ALL else whole
                 total += tail if code <= MIXED else 0.0
-                upper += 1.0 if u >= 0.0 else 0.0
+                upper += 1.0 if above else 0.0
         total, upper, _, _ = t.totals(total, upper, 0.0, 0.0, shared)
         return total, upper
 

@@ -12,7 +12,8 @@ from ..._compile.array_intrinsics import block, borrowed, read_apart, window, wr
 from ..._compile.decorators import kernel, scalar, summing
 from ..._curves.base import mean_of_law
 from ..._math.elementary import wide_vectors
-from ..._nonfinite import ALL, MIXED, UNDEFINED, fill_behind, length
+from ..._math.sums import FEW
+from ..._nonfinite import ALL, FINITE, MIXED, UNDEFINED, fill_behind, length, present_part
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import CODE, REST, C, D
 from ..formulas import centre, lever, potential_of_nothing, smoothed, tangent, weight
@@ -108,28 +109,35 @@ def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau, mixed):
             spread(xs, gs, c, inv, d, mean, 0.0, gradient)
 
 
-@scalar
+@summing
 def smoothed_sum(x, tau, curve, c, d):
-    """Sum of tau F(t) over the finite entries, plus lambda where t >= 0; and how often that is."""
-    total, above = 0.0, 0
-    for i in range(x.shape[0]):
-        if np.isfinite(x[i]):
-            tail, whole, upper = smoothed(curve, np.float64(x[i]), tau, c, d)
-            total += tail
-            total += whole
-            above += upper
-    return total, above
+    """Sum of tau F(t) over finite entries, plus lambda where t >= 0; and how often that is."""
+    wide_vectors()
+    T = x.dtype.type
+    tau, c, d = T(tau), T(c), T(d)
+    tails, entries, above = 0.0, 0.0, 0.0
+    for start in range(0, x.shape[0], FEW):
+        part, some = block(x, start, FEW), T(0)
+        for i in range(part.shape[0]):
+            tail, whole, upper = smoothed(curve, part[i], tau, c, d)
+            some += tail
+            entries += np.float64(whole)
+            above += 1.0 if upper else 0.0
+        tails += some
+    return tails + entries, above
 
 
 @kernel
 def potential(lo, hi, x, k, tau, curve, solution, out):
     """Rows lo .. hi: phi = tau * min over l of [k l + sum F(x/tau - l)] (Theorem thm-potential)."""
+    x = borrowed(x)
     for i in range(lo, hi):
-        code = int(solution[i, CODE])
+        code, entries = int(solution[i, CODE]), window(x[i], 0, length(x[i]))
         above, present = 0, 0
-        for value in x[i]:
-            above += value == np.inf
-            present += value > -np.inf
+        if code != FINITE:
+            for value in x[i]:
+                above += value == np.inf
+                present += value > -np.inf
         if code == UNDEFINED:
             out[i] = np.nan
         elif k[i] == 0.0:
@@ -145,5 +153,6 @@ def potential(lo, hi, x, k, tau, curve, solution, out):
                     out[i] += value + far
         else:
             c, d = solution[i, C], solution[i, D] + solution[i, REST]
-            smoothed, upper = smoothed_sum(x[i], tau[i], curve, c, d)
+            entries, _ = present_part(entries, entries, code)
+            smoothed, upper = smoothed_sum(entries, tau[i], curve, c, d)
             out[i] = smoothed + (k[i] - upper) * (c + tau[i] * d)

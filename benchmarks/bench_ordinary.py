@@ -1,0 +1,111 @@
+"""What ordinary use costs, as a multiple of the plain call: masks, layouts, types, the potential.
+
+The plain call is the same operator on a float32 array in C order, along the last axis; both take
+turns. The verbs are the value, and the pullback without the value before it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import cases
+import numpy as np
+from clock import Turns
+
+import softtopk_nb as stk
+
+BUDGET = {"quick": 0.1, "full": 0.5}  # seconds a case, if it can be measured in that
+SHARE = 0.8  # of the entries take part, about
+
+OPERATORS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "thretopk laplace": (stk.thretopk, {}),
+    "thretopk sigmoid": (stk.thretopk, {"curve": "sigmoid"}),
+    "gradtopk": (stk.gradtopk, {}),
+    "hardtopk": (stk.hardtopk, {}),
+    "softmax": (stk.softmax, {}),
+}
+QUICK = {(1024, 1024, 32)}
+
+Prepared = tuple[np.ndarray, dict[str, Any]]  # x, and keyword arguments
+
+
+def _random(x: np.ndarray) -> np.ndarray:
+    return np.random.default_rng(1).random(x.shape) < SHARE
+
+
+def _with_gaps(x: np.ndarray) -> Prepared:
+    return np.where(_random(x), x, np.float32(-np.inf)), {}
+
+
+def _padded(x: np.ndarray) -> Prepared:
+    n = x.shape[1]
+    lengths = np.random.default_rng(1).integers(2 * n * SHARE - n, n + 1, size=(len(x), 1))
+    return x, {"where": np.arange(n) < lengths}
+
+
+USES: dict[str, Callable[[np.ndarray], Prepared]] = {
+    "all True": lambda x: (x, {"where": np.ones(x.shape, np.bool_)}),
+    "random mask": lambda x: (x, {"where": _random(x)}),
+    "one mask": lambda x: (x, {"where": _random(x[0])}),
+    "padded": _padded,
+    "-inf at random": _with_gaps,
+    "axis 0": lambda x: (np.ascontiguousarray(x.T), {"axis": 0}),
+    "Fortran order": lambda x: (np.asfortranarray(x), {}),
+    "float16": lambda x: (x.astype(np.float16), {}),
+    "integers": lambda x: ((100 * x).astype(np.int32), {"temperature": 100.0}),
+}
+
+
+def call_of(name: str, verb: str, x: np.ndarray, k: int, arguments: dict[str, Any]) -> Any:
+    """The call to time, its result in memory of its own each time."""
+    operator, options = OPERATORS[name]
+    given = (x,) if name == "softmax" else (x, k)
+    options = {**options, **arguments}
+    if verb == "value":
+        return lambda: operator(*given, **options)
+    if verb == "potential":
+        return lambda: operator.potential(*given, **options)
+    p, pullback = operator.vjp(*given, **options)
+    g = np.random.default_rng(2).normal(size=p.shape).astype(p.dtype)
+    return lambda: pullback(g)
+
+
+def _cases(selection: str) -> list[tuple[str, str, str, tuple[int, int, int]]]:
+    shapes = [s for s in (*cases.MAIN[:2], cases.SHAPES[4]) if selection == "full" or s in QUICK]
+    found = []
+    for name, shape in itertools.product(OPERATORS, shapes):
+        verbs = ["value"] if name == "hardtopk" else ["value", "pullback"]
+        found += [(name, verb, use, shape) for verb in verbs for use in USES]
+        if hasattr(OPERATORS[name][0], "potential"):
+            found.append((name, "potential", "plain", shape))
+    return found
+
+
+def pytest_generate_tests(metafunc):
+    chosen = _cases(metafunc.config.getoption("--selection"))
+    names = [f"{name} {verb} {rows}x{n}, {use}" for name, verb, use, (rows, n, _) in chosen]
+    metafunc.parametrize(("name", "verb", "use", "shape"), chosen, ids=names)
+
+
+def bench_use(benchmark, name, verb, use, shape, request):
+    rows, n, k = shape
+    x = cases.scores(rows, n, "float32", "normal")
+    plain = call_of(name, "value" if verb == "potential" else verb, x, k, {})
+    given, arguments = (x, {}) if use == "plain" else USES[use](x)
+    used = call_of(name, verb, given, k, arguments)
+    turns = Turns(used, plain, BUDGET[request.config.getoption("--selection")])
+    benchmark.group = f"{verb} {rows}x{n}, in plain calls"
+    benchmark.pedantic(turns.take, setup=turns.time_others, rounds=turns.rounds)
+    if benchmark.stats is not None:
+        taken = np.array(benchmark.stats.stats.data)
+        benchmark.extra_info["ordinary"] = {
+            "operator": name,
+            "what": verb,
+            "use": use,
+            "rows": rows,
+            "n": n,
+            "k": k,
+            **turns.figures(taken),
+        }
