@@ -25,23 +25,16 @@ from .._compile.decorators import kernel, scalar
 
 WORD = 8  # bytes; every field below is one word, a signed integer, and lies so many bytes on
 
-# A helper's box, and how many words it takes: its own cache lines, on any machine. PLACE is that of
-# the helper among those who do the job.
-STATE, JOB, NEXT, PLACE = range(0, 4 * WORD, WORD)
+# A helper's box, and how many words it takes: its own cache lines, on any machine.
+STATE, JOB, NEXT = range(0, 3 * WORD, WORD)
 BOX = 32
 IDLE, OFFERED, TAKEN = 0, 1, 2  # states: offered jobs may be taken back
 
 # A job: how to call the kernel on its arguments, which follow; units of the work (so many rows
-# each), the first and the last; and which range has failed, if any.
-CALL, KERNEL, COUNT, UNIT, FIRST, UNITS, SHARES, FAILED, FAILED_LO, FAILED_HI = range(
-    0, 10 * WORD, WORD
-)
-# The work is shared out in as many parts as there are threads, at most. Each thread begins with its
-# own, which from job to job is in the same core's cache, and then helps with the others'. Of each
-# part, on a cache line of its own, the unit that is next.
-MOST_SHARES, LINE = 16, 16 * WORD
-BEGUN = LINE
-JOB_WORDS = (BEGUN + MOST_SHARES * LINE) // WORD
+# each) and those that somebody has begun; and which range has failed, if any.
+CALL, KERNEL, COUNT, UNIT, UNITS, THREADS, FAILED, FAILED_LO, FAILED_HI = range(0, 9 * WORD, WORD)
+BEGUN = 16 * WORD  # apart from what is only read
+JOB_WORDS = 32
 
 _YIELD_AFTER = 4096  # pauses before a thread that waits for another offers it its core
 
@@ -187,39 +180,24 @@ def _call_and_raise(typingctx: Any, address: Any, lo: Any, hi: Any, arguments: A
 
 
 @scalar
-def _end_of_share(job, share):
-    """The unit after the last of a share."""
-    first = _get(job + FIRST)
-    return first + (_get(job + UNITS) - first) * (share + 1) // _get(job + SHARES)
-
-
-@scalar
-def _end_early(job):
-    """See that no range is begun any more."""
-    for share in range(_get(job + SHARES)):
-        _put(job + BEGUN + share * LINE, _end_of_share(job, share))
-
-
-@scalar
-def _take_part(job, place):
-    """Take ranges, large ones first, until none is left: of one's own share, then of the others."""
-    call, count, unit = _get(job + CALL), _get(job + COUNT), _get(job + UNIT)
-    shares, helped = _get(job + SHARES), 0
-    while helped < shares:
-        share = (place + helped) % shares
-        begun, end = _get(job + BEGUN + share * LINE), _end_of_share(job, share)
-        if begun >= end:
-            helped += 1
-            continue
-        size = (end - begun + 1) // 2
-        if not _replace(job + BEGUN + share * LINE, begun, begun + size):
+def _take_part(job):
+    """Take ranges, large ones first, until none is left."""
+    call, count = _get(job + CALL), _get(job + COUNT)
+    unit, units = _get(job + UNIT), _get(job + UNITS)
+    shares = 2 * _get(job + THREADS)
+    while True:
+        begun = _get(job + BEGUN)
+        if begun >= units:
+            return
+        size = (units - begun) // shares if units - begun > shares else 1
+        if not _replace(job + BEGUN, begun, begun + size):
             continue
         lo, hi = begun * unit, (begun + size) * unit
         hi = hi if hi < count else count
         if _call(call, job, lo, hi) != 0 and _replace(job + FAILED, 0, 1):
             _put(job + FAILED_LO, lo)
             _put(job + FAILED_HI, hi)
-            _end_early(job)
+            _put(job + BEGUN, units)
 
 
 @scalar
@@ -243,20 +221,16 @@ def shared(address, first, start, count, unit, threads, *arguments):
     job = _written_down(address, arguments)
     _put(job + COUNT, count)
     _put(job + UNIT, unit)
-    _put(job + FIRST, start // unit)
     _put(job + UNITS, (count + unit - 1) // unit)
-    _put(job + SHARES, threads if threads < MOST_SHARES else MOST_SHARES)
+    _put(job + THREADS, threads)
     _put(job + FAILED, 0)
-    for share in range(_get(job + SHARES)):
-        _put(job + BEGUN + share * LINE, _end_of_share(job, share - 1))
-    box, place = first, 0
+    _put(job + BEGUN, start // unit)
+    box = first
     while box != 0:
-        place += 1
         _put(box + JOB, job)
-        _put(box + PLACE, place)
         _put(box + STATE, OFFERED)
         box = _get(box + NEXT)
-    _take_part(job, 0)
+    _take_part(job)
     box = first
     while box != 0:
         # A helper that has not come yet is not waited for: at the end of the process none comes.
@@ -277,7 +251,7 @@ def serve(box, patience):
         # Read first: a core that is about to write takes the word from all others.
         state = box + STATE
         if _get(state) == OFFERED and _replace(state, OFFERED, TAKEN):
-            _take_part(_get(box + JOB), _get(box + PLACE))
+            _take_part(_get(box + JOB))
             _put(state, IDLE)
             waited = 0
         else:

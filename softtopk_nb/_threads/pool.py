@@ -216,4 +216,4 @@ def over(count: int, work: int, kernel: Any, *args: Any) -> None:
                 first = helper.call(first, cores)
             share(address, first, lo, hi, unit, len(helpers) + 1, *args)
     finally:
-        _pool.idle.extend(reversed(helpers))  # the next call finds each in the same place
+        _pool.idle.extend(helpers)
