@@ -155,7 +155,7 @@ def rows_of(
     """A direction or cotangent as rows like those of x, 0 where an entry is not `present`.
 
     Of their type, or of float64 if it came in a wider one: see `Direction`. With anything where an
-    entry is not present if x is kept `apart` from that, and the type is x's.
+    entry is not present if kernels keep that `apart`, and the type is x's.
     """
     given = host_arrays.as_numpy(value, name)
     wide, _ = host_arrays.compute_dtype(given.dtype, name)

@@ -90,8 +90,9 @@ class RowOperator:
     has_device_side = True
     #: What a masked entry is taken for: every room treats it as if it were not there.
     absent = -np.inf
-    #: The value at an entry that takes no part.
-    value_of_absent = 0.0
+    #: Whether rows are packed before they are handed on: for kernels that would do it themselves
+    #: for each row in the same way, or more slowly.
+    packs_masks = False
 
     def __init__(self) -> None:
         self.__doc__ = type(self).__doc__
@@ -229,11 +230,10 @@ class RowOperator:
 
     def _without(self, rows: Array, present: Array, packs: bool) -> tuple[Array, Any, Any]:
         """(rows, mask, whose methods solve them): packed there, or marked as absent here."""
-        by = Masked(self, present)
-        if by.leaves_out_none:
+        if present.all():
             return rows, None, self
-        if packs and self.absent == -np.inf:
-            return rows, present, by
+        if packs and self.packs_masks:
+            return rows, present, Masked(self, present)
         return masked(rows, present, self.absent), present, self
 
     def _layout(
@@ -276,8 +276,8 @@ class RowOperator:
 
     def _rows_of(self, call: Call, v: Any, name: str) -> Array:
         """A direction or cotangent of x's shape."""
-        # What is packed leaves the rest out anyway, but for the size of a wider type's numbers.
-        apart = call.by is not self
+        # Kernels leave out what belongs to absent entries; what is scaled would be scaled by it.
+        apart = self.absent == -np.inf and call.shift is None
         return _arguments.rows_of(v, name, call.shape, call.axis, call.rows.x, call.present, apart)
 
     def _cotangent(self, call: Call, g: Any) -> Array:

@@ -40,11 +40,6 @@ class Masked:
         self._operator, self._present = operator, present
         self._sizes, _ = count(present, np.arange(len(present)))
 
-    @property
-    def leaves_out_none(self) -> bool:
-        """Whether every entry takes part."""
-        return bool(self._sizes.min(initial=self._present.shape[1]) == self._present.shape[1])
-
     def _parts(self, rows: Any) -> Iterator[Part]:
         for these in chunks(np.arange(len(rows.x)), rows.x.shape[1]):
             part = Part(these, None)
@@ -75,7 +70,7 @@ class Masked:
         for part in self._parts(rows):
             p = self._room(part, out)
             self._operator._value(part.rows, plan, p)
-            self._write(part, p, self._operator.value_of_absent, out)
+            self._write(part, p, 0.0, out)
 
     def _linearize(self, rows: Any, plan: Any, out: Array) -> list[Part]:
         parts = []
@@ -83,7 +78,7 @@ class Masked:
             p = self._room(part, out)
             state = self._operator._linearize(part.rows, plan, p)
             parts.append(part._replace(state=state))
-            self._write(part, p, self._operator.value_of_absent, out)
+            self._write(part, p, 0.0, out)
         return parts
 
     def _push(self, rows: Any, plan: Any, state: list[Part], dx: Array, *numbers: Array) -> None:

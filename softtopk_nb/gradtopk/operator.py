@@ -128,6 +128,7 @@ class GradTopK(operator.Differentiable):
     """
 
     __name__ = "gradtopk"
+    packs_masks = True
 
     def potential(
         self,

@@ -8,10 +8,9 @@ from .._compile.decorators import kernel, scalar
 from .._curves.base import origin
 from .._curves.entmax import Entmax
 from .._curves.registry import CURVES
-from .._nonfinite import FINITE, MIXED, expand, present_part
 from .._threshold.cpu.rows import solve
 from .._threshold.methods import METHODS, Newton
-from .._threshold.records import CODE, OPEN, REST, SOLUTION, C, D
+from .._threshold.records import OPEN, REST, SOLUTION, C, D
 from ..gradtopk.cpu import rows as _subsets
 from ..gradtopk.records import SOLUTION as SUBSET
 from ..hardtopk.cpu.rows import hard_row
@@ -44,23 +43,6 @@ def _solve(x, k, temperature, curve, out):
     shares = np.full(1, np.float64(k))
     solve(0, 1, batch, shares, tau, curve, _NEWTON, np.expand_dims(out, 0), solution)
     return batch, tau, solution
-
-
-@scalar
-def _finite_part(x, v, solution, out):
-    """The finite entries of x, what belongs to them, and room for that, as rows of one batch."""
-    xs, vs = present_part(x, v, solution[0, CODE])
-    if solution[0, CODE] == MIXED:
-        solution[0, CODE] = FINITE
-    room = np.expand_dims(out[: xs.shape[0]], 0)
-    return np.expand_dims(xs, 0), np.expand_dims(vs, 0), room
-
-
-@scalar
-def _write_whole(x, n, out):
-    """A derivative of x from that of its n finite entries, which lies in the first of `out`."""
-    if n < x.shape[0]:
-        expand(x, out[:n], 0.0, out)
 
 
 @kernel
@@ -117,12 +99,10 @@ def thretopk_jvp(x, k, temperature, curve, dx, dk, dtemperature, out, dout):
         out[:] = np.nan
         dout[:] = np.nan
         return
-    _, tau, solution = _solve(x, k, temperature, curve, out)
+    batch, tau, solution = _solve(x, k, temperature, curve, out)
     dks, dtaus = np.full(1, np.float64(dk)), np.full(1, np.float64(dtemperature))
-    rows, directions, target = _finite_part(x, dx, solution, dout)
-    mixed = np.zeros(1, np.bool_)
-    push(0, 1, rows, tau, curve, solution, directions, target, dks, dtaus, mixed)
-    _write_whole(x, rows.shape[1], dout)
+    direction, target = np.expand_dims(dx, 0), np.expand_dims(dout, 0)
+    push(0, 1, batch, tau, curve, solution, direction, target, dks, dtaus)
 
 
 @kernel
@@ -144,12 +124,10 @@ def thretopk_vjp(x, k, temperature, curve, g, out, gx):
         out[:] = np.nan
         gx[:] = np.nan
         return np.nan, np.nan
-    _, tau, solution = _solve(x, k, temperature, curve, out)
+    batch, tau, solution = _solve(x, k, temperature, curve, out)
     gk, gtau = np.empty(1), np.empty(1)
-    rows, cotangents, target = _finite_part(x, g, solution, gx)
-    mixed = np.zeros(1, np.bool_)
-    pull(0, 1, rows, tau, curve, solution, cotangents, target, gk, gtau, mixed)
-    _write_whole(x, rows.shape[1], gx)
+    cotangent, target = np.expand_dims(g, 0), np.expand_dims(gx, 0)
+    pull(0, 1, batch, tau, curve, solution, cotangent, target, gk, gtau)
     return gk[0], gtau[0]
 
 

@@ -160,7 +160,6 @@ class LogSoftmax(_Entrywise):
     """
 
     __name__ = "log_softmax"
-    value_of_absent = -np.inf
     _logs = True
 
 

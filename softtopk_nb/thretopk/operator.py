@@ -12,12 +12,10 @@ from .._curves.base import is_steep, kernel_for, origin
 from .._curves.entmax import Entmax
 from .._curves.registry import CURVES, NAMES
 from .._curves.user import UserCurve
-from .._nonfinite import FINITE, MIXED
 from .._threads import pool
-from .._threads.packing import chunks, count, gather, scatter
 from .._threshold.cpu.scan import SCANNED
 from .._threshold.methods import METHODS
-from .._threshold.records import CODE, REST, C, D
+from .._threshold.records import REST, C, D
 from .cpu import long as _long
 from .cpu import rows as _rows
 from .cpu.at_edge import beside, narrow, widened
@@ -291,7 +289,8 @@ class ThreTopK(operator.Differentiable):
             for i in range(len(x)):
                 _long.push(x[i], tau[i], plan.curve, state[i], dx[i], dk[i], dtau[i], dp[i])
         else:
-            _move(_rows.push, rows, plan, state, dx, dp, dk, dtau)
+            kernel = kernel_for(plan.curve, _rows.push)
+            pool.over(len(x), x.size, kernel, x, tau, plan.curve, state, dx, dp, dk, dtau)
 
     def _pull(
         self,
@@ -327,35 +326,8 @@ class ThreTopK(operator.Differentiable):
             for i in range(len(x)):
                 gk[i], gtau[i] = _long.pull(x[i], tau[i], plan.curve, state[i], g[i], gx[i])
         else:
-            _move(_rows.pull, rows, plan, state, g, gx, gk, gtau)
-
-
-def _move(
-    kernel: Any,
-    rows: operator.Rows,
-    plan: _Plan,
-    state: Any,
-    v: operator.Array,
-    out: operator.Array,
-    of_k: operator.Array,
-    of_tau: operator.Array,
-) -> None:
-    """`push` or `pull` of all rows; of one with infinities, of its finite entries alone."""
-    (x, _, tau), curve, mixed = rows, plan.curve, np.zeros(1, np.bool_)
-    kernel = kernel_for(curve, kernel)
-    pool.over(len(x), x.size, kernel, x, tau, curve, state, v, out, of_k, of_tau, mixed)
-    if not mixed[0]:
-        return
-    for these in chunks(np.flatnonzero(state[:, CODE] == MIXED), x.shape[1]):
-        xs, vs = np.empty((2, len(these), count(x, these)[0].max()), x.dtype)
-        gather(x, these, x, -np.inf, xs)
-        gather(x, these, v, 0.0, vs)
-        part, answers, in_k, in_tau = np.empty_like(xs), state[these], of_k[these], of_tau[these]
-        answers[:, CODE] = FINITE
-        packed = xs, tau[these], curve, answers, vs, part, in_k, in_tau, mixed
-        pool.over(len(these), xs.size, kernel, *packed)
-        scatter(x, these, part, 0.0, out)
-        of_k[these], of_tau[these] = in_k, in_tau  # what `pull` has written
+            kernel = kernel_for(plan.curve, _rows.pull)
+            pool.over(len(x), x.size, kernel, x, tau, plan.curve, state, g, gx, gk, gtau)
 
 
 def _check_alpha(alpha: Any) -> float:

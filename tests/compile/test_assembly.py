@@ -148,7 +148,7 @@ def test_derivatives(dtype):
     solution = np.zeros((ROWS, records.SOLUTION))
     sums = np.empty(ROWS), np.empty(ROWS)
     rows = x, tau, CURVES["laplace"], solution
-    code = machine_code(thretopk.pull, *rows, x, np.empty_like(x), *sums, np.zeros(1, np.bool_))
+    code = machine_code(thretopk.pull, *rows, x, np.empty_like(x), *sums)
     assert packed(code, dtype) >= 40
     assert not library_calls(code)
 

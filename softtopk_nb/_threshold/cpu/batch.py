@@ -12,9 +12,7 @@ import numpy as np
 
 from ..._curves.base import kernel_for
 from ..._curves.user import UserCurve
-from ..._nonfinite import MIXED
 from ..._threads import pool
-from ..._threads.packing import chunks, count, gather, put_ones, scatter
 from ..records import CODE, OPEN
 from . import lanes, rows
 from .start import SAMPLED
@@ -22,31 +20,6 @@ from .start import SAMPLED
 EXPENSIVE = (
     32  # passes that a sort, a bisection or a search with a user's own functions takes, about
 )
-
-
-def _solve_mixed(problem: Any, these: Any, curve: Any, method: Any, out: Any, solution: Any) -> Any:
-    """Some rows with infinities: their finite entries as rows of their own, with the same bits."""
-    x, k, tau = problem
-    sizes, above = count(x, these)
-    mixed = sizes < x.shape[1]
-    these, above = these[mixed], above[mixed]
-    if not len(these):
-        return
-    entries = np.empty((len(these), sizes[mixed].max()), x.dtype)
-    gather(x, these, x, -np.inf, entries)
-    values = np.empty((len(these), entries.shape[1] if out.shape[1] else 0), x.dtype)
-    answers, left_open = np.empty((len(these), solution.shape[1])), np.zeros(1, np.bool_)
-    some = entries, k[these] - above, tau[these], curve, method, values, answers, left_open
-    pool.over(len(these), entries.size, fast_search(x), *some)
-    if left_open[0]:
-        found = answers[:, CODE] != OPEN
-        these, above = these[found], above[found]
-        values, answers = values[found], answers[found]
-    answers[:, CODE] = MIXED
-    solution[these] = answers
-    if out.shape[1]:
-        scatter(x, these, values, 0.0, out)
-        put_ones(x, these[above > 0], out)
 
 
 def fast_search(x: Any) -> Any:
@@ -63,8 +36,6 @@ def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution:
         pool.over(len(x), x.size, fast_search(x), *problem)
         if not left_open[0]:
             return
-        for these in chunks(np.flatnonzero(solution[:, CODE] == OPEN), x.shape[1]):
-            _solve_mixed((x, k, tau), these, curve, method, out, solution)
     else:
         solution[:, CODE] = OPEN
     solve_open(x, k, tau, curve, method, out, solution)

@@ -19,9 +19,10 @@ from ..._compile.array_intrinsics import (
     workspace,
 )
 from ..._compile.decorators import kernel, scalar, specialized
+from ..._compile.permute import pack, unpack
 from ..._curves.base import shift_factors, shifts_by_value_alone
 from ..._math.elementary import wide_vectors
-from ..._nonfinite import FINITE, fill_behind, length
+from ..._nonfinite import FINITE, MIXED, fill_behind, length
 from ..law import by_law, law_of, quantile_of_law, spread_of_law
 from ..newton import inverse_temperature_of, judge, nearest
 from ..policy import (
@@ -229,13 +230,34 @@ def search_among(table, r, count, left, enough):
     put_given(table, r, Given(row.inv, row.width, count, left, row.pivot, *moments, enough))
 
 
+@scalar
+def without_infinities(entries, k, room):
+    """(the entries that are not infinite, in `room`; how much of k they get)."""
+    n = pack(entries, entries, room)
+    above = 0
+    for i in range(entries.shape[0]):
+        above += entries[i] == np.inf
+    return window(room, 0, n), k - above
+
+
+@scalar
+def with_infinities(entries, values, above, out):
+    """Undo `without_infinities`: p of the row, of which so many are +inf, from the others'."""
+    T = out.dtype.type
+    unpack(entries, values, T(0), out)
+    if above > 0:
+        for i in range(entries.shape[0]):
+            out[i] = T(1) if entries[i] == np.inf else out[i]
+
+
 # Longer than a screen: a call would hide which of its tables a group of rows leaves to the next.
 @kernel
 def solve(lo, hi, x, k, tau, curve, method, out, solution, left_open):
     """Rows lo .. hi: p to `out` (unless its rows are empty), the thresholds to `solution`.
 
     A row that is not searched, or in vain, has the CODE OPEN afterwards, and `left_open` is set.
-    One that is finite but for -inf at its end is FINITE here, and `length` says where it ends.
+    One that is finite but for -inf at its end is FINITE, and `length` says where it ends; one with
+    other infinities is MIXED, and searched without them.
     """
     T, n = x.dtype.type, x.shape[1]
     writes = out.shape[1] > 0
@@ -243,30 +265,39 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, left_open):
     radius, narrow = when_final(curve, x)
     limit, enough, enough_of = radius if keeps else np.inf, 0.0, -1
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
-    own_table, own_rows = workspace(k, FIELDS, LANES), np.empty((3, LANES), np.int64)
+    group = LANES if n * LANES <= GROUP else GROUP // n
+    own_table, own_rows = workspace(k, FIELDS, LANES), np.empty((4, LANES), np.int64)
+    own_finite = workspace(x, group, n)
     # Of rows whose p is not asked for a pass may keep it too: what becomes of them is the same.
-    own_p = workspace(x, LANES, 0 if writes else n)
+    own_p = workspace(x, group, n)
     own_slopes = slopes_room(curve, x, LANES)
     own_room = pass_room(curve, x, n)
-    table, rows, unasked = borrowed(own_table), borrowed(own_rows), borrowed(own_p)
-    slopes, room = borrowed(own_slopes), borrowed(own_room)
-    which, searched, sizes = rows[0], rows[1], rows[2]
+    table, rows, finite_rows = borrowed(own_table), borrowed(own_rows), borrowed(own_finite)
+    apart, slopes, room = borrowed(own_p), borrowed(own_slopes), borrowed(own_room)
+    which, searched, sizes, mixed = rows[0], rows[1], rows[2], rows[3]
     for r in range(LANES):  # subnormal numbers in columns that are not used would take their time
         for field in range(FIELDS):
             table[field, r] = 1.0
-    group = LANES if n * LANES <= GROUP else GROUP // n
     for first in range(lo, hi, group):
         count = 0
         for i in range(first, first + group if first + group < hi else hi):
-            size = length(x[i])
+            entries, share, is_mixed = window(x[i], 0, length(x[i])), k[i], 0
             if writes:
-                fill_behind(out[i], size, T(0))
-            if size != enough_of:  # once for rows of a length: it takes 16 ns
-                enough, enough_of = enough_for(method, size), size
-            if FAINT <= k[i] < size and admit(
-                window(x[i], 0, size), size, k[i], tau[i], enough, table, count
-            ):
+                fill_behind(out[i], entries.shape[0], T(0))
+            while True:
+                size = entries.shape[0]
+                if size != enough_of:  # once for rows of a length: it takes 16 ns
+                    enough, enough_of = enough_for(method, size), size
+                goes = FAINT <= share < size and admit(
+                    entries, size, share, tau[i], enough, table, count
+                )
+                if goes or is_mixed:
+                    break
+                entries, share = without_infinities(entries, k[i], finite_rows[count])
+                is_mixed = 1
+            if goes:
                 which[count], searched[count], sizes[count] = i, count, size
+                mixed[count] = is_mixed
                 count += 1
             else:
                 solution[i, CODE] = OPEN
@@ -277,8 +308,9 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, left_open):
         while left > 0:
             for j in range(left):
                 r = searched[j]
-                part = window(x[which[r]], 0, sizes[r])
-                p = window(out[which[r]] if writes else unasked[r], 0, sizes[r])
+                part = window(finite_rows[r] if mixed[r] else x[which[r]], 0, sizes[r])
+                direct = writes and not mixed[r]
+                p = window(out[which[r]] if direct else apart[r], 0, sizes[r])
                 final = keeps and search_of(table, r).move <= radius
                 pass_of(table, r, part, curve, final, p, slopes[r], room)
             start = searched[0] // WIDE * WIDE
@@ -293,11 +325,18 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, left_open):
         if writes:
             end(table, columns, curve)
         for r in range(count):
-            i = which[r]
-            entries, p = window(x[i], 0, sizes[r]), window(out[i], 0, sizes[r] if writes else 0)
+            i, size = which[r], sizes[r] if writes else 0
+            entries = window(finite_rows[r] if mixed[r] else x[i], 0, sizes[r])
+            p = window(apart[r] if mixed[r] else out[i], 0, size)
             if not conclude(table, r, entries, curve, slopes[r], p, solution[i]):
                 left_open[0] = True
-    held((own_table, own_rows, own_p, own_slopes, own_room))
+            elif mixed[r]:
+                solution[i, CODE] = MIXED
+                if writes:
+                    whole = length(x[i])
+                    above = k[i] - given_of(table, r).left
+                    with_infinities(window(x[i], 0, whole), p, above, window(out[i], 0, whole))
+    held((own_table, own_rows, own_finite, own_p, own_slopes, own_room))
 
 
 # Longer than a screen: as `solve`.
@@ -313,38 +352,48 @@ def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, left_open):
     keeps = writes or method.enough == 0.0
     radius, variance_of_one_pass = when_final(curve, x)
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
-    own_table, own_p = workspace(k, FIELDS, LANES), workspace(x, 1, 0 if writes else n)
+    own_table, own_p, own_finite = (
+        workspace(k, FIELDS, LANES),
+        workspace(x, 1, n),
+        workspace(x, 1, n),
+    )
     own_few, own_slopes = workspace(x, 1, sample_size(n)), slopes_room(curve, x, 1)
     own_room = pass_room(curve, x, n)
-    table, unasked, few = borrowed(own_table), borrowed(own_p), borrowed(own_few)
-    slopes, room = borrowed(own_slopes), borrowed(own_room)
+    table, apart, few = borrowed(own_table), borrowed(own_p), borrowed(own_few)
+    slopes, room, finite_row = borrowed(own_slopes), borrowed(own_room), borrowed(own_finite)[0]
     for r in range(LANES):
         for field in range(FIELDS):
             table[field, r] = 1.0
     for i in range(lo, hi):
-        size = length(x[i])
+        whole = window(x[i], 0, length(x[i]))
         if writes:
-            fill_behind(out[i], size, T(0))
-        entries, part = window(x[i], 0, size), window(x[i], 0, size)
-        open_row = FAINT <= k[i] < size and (size < SAMPLED or finite(entries))
-        if open_row:
-            part = part_of(entries, few[0])
-            open_row = admit(part, size, k[i], tau[i], enough_for(method, size), table, 0)
-        if not open_row:
+            fill_behind(out[i], whole.shape[0], T(0))
+        entries, part, left, mixed = whole, whole, k[i], False
+        while True:
+            size = entries.shape[0]
+            goes = FAINT <= left < size and (size < SAMPLED or finite(entries))
+            if goes:
+                part = part_of(entries, few[0])
+                goes = admit(part, size, left, tau[i], enough_for(method, size), table, 0)
+            if goes or mixed:
+                break
+            entries, left = without_infinities(whole, k[i], finite_row)
+            mixed = True
+        if not goes:
             solution[i, CODE] = OPEN
             left_open[0] = True
             continue
         sampled = part.shape[0] < size and not by_all_moments(entries, table, 0)
-        p = window(out[i] if writes else unasked[0], 0, size)
+        p = window(out[i] if writes and not mixed else apart[0], 0, size)
         for rough in range(1 if sampled else 0, -1, -1):
-            narrow, few_of_k = np.inf, k[i] * part.shape[0] / size
+            narrow, few_of_k = np.inf, left * part.shape[0] / size
             if rough:
                 search_among(table, 0, np.float64(part.shape[0]), few_of_k, ROUGH)
             else:
                 narrow = variance_of_one_pass
                 if sampled and 0.0 < narrow < np.inf:
                     narrow = np.inf if resembles(few_of_k, sums_of(table, 0).w) else 0.0
-                search_among(table, 0, np.float64(size), k[i], enough_for(method, size))
+                search_among(table, 0, np.float64(size), left, enough_for(method, size))
             begin(table, WIDE, curve, T(1), rough == 1 or not sampled, narrow)
             exact = keeps and not rough
             while search_of(table, 0).status == SEEKING:
@@ -355,7 +404,11 @@ def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, left_open):
                 advance(table, 0, WIDE, curve, T(1), radius if exact else np.inf)
         if writes:
             end(table, WIDE, curve)
-        asked = window(out[i], 0, size if writes else 0)
+        asked = window(p, 0, size if writes else 0)
         if not conclude(table, 0, entries, curve, slopes[0], asked, solution[i]):
             left_open[0] = True
-    held((own_table, own_p, own_few, own_slopes, own_room))
+        elif mixed:
+            solution[i, CODE] = MIXED
+            if writes:
+                with_infinities(whole, p, k[i] - left, window(out[i], 0, whole.shape[0]))
+    held((own_table, own_p, own_finite, own_few, own_slopes, own_room))

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._compile.array_intrinsics import block, borrowed, read_apart, window, write_apart
+from ..._compile.array_intrinsics import (
+    block,
+    borrowed,
+    held,
+    read_apart,
+    window,
+    workspace,
+    write_apart,
+)
 from ..._compile.decorators import kernel, scalar, summing
+from ..._compile.permute import pack, unpack
 from ..._curves.base import mean_of_law
 from ..._math.elementary import wide_vectors
 from ..._math.sums import FEW
@@ -57,56 +66,71 @@ def spread(x, v, c, inv, d, mean, dtau, out):
         out[i] = tangent(out[i], (x[i] - c) * inv - d, v[i], inv, mean, dtau)
 
 
-@kernel
-def push(lo, hi, x, tau, curve, solution, v, out, dk, dtau, mixed):
-    """Rows lo .. hi: dp along (v, dk, dtau).
+@scalar
+def taking_part(x, v, out, code, room):
+    """The finite entries of a row, what belongs to them, and where their derivatives go."""
+    if code != MIXED:
+        return x, v, out
+    n = pack(x, x, room[0])
+    pack(x, v, room[1])
+    return window(room[0], 0, n), window(room[1], 0, n), window(room[2], 0, n)
 
-    A row with infinities elsewhere than at its end is left out, and `mixed` is set.
-    """
+
+@kernel
+def push(lo, hi, x, tau, curve, solution, v, out, dk, dtau):
+    """Rows lo .. hi: dp along (v, dk, dtau)."""
     T = x.dtype.type
     x, v, out, solution = borrowed(x), borrowed(v), borrowed(out), borrowed(solution)
+    own_room = workspace(x, 3, x.shape[1])
+    room = borrowed(own_room)
     for i in range(lo, hi):
         answer, code = solution[i], solution[i, CODE]
         if code > MIXED:
             fill_behind(out[i], 0, T(np.nan) if code == UNDEFINED else T(0))
-        elif code == MIXED:
-            mixed[0] = True
         else:
             n = length(x[i])
-            fill_behind(out[i], n, T(0))
-            xs, vs, dp = window(x[i], 0, n), window(v[i], 0, n), window(out[i], 0, n)
+            entries, target = window(x[i], 0, n), window(out[i], 0, n)
+            xs, vs, dp = taking_part(entries, window(v[i], 0, n), target, code, room)
             inv = inverse_temperature(tau[i], x)
             c, d = T(answer[C]), T(answer[D])
             w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve, dp)
             mean = centre(w0, wv - dtau[i] * wt - dk[i] / inv)
             spread(xs, vs, c, inv, d, mean, dtau[i], dp)
+            if code == MIXED:
+                unpack(entries, dp, T(0), target)
+            fill_behind(out[i], n, T(0))
+    held((own_room,))
 
 
 @kernel
-def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau, mixed):
-    """Rows lo .. hi: the gradients of <g, p>, those in x to `gx`; `mixed` as in `push`.
+def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau):
+    """Rows lo .. hi: the gradients of <g, p>, those in x to `gx`.
 
     The Jacobian in x is symmetric, so this is `push` along g, with two sums more.
     """
     T = x.dtype.type
     x, g, gx, solution = borrowed(x), borrowed(g), borrowed(gx), borrowed(solution)
+    own_room = workspace(x, 3, x.shape[1])
+    room = borrowed(own_room)
     for i in range(lo, hi):
         answer, code = solution[i], solution[i, CODE]
         if code > MIXED:
             gk[i] = gtau[i] = np.nan if code == UNDEFINED else 0.0
             fill_behind(gx[i], 0, T(gk[i]))
-        elif code == MIXED:
-            mixed[0] = True
         else:
             n = length(x[i])
-            fill_behind(gx[i], n, T(0))
-            xs, gs, gradient = window(x[i], 0, n), window(g[i], 0, n), window(gx[i], 0, n)
+            entries, target = window(x[i], 0, n), window(gx[i], 0, n)
+            xs, gs, gradient = taking_part(entries, window(g[i], 0, n), target, code, room)
             inv = inverse_temperature(tau[i], x)
             c, d = T(answer[C]), T(answer[D])
             w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve, gradient)
             mean = centre(w0, wg)
             gk[i], gtau[i] = mean, -inv * (wgt - mean * wt)
             spread(xs, gs, c, inv, d, mean, 0.0, gradient)
+            if code == MIXED:
+                unpack(entries, gradient, T(0), target)
+            fill_behind(gx[i], n, T(0))
+    held((own_room,))
 
 
 @summing
