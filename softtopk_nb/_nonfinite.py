@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ._compile.array_intrinsics import window
 from ._compile.decorators import scalar
-from ._compile.permute import pack
+from ._compile.permute import pack, unpack
 from ._math.elementary import to_ordinal, wide_vectors
 
 # What a row is, once its infinities have been counted. Up to MIXED it has a threshold, or
@@ -105,6 +106,36 @@ def fill_behind(out, n, value):
     """Write the value from place n on."""
     for j in range(n, out.shape[0]):
         out[j] = value
+
+
+@scalar
+def without_infinities(entries, k, room):
+    """(the entries that are not infinite, in `room`; how much of k they get)."""
+    n = pack(entries, entries, room)
+    above = 0
+    for i in range(entries.shape[0]):
+        above += entries[i] == np.inf
+    return window(room, 0, n), k - above
+
+
+@scalar
+def with_infinities(entries, values, above, out):
+    """Undo `without_infinities`: p of the row, of which so many are +inf, from the others'."""
+    T = out.dtype.type
+    unpack(entries, values, T(0), out)
+    if above > 0:
+        for i in range(entries.shape[0]):
+            out[i] = T(1) if entries[i] == np.inf else out[i]
+
+
+@scalar
+def taking_part(x, v, out, code, room):
+    """The finite entries of a row, what belongs to them, and where their derivatives go."""
+    if code != MIXED:
+        return x, v, out
+    n = pack(x, x, room[0])
+    pack(x, v, room[1])
+    return window(room[0], 0, n), window(room[1], 0, n), window(room[2], 0, n)
 
 
 @scalar

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._threads.packing import masked
+from .._threads.masking import masked
 from . import host_arrays
 
 Array = npt.NDArray[Any]

@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._threads.packing import masked
+from .._threads.masking import masked
 from . import arguments as _arguments
 from . import host_arrays, scaling
-from .masked import Masked
 
 Array = npt.NDArray[Any]
 
@@ -60,7 +59,6 @@ class Call(NamedTuple):
     dtype: np.dtype[Any]  # of the result
     sign: int  # -1 if the smallest entries are wanted
     present: Array | None  # the mask as rows, one for all or one for each; None: all take part
-    by: Any  # the operator, or it on packed rows: whose methods solve `rows`
     out: Array | None
     numbers: list[Any]  # k, temperature or what else rows have: a number, or an array as given
     plan: Any  # the room's own options, checked
@@ -90,9 +88,6 @@ class RowOperator:
     has_device_side = True
     #: What a masked entry is taken for: every room treats it as if it were not there.
     absent = -np.inf
-    #: Whether rows are packed before they are handed on: for kernels that would do it themselves
-    #: for each row in the same way, or more slowly.
-    packs_masks = False
 
     def __init__(self) -> None:
         self.__doc__ = type(self).__doc__
@@ -120,9 +115,9 @@ class RowOperator:
     def _evaluate(self, x: Any, *arguments: Any) -> Any:
         if type(x) is not np.ndarray and self.has_device_side and host_arrays.on_device(x):
             return self._device().call(self, x, *arguments)
-        call = self._check(x, *arguments, packs=True)
+        call = self._check(x, *arguments)
         p = self._target(call)
-        call.by._value(call.rows, call.plan, p)
+        self._value(call.rows, call.plan, p)
         return self._give_back(call, p)
 
     def _jvp(
@@ -132,7 +127,7 @@ class RowOperator:
         if self.has_device_side and host_arrays.on_device(x):
             pair: tuple[Any, Any] = self._device().jvp(self, dx, directions, x, *arguments)
             return pair
-        call = self._check(x, *arguments, packs=True)
+        call = self._check(x, *arguments)
         rows_of_dx = self._rows_of(call, dx, "dx")
         if call.sign < 0:
             rows_of_dx = -rows_of_dx
@@ -142,7 +137,7 @@ class RowOperator:
         ]
         direction = _arguments.Direction(call.rows.x, rows_of_dx, *moves)
         p = self._target(call, direction.rows)
-        state = call.by._linearize(call.rows, call.plan, p)
+        state = self._linearize(call.rows, call.plan, p)
         dp = self._tangent(call, state, direction.rows, *direction.numbers)
         return self._give_back(call, p), self._give_back(call, direction.back(dp), is_value=False)
 
@@ -151,9 +146,9 @@ class RowOperator:
         if self.has_device_side and host_arrays.on_device(x):
             both: tuple[Any, Any] = self._device().vjp(self, x, *arguments)
             return both
-        call = self._kept(self._check(x, *arguments, packs=True))
+        call = self._kept(self._check(x, *arguments))
         p = self._target(call)
-        state = call.by._linearize(call.rows, call.plan, p)
+        state = self._linearize(call.rows, call.plan, p)
         result = self._give_back(call, p)
 
         def pullback(g: Any, /) -> Any:
@@ -164,7 +159,7 @@ class RowOperator:
     def _tangent(self, call: Call, state: Any, dx: Array, *numbers: Array) -> Array:
         def push(*directions: Array) -> Array:
             dp = self._empty(call)
-            call.by._push(call.rows, call.plan, state, *directions, dp)
+            self._push(call.rows, call.plan, state, *directions, dp)
             return dp
 
         # What is in the units of x has the derivative of the rows that it was computed for.
@@ -174,7 +169,7 @@ class RowOperator:
         x = call.rows.x
         cotangent = _arguments.Direction(x, self._cotangent(call, g))
         gx, numbers = np.empty(x.shape, x.dtype), [np.empty(len(x)) for _ in call.numbers]
-        call.by._pull(call.rows, call.plan, state, cotangent.rows, gx, *numbers)
+        self._pull(call.rows, call.plan, state, cotangent.rows, gx, *numbers)
         gx, *numbers = map(cotangent.back, (gx, *numbers))
         if call.shift is not None and not self.reduces:
             gx = scaling.scaled(gx, call.shift)
@@ -189,11 +184,10 @@ class RowOperator:
 
     # Arguments.
 
-    def _check(self, x: Any, *arguments: Any, as_given: bool = False, packs: bool = False) -> Call:
+    def _check(self, x: Any, *arguments: Any, as_given: bool = False) -> Call:
         """A checked call.
 
-        Its temperatures are not near the ends of their range, unless x is wanted `as_given`. Its
-        rows are without what a mask leaves out, unless the caller `packs` them (`Call.by`).
+        Its temperatures are not near the ends of their range, unless x is wanted `as_given`.
         """
         *numbers, axis, largest, where, out, options = arguments
         values = host_arrays.as_numpy(x, "x")
@@ -210,13 +204,14 @@ class RowOperator:
         rows = host_arrays.to_rows(values, axis, compute, table)
         if not largest:
             rows = -rows
-        width, shift = _arguments.per_row(given[-1], batch, table[0]), None
-        moderate = not self.is_soft or as_given or scaling.is_moderate(given[-1], compute)
-        present, by = None, self
+        present = None
         if mask is not None:
             present = _arguments.rows_of_mask(mask, axis, table, out)
-            rows, present, by = self._without(rows, present, packs and moderate)
-        if not moderate:
+            present = None if present.all() else present
+        if present is not None:
+            rows = masked(rows, present, self.absent)
+        width, shift = _arguments.per_row(given[-1], batch, table[0]), None
+        if self.is_soft and not as_given and not scaling.is_moderate(given[-1], compute):
             rows, width, shift = scaling.rescaled(rows, width)
         # One more or none: spelled out, since this is a large part of a call on few rows.
         if len(given) == 1:
@@ -225,16 +220,8 @@ class RowOperator:
             k = _arguments.per_row(given[0], batch, table[0])
             problem = self.rows_type(rows, k, width)
         sign = 1 if largest else -1
-        of_rows = batch, dtype, sign, present, by
+        of_rows = batch, dtype, sign, present
         return Call(problem, x, shape, axis, *of_rows, out, given, plan, shift)
-
-    def _without(self, rows: Array, present: Array, packs: bool) -> tuple[Array, Any, Any]:
-        """(rows, mask, whose methods solve them): packed there, or marked as absent here."""
-        if present.all():
-            return rows, None, self
-        if packs and self.packs_masks:
-            return rows, present, Masked(self, present)
-        return masked(rows, present, self.absent), present, self
 
     def _layout(
         self, dtype: np.dtype[Any], shape: tuple[int, ...], axis: Any, options: dict[str, Any]

@@ -66,17 +66,6 @@ def _pattern(typingctx: Any, there: Any, start: Any, values: Any) -> Any:
     return types.int64(there, types.intp, values), codegen
 
 
-@intrinsic
-def _count_vector(typingctx: Any, there: Any, start: Any) -> Any:
-    """How many of the entries in one vector are there."""
-    lanes = _BYTES * 8 // (8 if there.dtype == types.boolean else there.dtype.bitwidth)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ctpop(_bits(context, builder, signature.args[0], args[0], args[1], lanes))
-
-    return types.int64(there, types.intp), codegen
-
-
 def _permuted(builder: Any, vector: Any, pattern: Any, places: list[list[int]], name: str) -> Any:
     """The vector's numbers from the places that a table has for this pattern, a byte each."""
     lanes = vector.type.count
@@ -154,18 +143,6 @@ def _unpack_vector(
 def is_there(there: Any, i: Any) -> Any:
     """Whether an entry is, by a mask or by what is not infinite."""
     return there[i] != 0 if there.itemsize == 1 else abs(there[i]) != np.inf
-
-
-@scalar
-def number_there(there: Any) -> Any:
-    """How many entries are."""
-    lanes, found, start = lanes_of(there), 0, 0
-    while start + lanes <= there.shape[0]:
-        found += _count_vector(there, start)
-        start += lanes
-    for i in range(start, there.shape[0]):
-        found += is_there(there, i)
-    return found
 
 
 @scalar

@@ -11,7 +11,6 @@ from .._api import host_arrays, operator
 from .._curves.registry import CURVES
 from .._threads import pool
 from .._threads.long_rows import LONG
-from .._threads.packing import CHUNK
 from .._threshold.records import CODE, OPEN
 from .._threshold.records import SOLUTION as TILT
 from .cpu import long as _long
@@ -20,6 +19,7 @@ from .cpu import short as _short
 from .cpu.poisson_binomial import SHORT, SHORT_32
 from .records import SOLUTION
 
+CHUNK = 1 << 19  # entries whose tilts are sought together, about
 METHODS = ("auto", "contour", "dp", "recursion")
 
 
@@ -28,7 +28,6 @@ class Short(NamedTuple):
 
     at: operator.Array | None  # which of the rows; None: all
     tilt: operator.Array
-    others: list[_short.Others]
     phi: operator.Array  # the potential, where p was not asked for
 
 
@@ -128,7 +127,6 @@ class GradTopK(operator.Differentiable):
     """
 
     __name__ = "gradtopk"
-    packs_masks = True
 
     def potential(
         self,
@@ -263,7 +261,8 @@ class GradTopK(operator.Differentiable):
     def _solve_short(self, rows: operator.Rows, out: operator.Array) -> Short:
         """Rows of which few entries are finite, by the law of the count."""
         tilt, phi = self._tilt(rows), np.empty(0 if out.shape[1] else len(out))
-        return Short(None, tilt, _short.solve(rows, tilt, out, phi), phi)
+        _short.solve(rows, tilt, out, phi)
+        return Short(None, tilt, phi)
 
     def _value(self, rows: operator.Rows, plan: str, out: operator.Array) -> None:
         x = rows.x
@@ -341,7 +340,7 @@ def _move(
     """`rows.push`, whichever way the rows were solved; `gtau`: a column, or none."""
     (x, _, tau), (solution, short) = rows, state
     if short is not None and short.at is None:
-        _short.push(rows, short.tilt, short.others, v, dtau, out, gtau)
+        _short.push(rows, short.tilt, v, dtau, out, gtau)
         return
     if _is_long(rows):
         for i in range(len(x)):
@@ -351,7 +350,7 @@ def _move(
     if short is not None:
         at: Any = short.at
         dp, in_tau = out[at], gtau[at]
-        _short.push(_take(rows, at), short.tilt, short.others, v[at], dtau[at], dp, in_tau)
+        _short.push(_take(rows, at), short.tilt, v[at], dtau[at], dp, in_tau)
         out[at], gtau[at] = dp, in_tau
 
 

@@ -168,8 +168,8 @@ class Gradual(RowOperator):
         """
         return self._vjp(x, power, axis, True, where, out, {})
 
-    def _check(self, x: Any, *arguments: Any, as_given: bool = False, packs: bool = False) -> Call:
-        call = super()._check(x, *arguments, as_given=as_given, packs=packs)
+    def _check(self, x: Any, *arguments: Any, as_given: bool = False) -> Call:
+        call = super()._check(x, *arguments, as_given=as_given)
         rows = call.rows.x
         outside = (rows < 0) | (rows > 1)
         if outside.any():

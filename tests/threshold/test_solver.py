@@ -227,7 +227,7 @@ def test_what_is_left_open_is_left_as_it_was(rng):
     x[0, :3], x[1, 4], x[2, 5] = np.inf, -np.inf, np.nan
     p, solution = searched(x, 3, 1.0, CURVES["exp"])
     np.testing.assert_array_equal(solution[:, records.CODE], [-1, MIXED, -1, 0, 0])
-    assert (p[0] == -1).all() and (p[2] == -1).all()
+    assert (p[[0, 2]] == -1).all()
     for k in (0, 40):
         _, solution = searched(x[3:], k, 1.0, CURVES["exp"])
         np.testing.assert_array_equal(solution[:, records.CODE], [-1, -1])

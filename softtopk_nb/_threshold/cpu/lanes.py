@@ -19,10 +19,16 @@ from ..._compile.array_intrinsics import (
     workspace,
 )
 from ..._compile.decorators import kernel, scalar, specialized
-from ..._compile.permute import pack, unpack
 from ..._curves.base import shift_factors, shifts_by_value_alone
 from ..._math.elementary import wide_vectors
-from ..._nonfinite import FINITE, MIXED, fill_behind, length
+from ..._nonfinite import (
+    FINITE,
+    MIXED,
+    fill_behind,
+    length,
+    with_infinities,
+    without_infinities,
+)
 from ..law import by_law, law_of, quantile_of_law, spread_of_law
 from ..newton import inverse_temperature_of, judge, nearest
 from ..policy import (
@@ -228,26 +234,6 @@ def search_among(table, r, count, left, enough):
     row = given_of(table, r)
     moments = row.mean, row.square, row.distance
     put_given(table, r, Given(row.inv, row.width, count, left, row.pivot, *moments, enough))
-
-
-@scalar
-def without_infinities(entries, k, room):
-    """(the entries that are not infinite, in `room`; how much of k they get)."""
-    n = pack(entries, entries, room)
-    above = 0
-    for i in range(entries.shape[0]):
-        above += entries[i] == np.inf
-    return window(room, 0, n), k - above
-
-
-@scalar
-def with_infinities(entries, values, above, out):
-    """Undo `without_infinities`: p of the row, of which so many are +inf, from the others'."""
-    T = out.dtype.type
-    unpack(entries, values, T(0), out)
-    if above > 0:
-        for i in range(entries.shape[0]):
-            out[i] = T(1) if entries[i] == np.inf else out[i]
 
 
 # Longer than a screen: a call would hide which of its tables a group of rows leaves to the next.

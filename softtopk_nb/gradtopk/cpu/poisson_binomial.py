@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._compile.array_intrinsics import borrowed, held, window
+from ..._compile.array_intrinsics import borrowed, held, window, workspace
 from ..._compile.decorators import kernel, scalar, summing
 from ..._compile.simd import (
     LANES,
@@ -35,8 +35,9 @@ from ..._compile.simd import (
     where_less,
 )
 from ..._math.elementary import exp_neg, limits, wide_vectors
-from ..._nonfinite import FINITE, MIXED, fill_behind, length
+from ..._nonfinite import MIXED, fill_behind, length, with_infinities, without_infinities
 from ..._threshold.newton import inverse_temperature
+from ..._threshold.records import OPEN
 from ..formulas import DEEP, bernstein_radius, exponent
 from ..records import CODE, C, D
 from .marginals import write_deep
@@ -255,6 +256,7 @@ def majority(x, odds):
     return total, found
 
 
+# Longer than a screen: each stage reads what the one before it has left in the same tables.
 @kernel
 def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
     """Rows lo .. hi: p to `out`, the potential to `phi`; not if they have no columns or entries.
@@ -262,8 +264,7 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
     `sizes`: of `scratch_sizes`. With b_k the weight of k and a the entries with pi >= 1/2,
     tau log Z_k is the sum of these, (k - a)(c + tau d) and tau log b_k (Theorem thm-grad-division).
 
-    Rows with infinities elsewhere than at their end, or that need no solving, are left out, their
-    tilt gets the CODE MIXED, and `others` is set.
+    Rows that need no solving are left out, their tilt gets the CODE OPEN, and `others` is set.
     """
     T = x.dtype.type
     level, width, in_lanes, in_row, zeros = sizes
@@ -272,20 +273,25 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
     x, tilt, out = borrowed(x), borrowed(tilt), borrowed(out)
     odds, factors = borrowed(own_odds), borrowed(own_factors)
     law, laws = borrowed(own_law), borrowed(own_laws)
-    lengths = np.empty(LANES, np.int64)
+    own_finite = workspace(x, LANES, x.shape[1])
+    finite_rows = borrowed(own_finite)
+    lengths, shares = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     for first in range(lo, hi, LANES):
         most, top, deep = 0, 0, 0
         count = hi - first if hi - first < LANES else LANES
         for lane in range(count):
             i = first + lane
-            n, left = length(x[i]), k[i]
-            if tilt[i, CODE] != FINITE or left >= n:
-                n, tilt[i, CODE], others[0] = 0, MIXED, True
-            lengths[lane] = n
+            xs, left = window(x[i], 0, length(x[i])), k[i]
+            if tilt[i, CODE] == MIXED:
+                xs, left = without_infinities(xs, k[i], finite_rows[lane])
+            n = xs.shape[0]
+            if not (tilt[i, CODE] <= MIXED and 0 < left < n):
+                n, tilt[i, CODE], others[0] = 0, OPEN, True
+            lengths[lane], shares[lane] = n, left
             if n > 0:
                 c, d, inv = T(tilt[i, C]), T(tilt[i, D]), inverse_temperature(tau[i], x)
                 e = window(odds, lane * width, width)
-                deep |= (minority_odds(window(x[i], 0, n), c, inv, d, e) > T(0)) << lane
+                deep |= (minority_odds(xs, c, inv, d, e) > T(0)) << lane
                 last = left + radius(level, n, left)
                 most, top = n if n > most else most, last if last > top else top
         for at in range(0, most, LANES):
@@ -294,25 +300,32 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
         rows_of_law(law, top, laws, in_row, zeros)
         for lane in range(count):
             i, start = first + lane, lane * width
-            n, left = lengths[lane], k[i]
+            n, left, mixed = lengths[lane], shares[lane], tilt[i, CODE] == MIXED
             if n == 0:
                 continue
+            xs = window(finite_rows[lane] if mixed else x[i], 0, n)
             at_k, far = lane * in_row + zeros + left, radius(level, n, left)
             if phi.shape[0] > 0:
-                whole, above = majority(window(x[i], 0, n), window(odds, start, n))
+                whole, above = majority(xs, window(odds, start, n))
                 threshold = tilt[i, C] + tau[i] * tilt[i, D]
                 phi[i] = whole + (left - above) * threshold + tau[i] * math.log(laws[at_k])
+                phi[i] = np.inf if left < k[i] else phi[i]  # entries of +inf
             if out.shape[1] == 0:
                 continue
             down, up = left if left < far else far, n - left if n - left < far else far
             terms = terms_needed(laws, at_k, down, up, limits(T(1))[0])
             divide_out(odds, start, n, laws, at_k, terms)
-            p, values = window(out[i], 0, n), window(odds, start, n)
-            for j in range(n):
-                p[j] = values[j]
-            fill_behind(out[i], n, T(0))
+            values = window(odds, start, n)
             if deep >> lane & 1:
                 c, d, inv = T(tilt[i, C]), T(tilt[i, D]), inverse_temperature(tau[i], x)
                 # P(N = k - 1)/P(N = k), which is p/r of an entry that is hardly there.
-                write_deep(window(x[i], 0, n), c, inv, d, laws[at_k - 1] / laws[at_k], p)
-    held((own_odds, own_factors, own_law, own_laws))
+                write_deep(xs, c, inv, d, laws[at_k - 1] / laws[at_k], values)
+            size = length(x[i])
+            p = window(out[i], 0, size)
+            if mixed:
+                with_infinities(window(x[i], 0, size), values, k[i] - left, p)
+            else:
+                for j in range(n):
+                    p[j] = values[j]
+            fill_behind(out[i], size, T(0))
+    held((own_odds, own_factors, own_law, own_laws, own_finite))

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._compile.array_intrinsics import borrowed, held, window
+from ..._compile.array_intrinsics import borrowed, held, window, workspace
 from ..._compile.decorators import kernel, scalar, summing
+from ..._compile.permute import pack, unpack
 from ..._compile.simd import (
     LANES,
     constant,
@@ -25,7 +26,7 @@ from ..._compile.simd import (
     where_less,
 )
 from ..._math.elementary import limits, wide_vectors
-from ..._nonfinite import FINITE, fill_behind, length
+from ..._nonfinite import MIXED, UNDEFINED, fill_behind, length, without_infinities
 from ..._threshold.newton import inverse_temperature
 from ..formulas import combined_direction
 from ..records import CODE, C, D
@@ -93,7 +94,9 @@ def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau):
     own_law, own_slope = np.zeros(in_lanes), np.zeros(in_lanes)
     own_laws, own_slopes = np.zeros(LANES * in_row), np.zeros(LANES * in_row)
     x, v, out, tilt = borrowed(x), borrowed(v), borrowed(out), borrowed(tilt)
-    lengths = np.empty(LANES, np.int64)
+    own_apart = workspace(x, LANES + 1, x.shape[1])
+    apart = borrowed(own_apart)
+    lengths, shares = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
     odds, moves, factors = borrowed(own_odds), borrowed(own_moves), borrowed(own_factors)
     turned, law, slope = borrowed(own_turned), borrowed(own_law), borrowed(own_slope)
     laws, slopes = borrowed(own_laws), borrowed(own_slopes)
@@ -102,14 +105,19 @@ def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau):
         count = hi - first if hi - first < LANES else LANES
         for lane in range(count):
             i, start = first + lane, lane * width
-            n, left = length(x[i]) if tilt[i, CODE] == FINITE else 0, k[i]
-            lengths[lane] = n
+            n, code, left = length(x[i]), tilt[i, CODE], k[i]
+            xs, vs = window(x[i], 0, n), window(v[i], 0, n)
+            if code == MIXED:
+                vs = window(apart[LANES], 0, pack(xs, vs, apart[LANES]))
+                xs, left = without_infinities(xs, k[i], apart[lane])
+            n = xs.shape[0] if code <= MIXED else 0
+            lengths[lane], shares[lane] = n, left
             if n > 0:
-                xs, e = window(x[i], 0, n), window(odds, start, width)
+                e = window(odds, start, width)
                 c, d, inv = T(tilt[i, C]), T(tilt[i, D]), inverse_temperature(tau[i], x)
                 minority_odds(xs, c, inv, d, e)
                 move = window(moves, start, width)
-                centred_direction(xs, window(v[i], 0, n), c, inv, d, T(dtau[i]), e, move)
+                centred_direction(xs, vs, c, inv, d, T(dtau[i]), e, move)
                 last = left + radius(level, n, left)
                 most, top = n if n > most else most, last if last > top else top
         for at in range(0, most, LANES):
@@ -120,19 +128,43 @@ def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau):
         rows_of_law(slope, top, slopes, in_row, zeros)
         for lane in range(count):
             i, start = first + lane, lane * width
-            n, left = lengths[lane], k[i]
+            n, left, mixed = lengths[lane], shares[lane], tilt[i, CODE] == MIXED
             if n == 0:
+                nothing = np.nan if tilt[i, CODE] == UNDEFINED else 0.0
+                fill_behind(out[i], 0, T(nothing))
+                if gtau.shape[1] > 0:
+                    gtau[i, 0] = nothing
                 continue
             at_k, far = lane * in_row + zeros + left, radius(level, n, left)
             down, up = left if left < far else far, n - left if n - left < far else far
             terms = terms_needed(laws, at_k, down, up, limits(T(1))[0])
             inv = inverse_temperature(tau[i], x)
             divide_out_slope(odds, moves, start, n, laws, slopes, at_k, terms, np.float64(inv))
-            dp, values = window(out[i], 0, n), window(odds, start, n)
-            for j in range(n):
-                dp[j] = values[j]
-            fill_behind(out[i], n, T(0))
+            size, values = length(x[i]), window(odds, start, n)
+            dp = window(out[i], 0, size)
+            if mixed:
+                unpack(window(x[i], 0, size), values, T(0), dp)
+            else:
+                for j in range(n):
+                    dp[j] = values[j]
+            fill_behind(out[i], size, T(0))
             if gtau.shape[1] > 0:
-                c, d = T(tilt[i, C]), T(tilt[i, D])
-                gtau[i, 0] = -pair_with_t(window(x[i], 0, n), dp, c, inv, d)
-    held((own_odds, own_moves, own_factors, own_turned, own_law, own_slope, own_laws, own_slopes))
+                c, d, xs = (
+                    T(tilt[i, C]),
+                    T(tilt[i, D]),
+                    window(apart[lane] if mixed else x[i], 0, n),
+                )
+                gtau[i, 0] = -pair_with_t(xs, values, c, inv, d)
+    held(
+        (
+            own_apart,
+            own_odds,
+            own_moves,
+            own_factors,
+            own_turned,
+            own_law,
+            own_slope,
+            own_laws,
+            own_slopes,
+        )
+    )

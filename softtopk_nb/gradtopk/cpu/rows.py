@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._compile.array_intrinsics import borrowed, window
+from ..._compile.array_intrinsics import borrowed, window, workspace
 from ..._compile.decorators import kernel, scalar, summing
+from ..._compile.permute import unpack
 from ..._curves.registry import CURVES
 from ..._math.elementary import wide_vectors
 from ..._nonfinite import (
@@ -25,6 +26,9 @@ from ..._nonfinite import (
     length,
     present_part,
     survey,
+    taking_part,
+    with_infinities,
+    without_infinities,
 )
 from ..._threshold.cpu.start import by_moments, finite, part_of, sample_size
 from ..._threshold.methods import Newton
@@ -149,15 +153,19 @@ def solve(lo, hi, x, k, tau, tilt, most_short, out, solution, flags):
     sums, core = np.empty(SUMS), np.empty(MOST_IN_CORE)
     nodes, table = np.empty((FIELDS, CAPACITY)), np.empty((MARGINAL_FIELDS, NODES))
     polynomials = np.empty((MARGINAL_POLYNOMIALS, DEGREE), x.dtype)
-    sampled = np.empty(sample_size(x.shape[1]), x.dtype)
+    sampled, apart = np.empty(sample_size(x.shape[1]), x.dtype), workspace(x, 2, x.shape[1])
     x, tilt, out, solution = borrowed(x), borrowed(tilt), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
-        inv, n, above, left = inverse_temperature(tau[i], x), length(x[i]), 0, k[i]
-        entries, p = window(x[i], 0, n), window(out[i], 0, n if out.shape[1] > 0 else 0)
+        inv, whole = inverse_temperature(tau[i], x), window(x[i], 0, length(x[i]))
+        p = window(out[i], 0, whole.shape[0] if out.shape[1] > 0 else 0)
         fill_behind(out[i], p.shape[0], T(0))
-        code = FINITE
-        if not (0 < left < n and finite(entries)):
-            code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
+        present, left, code, above = whole, k[i], FINITE, 0
+        if not finite(whole):
+            present, left = without_infinities(whole, k[i], apart[0])
+            code = MIXED
+        n = present.shape[0]
+        if not 0 < left < n or (code == MIXED and not finite(present)):
+            code, _, above, _, _, _ = classify(whole, k[i], *survey(whole))
         few = code <= MIXED and n <= most_short
         code = NONE if few else code
         if wide:
@@ -167,10 +175,9 @@ def solve(lo, hi, x, k, tau, tilt, most_short, out, solution, flags):
             if few:
                 flags[SOME_SHORT] = True
             if p.shape[0] > 0:
-                fill_constant(entries, k[i], code, above, p)
+                fill_constant(whole, k[i], code, above, p)
             continue
-        present, _ = present_part(entries, entries, code)
-        values = p[:n] if p.shape[0] > 0 else np.empty(n, x.dtype)
+        values = window(p if p.shape[0] > 0 and code == FINITE else apart[1], 0, n)
         c, d, known = tilt[i, C], tilt[i, D], tilt[i, CODE] != OPEN
         part = present
         if not known:
@@ -193,7 +200,7 @@ def solve(lo, hi, x, k, tau, tilt, most_short, out, solution, flags):
             at = c, inv, d, limit, steps
             marginals(present, *at, table, used, polynomials, room, values, values)
             if code == MIXED:
-                expand(entries, values, 1.0, p)
+                with_infinities(whole, values, k[i] - left, p)
 
 
 @kernel
@@ -238,6 +245,7 @@ def push(lo, hi, x, tau, solution, v, dtau, out, gtau):
     nodes, q_re, q_im = np.empty((FIELDS, CAPACITY)), np.empty(NODES), np.empty(NODES)
     polynomials = np.empty((TANGENT_POLYNOMIALS, DEGREE), x.dtype)
     table = np.empty((TANGENT_FIELDS, NODES))
+    apart = workspace(x, 3, x.shape[1])
     x, v, out, solution = borrowed(x), borrowed(v), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         n, answer, code = length(x[i]), solution[i], int(solution[i, CODE])
@@ -249,8 +257,8 @@ def push(lo, hi, x, tau, solution, v, dtau, out, gtau):
             continue
         c, d, inv = T(answer[C]), T(answer[D]), inverse_temperature(tau[i], x)
         limit, steps = answer[CORE_LIMIT], int(answer[STEPS])
-        xs, vs = present_part(entries, window(v[i], 0, n), code)
-        used, target = load_nodes(answer, nodes), dp[: xs.shape[0]]
+        xs, vs, target = taking_part(entries, window(v[i], 0, n), dp, code, apart)
+        used = load_nodes(answer, nodes)
         at = dtau[i], c, inv, d, limit, steps
         direction_sums(xs, vs, *at, nodes, used, work, sums, target)
         tangent_coefficients(nodes, used, steps, sums, q_re, q_im, polynomials, table)
@@ -258,7 +266,7 @@ def push(lo, hi, x, tau, solution, v, dtau, out, gtau):
         if gtau.shape[1] > 0:
             gtau[i, 0] = -pair_with_t(xs, target, c, inv, d)
         if code == MIXED:
-            expand(entries, target, 0.0, dp)
+            unpack(entries, target, T(0), dp)
 
 
 @summing

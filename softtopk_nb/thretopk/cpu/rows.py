@@ -18,11 +18,20 @@ from ..._compile.array_intrinsics import (
     write_apart,
 )
 from ..._compile.decorators import kernel, scalar, summing
-from ..._compile.permute import pack, unpack
+from ..._compile.permute import unpack
 from ..._curves.base import mean_of_law
 from ..._math.elementary import wide_vectors
 from ..._math.sums import FEW
-from ..._nonfinite import ALL, FINITE, MIXED, UNDEFINED, fill_behind, length, present_part
+from ..._nonfinite import (
+    ALL,
+    FINITE,
+    MIXED,
+    UNDEFINED,
+    fill_behind,
+    length,
+    present_part,
+    taking_part,
+)
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import CODE, REST, C, D
 from ..formulas import centre, lever, potential_of_nothing, smoothed, tangent, weight
@@ -64,16 +73,6 @@ def spread(x, v, c, inv, d, mean, dtau, out):
     mean, dtau = T(mean), T(dtau)
     for i in range(x.shape[0]):
         out[i] = tangent(out[i], (x[i] - c) * inv - d, v[i], inv, mean, dtau)
-
-
-@scalar
-def taking_part(x, v, out, code, room):
-    """The finite entries of a row, what belongs to them, and where their derivatives go."""
-    if code != MIXED:
-        return x, v, out
-    n = pack(x, x, room[0])
-    pack(x, v, room[1])
-    return window(room[0], 0, n), window(room[1], 0, n), window(room[2], 0, n)
 
 
 @kernel
