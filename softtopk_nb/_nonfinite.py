@@ -12,7 +12,7 @@ import numpy as np
 
 from ._compile.array_intrinsics import window
 from ._compile.decorators import scalar
-from ._compile.permute import pack, unpack
+from ._compile.permute import count_of, pack, unpack
 from ._math.elementary import to_ordinal, wide_vectors
 
 # What a row is, once its infinities have been counted. Up to MIXED it has a threshold, or
@@ -112,10 +112,7 @@ def fill_behind(out, n, value):
 def without_infinities(entries, k, room):
     """(the entries that are not infinite, in `room`; how much of k they get)."""
     n = pack(entries, entries, room)
-    above = 0
-    for i in range(entries.shape[0]):
-        above += entries[i] == np.inf
-    return window(room, 0, n), k - above
+    return window(room, 0, n), k - count_of(entries, entries.dtype.type(np.inf))
 
 
 @scalar
@@ -136,6 +133,18 @@ def taking_part(x, v, out, code, room):
     n = pack(x, x, room[0])
     pack(x, v, room[1])
     return window(room[0], 0, n), window(room[1], 0, n), window(room[2], 0, n)
+
+
+@scalar
+def pack_row(x, values, behind, out):
+    """Write the values at the entries that are not infinite, and `behind` after them."""
+    fill_behind(out, pack(x, values, out), out.dtype.type(behind))
+
+
+@scalar
+def rows_at_once(n):
+    """How many rows of n entries are packed at a time: what a core's own cache holds."""
+    return max(1, (1 << 14) // max(1, n))
 
 
 @scalar

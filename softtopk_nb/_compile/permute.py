@@ -66,6 +66,22 @@ def _pattern(typingctx: Any, there: Any, start: Any, values: Any) -> Any:
     return types.int64(there, types.intp, values), codegen
 
 
+@intrinsic
+def _count_vector(typingctx: Any, x: Any, start: Any, value: Any) -> Any:
+    """How many of a vector's entries are this value."""
+    lanes = _BYTES * 8 // x.dtype.bitwidth
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        loaded = _load(context, builder, signature.args[0], args[0], args[1], lanes)
+        one = builder.insert_element(ir.Constant(loaded.type, ir.Undefined), args[2], _LANE(0))
+        zeros = ir.Constant(ir.VectorType(_LANE, lanes), [0] * lanes)
+        wanted = builder.shuffle_vector(one, ir.Constant(loaded.type, ir.Undefined), zeros)
+        bits = builder.bitcast(builder.fcmp_ordered("==", loaded, wanted), ir.IntType(lanes))
+        return builder.zext(builder.ctpop(bits), _WORD)
+
+    return types.int64(x, types.intp, x.dtype), codegen
+
+
 def _permuted(builder: Any, vector: Any, pattern: Any, places: list[list[int]], name: str) -> Any:
     """The vector's numbers from the places that a table has for this pattern, a byte each."""
     lanes = vector.type.count
@@ -143,6 +159,18 @@ def _unpack_vector(
 def is_there(there: Any, i: Any) -> Any:
     """Whether an entry is, by a mask or by what is not infinite."""
     return there[i] != 0 if there.itemsize == 1 else abs(there[i]) != np.inf
+
+
+@scalar
+def count_of(x: Any, value: Any) -> Any:
+    """How many entries are this value."""
+    lanes, found, start = lanes_of(x), 0, 0
+    while start + lanes <= x.shape[0]:
+        found += _count_vector(x, start, value)
+        start += lanes
+    for i in range(start, x.shape[0]):
+        found += x[i] == value
+    return found
 
 
 @scalar

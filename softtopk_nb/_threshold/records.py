@@ -14,6 +14,7 @@ C, D, REST = range(3)
 CODE, TAKEN, WEIGHT, SEEN = range(3, 7)
 SOLUTION = 7
 OPEN = -1.0  # the code of a row that has not been solved yet
+UNSEEN = -3.0  # of one that no search has looked at
 
 # The robust search of one row: the highest threshold known to be too low and the lowest known to be
 # too high, with their residuals; the range of the entries; and how the search went so far.

@@ -16,7 +16,7 @@ from ..gradtopk.records import SOLUTION as SUBSET
 from ..hardtopk.cpu.rows import hard_row
 from ..iterative.cpu import rows as _iterations
 from ..iterative.formulas import Plain, Weighted
-from ..thretopk.cpu.rows import pull, push
+from ..thretopk.cpu.rows import pull, pull_mixed, push, push_mixed
 
 _SIGMOID = CURVES["sigmoid"]
 _NEWTON = METHODS["newton"]
@@ -102,7 +102,10 @@ def thretopk_jvp(x, k, temperature, curve, dx, dk, dtemperature, out, dout):
     batch, tau, solution = _solve(x, k, temperature, curve, out)
     dks, dtaus = np.full(1, np.float64(dk)), np.full(1, np.float64(dtemperature))
     direction, target = np.expand_dims(dx, 0), np.expand_dims(dout, 0)
-    push(0, 1, batch, tau, curve, solution, direction, target, dks, dtaus)
+    mixed = np.zeros(1, np.bool_)
+    push(0, 1, batch, tau, curve, solution, direction, target, dks, dtaus, mixed)
+    if mixed[0]:
+        push_mixed(0, 1, batch, tau, curve, solution, direction, target, dks, dtaus, mixed)
 
 
 @kernel
@@ -127,7 +130,10 @@ def thretopk_vjp(x, k, temperature, curve, g, out, gx):
     batch, tau, solution = _solve(x, k, temperature, curve, out)
     gk, gtau = np.empty(1), np.empty(1)
     cotangent, target = np.expand_dims(g, 0), np.expand_dims(gx, 0)
-    pull(0, 1, batch, tau, curve, solution, cotangent, target, gk, gtau)
+    mixed = np.zeros(1, np.bool_)
+    pull(0, 1, batch, tau, curve, solution, cotangent, target, gk, gtau, mixed)
+    if mixed[0]:
+        pull_mixed(0, 1, batch, tau, curve, solution, cotangent, target, gk, gtau, mixed)
     return gk[0], gtau[0]
 
 

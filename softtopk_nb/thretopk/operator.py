@@ -289,8 +289,8 @@ class ThreTopK(operator.Differentiable):
             for i in range(len(x)):
                 _long.push(x[i], tau[i], plan.curve, state[i], dx[i], dk[i], dtau[i], dp[i])
         else:
-            kernel = kernel_for(plan.curve, _rows.push)
-            pool.over(len(x), x.size, kernel, x, tau, plan.curve, state, dx, dp, dk, dtau)
+            kernels = _rows.push, _rows.push_mixed
+            _move(kernels, x, tau, plan.curve, state, dx, dp, dk, dtau)
 
     def _pull(
         self,
@@ -326,8 +326,17 @@ class ThreTopK(operator.Differentiable):
             for i in range(len(x)):
                 gk[i], gtau[i] = _long.pull(x[i], tau[i], plan.curve, state[i], g[i], gx[i])
         else:
-            kernel = kernel_for(plan.curve, _rows.pull)
-            pool.over(len(x), x.size, kernel, x, tau, plan.curve, state, g, gx, gk, gtau)
+            kernels = _rows.pull, _rows.pull_mixed
+            _move(kernels, x, tau, plan.curve, state, g, gx, gk, gtau)
+
+
+def _move(kernels: Any, x: operator.Array, tau: operator.Array, curve: Any, *args: Any) -> None:
+    """The first of two kernels on all rows, and the second on those with infinities, if any."""
+    mixed = np.zeros(1, np.bool_)
+    for each in kernels:
+        pool.over(len(x), x.size, kernel_for(curve, each), x, tau, curve, *args, mixed)
+        if not mixed[0]:
+            return
 
 
 def _check_alpha(alpha: Any) -> float:

@@ -148,7 +148,7 @@ def test_derivatives(dtype):
     solution = np.zeros((ROWS, records.SOLUTION))
     sums = np.empty(ROWS), np.empty(ROWS)
     rows = x, tau, CURVES["laplace"], solution
-    code = machine_code(thretopk.pull, *rows, x, np.empty_like(x), *sums)
+    code = machine_code(thretopk.pull, *rows, x, np.empty_like(x), *sums, np.zeros(1, np.bool_))
     assert packed(code, dtype) >= 40
     assert not library_calls(code)
 
@@ -193,7 +193,7 @@ def test_gradtopk_of_short_rows(dtype):
     assert is_wide(code)
     assert library_calls(code) <= {"exp"}  # of entries whose odds underflow
     target, gtau = np.empty_like(x), np.empty((ROWS, 1))
-    code = machine_code(counts_tangent.push, x, k, tau, tilt, sizes, x, tau, target, gtau)
+    code = machine_code(counts_tangent.push, x, k, tau, tilt, sizes, x, tau, target, gtau, flag)
     assert packed(code, np.float64) >= 60
     assert is_wide(code)
     assert not library_calls(code)

@@ -13,10 +13,11 @@ import numpy as np
 from ..._curves.base import kernel_for
 from ..._curves.user import UserCurve
 from ..._threads import pool
-from ..records import CODE, OPEN
+from ..records import CODE, OPEN, UNSEEN
 from . import lanes, rows
 from .start import SAMPLED
 
+LARGE = 1 << 16  # entries, of which a look at one row takes next to nothing
 EXPENSIVE = (
     32  # passes that a sort, a bisection or a search with a user's own functions takes, about
 )
@@ -27,13 +28,35 @@ def fast_search(x: Any) -> Any:
     return lanes.solve_sampled if x.shape[1] >= SAMPLED else lanes.solve
 
 
+def _search_without_infinities(x: Any) -> Any:
+    """The same for rows with infinities."""
+    return lanes.solve_mixed_sampled if x.shape[1] >= SAMPLED else lanes.solve_mixed
+
+
+def _has_gaps(row: Any) -> bool:
+    """Whether a row has infinities elsewhere than at its end."""
+    infinite = np.isinf(row)
+    return bool(infinite.any()) and not infinite[infinite.argmax() :].all()
+
+
+def _have_infinities(x: Any, these: Any) -> bool:
+    """Whether any of these rows has, which mostly the first few tell."""
+    return any(np.isinf(x[these[i : i + 16]]).any() for i in range(0, len(these), 16))
+
+
 def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution: Any) -> None:
     """Solve every row: p to `out` (unless its rows are empty), the thresholds to `solution`."""
     # A user's own functions are called entry by entry, and each kernel compiles them anew.
     if method.sampled and not isinstance(curve, UserCurve):
         left_open = np.zeros(1, np.bool_)
         problem = x, k, tau, curve, method, out, solution, left_open
-        pool.over(len(x), x.size, fast_search(x), *problem)
+        if x.size >= LARGE and _has_gaps(x[0]):  # then others have too, mostly
+            solution[:, CODE] = UNSEEN
+            pool.over(len(x), x.size, _search_without_infinities(x), *problem)
+        else:
+            pool.over(len(x), x.size, fast_search(x), *problem)
+            if left_open[0] and _have_infinities(x, np.flatnonzero(solution[:, CODE] == OPEN)):
+                pool.over(len(x), x.size, _search_without_infinities(x), *problem)
         if not left_open[0]:
             return
     else:

@@ -26,6 +26,7 @@ from ..._nonfinite import (
     MIXED,
     fill_behind,
     length,
+    rows_at_once,
     with_infinities,
     without_infinities,
 )
@@ -53,6 +54,7 @@ from ..records import (
     SEEKING,
     SEEN,
     TAKEN,
+    UNSEEN,
     WEIGHT,
     C,
     D,
@@ -242,8 +244,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, left_open):
     """Rows lo .. hi: p to `out` (unless its rows are empty), the thresholds to `solution`.
 
     A row that is not searched, or in vain, has the CODE OPEN afterwards, and `left_open` is set.
-    One that is finite but for -inf at its end is FINITE, and `length` says where it ends; one with
-    other infinities is MIXED, and searched without them.
+    One that is finite but for -inf at its end is FINITE here, and `length` says where it ends.
     """
     T, n = x.dtype.type, x.shape[1]
     writes = out.shape[1] > 0
@@ -251,39 +252,30 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, left_open):
     radius, narrow = when_final(curve, x)
     limit, enough, enough_of = radius if keeps else np.inf, 0.0, -1
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
-    group = LANES if n * LANES <= GROUP else GROUP // n
-    own_table, own_rows = workspace(k, FIELDS, LANES), np.empty((4, LANES), np.int64)
-    own_finite = workspace(x, group, n)
+    own_table, own_rows = workspace(k, FIELDS, LANES), np.empty((3, LANES), np.int64)
     # Of rows whose p is not asked for a pass may keep it too: what becomes of them is the same.
-    own_p = workspace(x, group, n)
+    own_p = workspace(x, LANES, 0 if writes else n)
     own_slopes = slopes_room(curve, x, LANES)
     own_room = pass_room(curve, x, n)
-    table, rows, finite_rows = borrowed(own_table), borrowed(own_rows), borrowed(own_finite)
-    apart, slopes, room = borrowed(own_p), borrowed(own_slopes), borrowed(own_room)
-    which, searched, sizes, mixed = rows[0], rows[1], rows[2], rows[3]
+    table, rows, unasked = borrowed(own_table), borrowed(own_rows), borrowed(own_p)
+    slopes, room = borrowed(own_slopes), borrowed(own_room)
+    which, searched, sizes = rows[0], rows[1], rows[2]
     for r in range(LANES):  # subnormal numbers in columns that are not used would take their time
         for field in range(FIELDS):
             table[field, r] = 1.0
+    group = LANES if n * LANES <= GROUP else GROUP // n
     for first in range(lo, hi, group):
         count = 0
         for i in range(first, first + group if first + group < hi else hi):
-            entries, share, is_mixed = window(x[i], 0, length(x[i])), k[i], 0
+            size = length(x[i])
             if writes:
-                fill_behind(out[i], entries.shape[0], T(0))
-            while True:
-                size = entries.shape[0]
-                if size != enough_of:  # once for rows of a length: it takes 16 ns
-                    enough, enough_of = enough_for(method, size), size
-                goes = FAINT <= share < size and admit(
-                    entries, size, share, tau[i], enough, table, count
-                )
-                if goes or is_mixed:
-                    break
-                entries, share = without_infinities(entries, k[i], finite_rows[count])
-                is_mixed = 1
-            if goes:
+                fill_behind(out[i], size, T(0))
+            if size != enough_of:  # once for rows of a length: it takes 16 ns
+                enough, enough_of = enough_for(method, size), size
+            if FAINT <= k[i] < size and admit(
+                window(x[i], 0, size), size, k[i], tau[i], enough, table, count
+            ):
                 which[count], searched[count], sizes[count] = i, count, size
-                mixed[count] = is_mixed
                 count += 1
             else:
                 solution[i, CODE] = OPEN
@@ -294,9 +286,8 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, left_open):
         while left > 0:
             for j in range(left):
                 r = searched[j]
-                part = window(finite_rows[r] if mixed[r] else x[which[r]], 0, sizes[r])
-                direct = writes and not mixed[r]
-                p = window(out[which[r]] if direct else apart[r], 0, sizes[r])
+                part = window(x[which[r]], 0, sizes[r])
+                p = window(out[which[r]] if writes else unasked[r], 0, sizes[r])
                 final = keeps and search_of(table, r).move <= radius
                 pass_of(table, r, part, curve, final, p, slopes[r], room)
             start = searched[0] // WIDE * WIDE
@@ -311,18 +302,11 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, left_open):
         if writes:
             end(table, columns, curve)
         for r in range(count):
-            i, size = which[r], sizes[r] if writes else 0
-            entries = window(finite_rows[r] if mixed[r] else x[i], 0, sizes[r])
-            p = window(apart[r] if mixed[r] else out[i], 0, size)
+            i = which[r]
+            entries, p = window(x[i], 0, sizes[r]), window(out[i], 0, sizes[r] if writes else 0)
             if not conclude(table, r, entries, curve, slopes[r], p, solution[i]):
                 left_open[0] = True
-            elif mixed[r]:
-                solution[i, CODE] = MIXED
-                if writes:
-                    whole = length(x[i])
-                    above = k[i] - given_of(table, r).left
-                    with_infinities(window(x[i], 0, whole), p, above, window(out[i], 0, whole))
-    held((own_table, own_rows, own_finite, own_p, own_slopes, own_room))
+    held((own_table, own_rows, own_p, own_slopes, own_room))
 
 
 # Longer than a screen: as `solve`.
@@ -338,48 +322,38 @@ def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, left_open):
     keeps = writes or method.enough == 0.0
     radius, variance_of_one_pass = when_final(curve, x)
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
-    own_table, own_p, own_finite = (
-        workspace(k, FIELDS, LANES),
-        workspace(x, 1, n),
-        workspace(x, 1, n),
-    )
+    own_table, own_p = workspace(k, FIELDS, LANES), workspace(x, 1, 0 if writes else n)
     own_few, own_slopes = workspace(x, 1, sample_size(n)), slopes_room(curve, x, 1)
     own_room = pass_room(curve, x, n)
-    table, apart, few = borrowed(own_table), borrowed(own_p), borrowed(own_few)
-    slopes, room, finite_row = borrowed(own_slopes), borrowed(own_room), borrowed(own_finite)[0]
+    table, unasked, few = borrowed(own_table), borrowed(own_p), borrowed(own_few)
+    slopes, room = borrowed(own_slopes), borrowed(own_room)
     for r in range(LANES):
         for field in range(FIELDS):
             table[field, r] = 1.0
     for i in range(lo, hi):
-        whole = window(x[i], 0, length(x[i]))
+        size = length(x[i])
         if writes:
-            fill_behind(out[i], whole.shape[0], T(0))
-        entries, part, left, mixed = whole, whole, k[i], False
-        while True:
-            size = entries.shape[0]
-            goes = FAINT <= left < size and (size < SAMPLED or finite(entries))
-            if goes:
-                part = part_of(entries, few[0])
-                goes = admit(part, size, left, tau[i], enough_for(method, size), table, 0)
-            if goes or mixed:
-                break
-            entries, left = without_infinities(whole, k[i], finite_row)
-            mixed = True
-        if not goes:
+            fill_behind(out[i], size, T(0))
+        entries, part = window(x[i], 0, size), window(x[i], 0, size)
+        open_row = FAINT <= k[i] < size and (size < SAMPLED or finite(entries))
+        if open_row:
+            part = part_of(entries, few[0])
+            open_row = admit(part, size, k[i], tau[i], enough_for(method, size), table, 0)
+        if not open_row:
             solution[i, CODE] = OPEN
             left_open[0] = True
             continue
         sampled = part.shape[0] < size and not by_all_moments(entries, table, 0)
-        p = window(out[i] if writes and not mixed else apart[0], 0, size)
+        p = window(out[i] if writes else unasked[0], 0, size)
         for rough in range(1 if sampled else 0, -1, -1):
-            narrow, few_of_k = np.inf, left * part.shape[0] / size
+            narrow, few_of_k = np.inf, k[i] * part.shape[0] / size
             if rough:
                 search_among(table, 0, np.float64(part.shape[0]), few_of_k, ROUGH)
             else:
                 narrow = variance_of_one_pass
                 if sampled and 0.0 < narrow < np.inf:
                     narrow = np.inf if resembles(few_of_k, sums_of(table, 0).w) else 0.0
-                search_among(table, 0, np.float64(size), left, enough_for(method, size))
+                search_among(table, 0, np.float64(size), k[i], enough_for(method, size))
             begin(table, WIDE, curve, T(1), rough == 1 or not sampled, narrow)
             exact = keeps and not rough
             while search_of(table, 0).status == SEEKING:
@@ -390,11 +364,85 @@ def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, left_open):
                 advance(table, 0, WIDE, curve, T(1), radius if exact else np.inf)
         if writes:
             end(table, WIDE, curve)
-        asked = window(p, 0, size if writes else 0)
+        asked = window(out[i], 0, size if writes else 0)
         if not conclude(table, 0, entries, curve, slopes[0], asked, solution[i]):
             left_open[0] = True
-        elif mixed:
+    held((own_table, own_p, own_few, own_slopes, own_room))
+
+
+# The two kernels that follow differ in the search that they hand packed rows to. Each compiles that
+# one alone, and none of it is compiled before a row with infinities comes.
+
+
+@scalar
+def pack_open_rows(first, last, x, k, tau, solution, packed):
+    """Lay out the finite entries of open rows with infinities as rows of a batch; how many rows.
+
+    Rows that are UNSEEN are laid out without a look at whether they have any.
+    """
+    entries, left, taus, which = packed
+    entries, count = borrowed(entries), 0
+    for i in range(first, last):
+        if solution[i, CODE] <= OPEN:
+            xs, share = without_infinities(x[i], k[i], entries[count])
+            if solution[i, CODE] == UNSEEN or xs.shape[0] < x.shape[1]:
+                fill_behind(entries[count], xs.shape[0], x.dtype.type(-np.inf))
+                which[count], left[count], taus[count] = i, share, tau[i]
+                count += 1
+    return count
+
+
+@scalar
+def unpack_rows(count, x, k, packed, values, answers, out, solution):
+    """Write what has been found of `pack_open_rows`' rows."""
+    _, left, _, which = packed
+    values = borrowed(values)
+    for r in range(count):
+        if answers[r, CODE] != OPEN:
+            i = which[r]
+            for field in range(solution.shape[1]):
+                solution[i, field] = answers[r, field]
             solution[i, CODE] = MIXED
-            if writes:
-                with_infinities(whole, p, k[i] - left, window(out[i], 0, whole.shape[0]))
-    held((own_table, own_p, own_finite, own_few, own_slopes, own_room))
+            if out.shape[1] > 0:
+                with_infinities(x[i], values[r], k[i] - left[r], out[i])
+        else:
+            solution[which[r], CODE] = OPEN
+
+
+@scalar
+def room_for_packed(x, out, solution):
+    """((entries, shares of k, temperatures, which rows), p, solutions) of the rows of one group."""
+    n, several = x.shape[1], rows_at_once(x.shape[1])
+    columns = n if out.shape[1] > 0 else 0
+    packed = workspace(x, several, n), np.empty(several), np.empty(several)
+    values, answers = (
+        workspace(x, several, columns),
+        workspace(solution, several, solution.shape[1]),
+    )
+    return (*packed, np.empty(several, np.int64)), values, answers
+
+
+@kernel
+def solve_mixed(lo, hi, x, k, tau, curve, method, out, solution, left_open):
+    """Rows lo .. hi that are open and have infinities: their finite entries as rows, by `solve`."""
+    packed, values, answers = room_for_packed(x, out, solution)
+    several = rows_at_once(x.shape[1])
+    x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
+    for first in range(lo, hi, several):
+        count = pack_open_rows(first, min(first + several, hi), x, k, tau, solution, packed)
+        entries, left, taus, _ = packed
+        solve(0, count, entries, left, taus, curve, method, values, answers, left_open)
+        unpack_rows(count, x, k, packed, values, answers, out, solution)
+
+
+@kernel
+def solve_mixed_sampled(lo, hi, x, k, tau, curve, method, out, solution, left_open):
+    """As `solve_mixed`, by `solve_sampled`."""
+    packed, values, answers = room_for_packed(x, out, solution)
+    several = rows_at_once(x.shape[1])
+    x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
+    for first in range(lo, hi, several):
+        count = pack_open_rows(first, min(first + several, hi), x, k, tau, solution, packed)
+        entries, left, taus, _ = packed
+        solve_sampled(0, count, entries, left, taus, curve, method, values, answers, left_open)
+        unpack_rows(count, x, k, packed, values, answers, out, solution)

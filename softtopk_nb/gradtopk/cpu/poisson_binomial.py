@@ -35,7 +35,15 @@ from ..._compile.simd import (
     where_less,
 )
 from ..._math.elementary import exp_neg, limits, wide_vectors
-from ..._nonfinite import MIXED, fill_behind, length, with_infinities, without_infinities
+from ..._nonfinite import (
+    FINITE,
+    MIXED,
+    fill_behind,
+    length,
+    rows_at_once,
+    with_infinities,
+    without_infinities,
+)
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import OPEN
 from ..formulas import DEEP, bernstein_radius, exponent
@@ -256,7 +264,6 @@ def majority(x, odds):
     return total, found
 
 
-# Longer than a screen: each stage reads what the one before it has left in the same tables.
 @kernel
 def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
     """Rows lo .. hi: p to `out`, the potential to `phi`; not if they have no columns or entries.
@@ -264,7 +271,8 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
     `sizes`: of `scratch_sizes`. With b_k the weight of k and a the entries with pi >= 1/2,
     tau log Z_k is the sum of these, (k - a)(c + tau d) and tau log b_k (Theorem thm-grad-division).
 
-    Rows that need no solving are left out, their tilt gets the CODE OPEN, and `others` is set.
+    Rows whose tilt is not FINITE are left out, and those of k = n, whose tilt is then OPEN; and
+    `others` is set.
     """
     T = x.dtype.type
     level, width, in_lanes, in_row, zeros = sizes
@@ -273,25 +281,21 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
     x, tilt, out = borrowed(x), borrowed(tilt), borrowed(out)
     odds, factors = borrowed(own_odds), borrowed(own_factors)
     law, laws = borrowed(own_law), borrowed(own_laws)
-    own_finite = workspace(x, LANES, x.shape[1])
-    finite_rows = borrowed(own_finite)
-    lengths, shares = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+    lengths = np.empty(LANES, np.int64)
     for first in range(lo, hi, LANES):
         most, top, deep = 0, 0, 0
         count = hi - first if hi - first < LANES else LANES
         for lane in range(count):
             i = first + lane
-            xs, left = window(x[i], 0, length(x[i])), k[i]
-            if tilt[i, CODE] == MIXED:
-                xs, left = without_infinities(xs, k[i], finite_rows[lane])
-            n = xs.shape[0]
-            if not (tilt[i, CODE] <= MIXED and 0 < left < n):
-                n, tilt[i, CODE], others[0] = 0, OPEN, True
-            lengths[lane], shares[lane] = n, left
+            n, left = length(x[i]), k[i]
+            if tilt[i, CODE] != FINITE or left >= n:
+                tilt[i, CODE] = OPEN if tilt[i, CODE] == FINITE else tilt[i, CODE]
+                n, others[0] = 0, True
+            lengths[lane] = n
             if n > 0:
                 c, d, inv = T(tilt[i, C]), T(tilt[i, D]), inverse_temperature(tau[i], x)
                 e = window(odds, lane * width, width)
-                deep |= (minority_odds(xs, c, inv, d, e) > T(0)) << lane
+                deep |= (minority_odds(window(x[i], 0, n), c, inv, d, e) > T(0)) << lane
                 last = left + radius(level, n, left)
                 most, top = n if n > most else most, last if last > top else top
         for at in range(0, most, LANES):
@@ -300,32 +304,72 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
         rows_of_law(law, top, laws, in_row, zeros)
         for lane in range(count):
             i, start = first + lane, lane * width
-            n, left, mixed = lengths[lane], shares[lane], tilt[i, CODE] == MIXED
+            n, left = lengths[lane], k[i]
             if n == 0:
                 continue
-            xs = window(finite_rows[lane] if mixed else x[i], 0, n)
             at_k, far = lane * in_row + zeros + left, radius(level, n, left)
             if phi.shape[0] > 0:
-                whole, above = majority(xs, window(odds, start, n))
+                whole, above = majority(window(x[i], 0, n), window(odds, start, n))
                 threshold = tilt[i, C] + tau[i] * tilt[i, D]
                 phi[i] = whole + (left - above) * threshold + tau[i] * math.log(laws[at_k])
-                phi[i] = np.inf if left < k[i] else phi[i]  # entries of +inf
             if out.shape[1] == 0:
                 continue
             down, up = left if left < far else far, n - left if n - left < far else far
             terms = terms_needed(laws, at_k, down, up, limits(T(1))[0])
             divide_out(odds, start, n, laws, at_k, terms)
-            values = window(odds, start, n)
+            p, values = window(out[i], 0, n), window(odds, start, n)
+            for j in range(n):
+                p[j] = values[j]
+            fill_behind(out[i], n, T(0))
             if deep >> lane & 1:
                 c, d, inv = T(tilt[i, C]), T(tilt[i, D]), inverse_temperature(tau[i], x)
                 # P(N = k - 1)/P(N = k), which is p/r of an entry that is hardly there.
-                write_deep(xs, c, inv, d, laws[at_k - 1] / laws[at_k], values)
-            size = length(x[i])
-            p = window(out[i], 0, size)
-            if mixed:
-                with_infinities(window(x[i], 0, size), values, k[i] - left, p)
-            else:
-                for j in range(n):
-                    p[j] = values[j]
-            fill_behind(out[i], size, T(0))
-    held((own_odds, own_factors, own_law, own_laws, own_finite))
+                write_deep(window(x[i], 0, n), c, inv, d, laws[at_k - 1] / laws[at_k], p)
+    held((own_odds, own_factors, own_law, own_laws))
+
+
+@scalar
+def pack_tilts(first, last, x, k, tau, tilt, packed):
+    """Lay out the finite entries of rows with infinities as rows of a batch; returns how many."""
+    entries, left, taus, tilts, which = packed
+    entries, count = borrowed(entries), 0
+    for i in range(first, last):
+        if tilt[i, CODE] == MIXED:
+            xs, left[count] = without_infinities(x[i], k[i], entries[count])
+            if not 0 < left[count] < xs.shape[0]:
+                tilt[i, CODE] = OPEN
+                continue
+            fill_behind(entries[count], xs.shape[0], x.dtype.type(-np.inf))
+            tilts[count, C], tilts[count, D] = tilt[i, C], tilt[i, D]
+            tilts[count, CODE] = FINITE
+            taus[count], which[count] = tau[i], i
+            count += 1
+    return count
+
+
+@scalar
+def room_for_packed(x, tilt):
+    """(entries, shares of k, temperatures, tilts, which rows) of the rows of one group."""
+    several = rows_at_once(x.shape[1])
+    numbers = np.empty(several, np.int64), np.empty(several)
+    tilts = workspace(tilt, several, tilt.shape[1])
+    return workspace(x, several, x.shape[1]), *numbers, tilts, np.empty(several, np.int64)
+
+
+@kernel
+def solve_mixed(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
+    """Rows lo .. hi with infinities: `solve` for their finite entries, a few rows at a time."""
+    packed, several = room_for_packed(x, tilt), rows_at_once(x.shape[1])
+    entries, left, taus, tilts, which = packed
+    values = workspace(x, several, x.shape[1] if out.shape[1] > 0 else 0)
+    phis = np.empty(several if phi.shape[0] > 0 else 0)
+    x, out, p = borrowed(x), borrowed(out), borrowed(values)
+    for first in range(lo, hi, several):
+        count = pack_tilts(first, min(first + several, hi), x, k, tau, tilt, packed)
+        solve(0, count, entries, left, taus, tilts, sizes, values, phis, others)
+        for r in range(count):
+            i = which[r]
+            if out.shape[1] > 0:
+                with_infinities(x[i], p[r], k[i] - left[r], out[i])
+            if phi.shape[0] > 0:
+                phi[i] = phis[r] if left[r] == k[i] else np.inf

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..._compile.array_intrinsics import borrowed, held, window, workspace
 from ..._compile.decorators import kernel, scalar, summing
-from ..._compile.permute import pack, unpack
+from ..._compile.permute import unpack
 from ..._compile.simd import (
     LANES,
     constant,
@@ -26,12 +26,20 @@ from ..._compile.simd import (
     where_less,
 )
 from ..._math.elementary import limits, wide_vectors
-from ..._nonfinite import MIXED, UNDEFINED, fill_behind, length, without_infinities
+from ..._nonfinite import FINITE, MIXED, UNDEFINED, fill_behind, length, pack_row, rows_at_once
 from ..._threshold.newton import inverse_temperature
 from ..formulas import combined_direction
 from ..records import CODE, C, D
 from .chebyshev_tangent import pair_with_t
-from .poisson_binomial import minority_odds, multiply_out_of, radius, rows_of_law, terms_needed
+from .poisson_binomial import (
+    minority_odds,
+    multiply_out_of,
+    pack_tilts,
+    radius,
+    room_for_packed,
+    rows_of_law,
+    terms_needed,
+)
 
 
 @summing
@@ -83,10 +91,24 @@ def divide_out_slope(odds, moves, at, n, law, slope, at_k, count, inv):
         store(odds, i + LANES, product(magnitude(e1), product(all1, unit)))
 
 
+@scalar
+def write_constant(code, out, gtau, mixed):
+    """The derivative of a row that does not move; that of one with infinities is left to others."""
+    if code == MIXED:
+        mixed[0] = True
+        return
+    nothing = out.dtype.type(np.nan if code == UNDEFINED else 0.0)
+    fill_behind(out, 0, nothing)
+    fill_behind(gtau, 0, np.float64(nothing))
+
+
 # Longer than a screen: each stage reads what the one before it has left in the same tables.
 @kernel
-def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau):
-    """Rows lo .. hi: dp along (v, dtau), as `rows.push`; the rest is as in `solve`."""
+def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, mixed):
+    """Rows lo .. hi: dp along (v, dtau), as `rows.push`; the rest is as in `solve`.
+
+    Rows with infinities are left out, and `mixed` is set.
+    """
     T = x.dtype.type
     level, width, in_lanes, in_row, zeros = sizes
     own_odds, own_moves = np.zeros(LANES * width, x.dtype), np.zeros(LANES * width)
@@ -94,9 +116,7 @@ def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau):
     own_law, own_slope = np.zeros(in_lanes), np.zeros(in_lanes)
     own_laws, own_slopes = np.zeros(LANES * in_row), np.zeros(LANES * in_row)
     x, v, out, tilt = borrowed(x), borrowed(v), borrowed(out), borrowed(tilt)
-    own_apart = workspace(x, LANES + 1, x.shape[1])
-    apart = borrowed(own_apart)
-    lengths, shares = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
+    lengths = np.empty(LANES, np.int64)
     odds, moves, factors = borrowed(own_odds), borrowed(own_moves), borrowed(own_factors)
     turned, law, slope = borrowed(own_turned), borrowed(own_law), borrowed(own_slope)
     laws, slopes = borrowed(own_laws), borrowed(own_slopes)
@@ -105,19 +125,14 @@ def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau):
         count = hi - first if hi - first < LANES else LANES
         for lane in range(count):
             i, start = first + lane, lane * width
-            n, code, left = length(x[i]), tilt[i, CODE], k[i]
-            xs, vs = window(x[i], 0, n), window(v[i], 0, n)
-            if code == MIXED:
-                vs = window(apart[LANES], 0, pack(xs, vs, apart[LANES]))
-                xs, left = without_infinities(xs, k[i], apart[lane])
-            n = xs.shape[0] if code <= MIXED else 0
-            lengths[lane], shares[lane] = n, left
+            n, left = length(x[i]) if tilt[i, CODE] == FINITE else 0, k[i]
+            lengths[lane] = n
             if n > 0:
-                e = window(odds, start, width)
+                xs, e = window(x[i], 0, n), window(odds, start, width)
                 c, d, inv = T(tilt[i, C]), T(tilt[i, D]), inverse_temperature(tau[i], x)
                 minority_odds(xs, c, inv, d, e)
                 move = window(moves, start, width)
-                centred_direction(xs, vs, c, inv, d, T(dtau[i]), e, move)
+                centred_direction(xs, window(v[i], 0, n), c, inv, d, T(dtau[i]), e, move)
                 last = left + radius(level, n, left)
                 most, top = n if n > most else most, last if last > top else top
         for at in range(0, most, LANES):
@@ -128,43 +143,47 @@ def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau):
         rows_of_law(slope, top, slopes, in_row, zeros)
         for lane in range(count):
             i, start = first + lane, lane * width
-            n, left, mixed = lengths[lane], shares[lane], tilt[i, CODE] == MIXED
+            n, left = lengths[lane], k[i]
             if n == 0:
-                nothing = np.nan if tilt[i, CODE] == UNDEFINED else 0.0
-                fill_behind(out[i], 0, T(nothing))
-                if gtau.shape[1] > 0:
-                    gtau[i, 0] = nothing
+                write_constant(tilt[i, CODE], out[i], gtau[i], mixed)
                 continue
             at_k, far = lane * in_row + zeros + left, radius(level, n, left)
             down, up = left if left < far else far, n - left if n - left < far else far
             terms = terms_needed(laws, at_k, down, up, limits(T(1))[0])
             inv = inverse_temperature(tau[i], x)
             divide_out_slope(odds, moves, start, n, laws, slopes, at_k, terms, np.float64(inv))
-            size, values = length(x[i]), window(odds, start, n)
-            dp = window(out[i], 0, size)
-            if mixed:
-                unpack(window(x[i], 0, size), values, T(0), dp)
-            else:
-                for j in range(n):
-                    dp[j] = values[j]
-            fill_behind(out[i], size, T(0))
+            dp, values = window(out[i], 0, n), window(odds, start, n)
+            for j in range(n):
+                dp[j] = values[j]
+            fill_behind(out[i], n, T(0))
             if gtau.shape[1] > 0:
-                c, d, xs = (
-                    T(tilt[i, C]),
-                    T(tilt[i, D]),
-                    window(apart[lane] if mixed else x[i], 0, n),
-                )
-                gtau[i, 0] = -pair_with_t(xs, values, c, inv, d)
-    held(
-        (
-            own_apart,
-            own_odds,
-            own_moves,
-            own_factors,
-            own_turned,
-            own_law,
-            own_slope,
-            own_laws,
-            own_slopes,
-        )
+                c, d = T(tilt[i, C]), T(tilt[i, D])
+                gtau[i, 0] = -pair_with_t(window(x[i], 0, n), dp, c, inv, d)
+    held((own_odds, own_moves, own_factors, own_turned, own_law, own_slope, own_laws, own_slopes))
+
+
+@kernel
+def push_mixed(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, mixed):
+    """Rows lo .. hi with infinities: `push` of their finite entries, a few rows at a time."""
+    packed, several = room_for_packed(x, tilt), rows_at_once(x.shape[1])
+    entries, left, taus, tilts, which = packed
+    vs, dp = workspace(x, several, x.shape[1]), workspace(x, several, x.shape[1])
+    dtaus, slopes = np.empty(several), np.empty((several, gtau.shape[1]))
+    x, v, out, directions, moved = (
+        borrowed(x),
+        borrowed(v),
+        borrowed(out),
+        borrowed(vs),
+        borrowed(dp),
     )
+    for first in range(lo, hi, several):
+        count = pack_tilts(first, min(first + several, hi), x, k, tau, tilt, packed)
+        for r in range(count):
+            pack_row(x[which[r]], v[which[r]], 0.0, directions[r])
+            dtaus[r] = dtau[which[r]]
+        push(0, count, entries, left, taus, tilts, sizes, vs, dtaus, dp, slopes, mixed)
+        for r in range(count):
+            i = which[r]
+            unpack(x[i], moved[r], x.dtype.type(0), out[i])
+            for j in range(gtau.shape[1]):
+                gtau[i, j] = slopes[r, j]

@@ -93,7 +93,7 @@ def push(
     elif len(x) < LONG:  # what infinities left of a long row
         one = x[None], np.array([tau]), curve, solution[None], v[None]
         moves = np.array([dk]), np.array([dtau])
-        kernel_for(curve, rows.push)(0, 1, *one, out[None], *moves)
+        kernel_for(curve, rows.push)(0, 1, *one, out[None], *moves, np.zeros(1, np.bool_))
     else:
         w0, wv, wt, _ = _moments(x, v, tau, curve, solution, out)
         mean = (wv - dtau * wt - dk * tau) / w0 if w0 > 0.0 else 0.0
@@ -121,7 +121,7 @@ def pull(
         sums = np.empty((2, 1))
         one = x[None], np.array([tau]), curve, solution[None], g[None]
         kernel = kernel_for(curve, rows.pull)
-        kernel(0, 1, *one, out[None], sums[0], sums[1])
+        kernel(0, 1, *one, out[None], sums[0], sums[1], np.zeros(1, np.bool_))
         return float(sums[0, 0]), float(sums[1, 0])
     w0, wg, wt, wgt = _moments(x, g, tau, curve, solution, out)
     mean = wg / w0 if w0 > 0.0 else 0.0

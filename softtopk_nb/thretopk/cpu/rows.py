@@ -11,7 +11,6 @@ import numpy as np
 from ..._compile.array_intrinsics import (
     block,
     borrowed,
-    held,
     read_apart,
     window,
     workspace,
@@ -29,8 +28,9 @@ from ..._nonfinite import (
     UNDEFINED,
     fill_behind,
     length,
+    pack_row,
     present_part,
-    taking_part,
+    rows_at_once,
 )
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import CODE, REST, C, D
@@ -76,60 +76,112 @@ def spread(x, v, c, inv, d, mean, dtau, out):
 
 
 @kernel
-def push(lo, hi, x, tau, curve, solution, v, out, dk, dtau):
-    """Rows lo .. hi: dp along (v, dk, dtau)."""
+def push(lo, hi, x, tau, curve, solution, v, out, dk, dtau, mixed):
+    """Rows lo .. hi: dp along (v, dk, dtau).
+
+    A row with infinities elsewhere than at its end is left out, and `mixed` is set.
+    """
     T = x.dtype.type
     x, v, out, solution = borrowed(x), borrowed(v), borrowed(out), borrowed(solution)
-    own_room = workspace(x, 3, x.shape[1])
-    room = borrowed(own_room)
     for i in range(lo, hi):
         answer, code = solution[i], solution[i, CODE]
         if code > MIXED:
             fill_behind(out[i], 0, T(np.nan) if code == UNDEFINED else T(0))
+        elif code == MIXED:
+            mixed[0] = True
         else:
             n = length(x[i])
-            entries, target = window(x[i], 0, n), window(out[i], 0, n)
-            xs, vs, dp = taking_part(entries, window(v[i], 0, n), target, code, room)
+            fill_behind(out[i], n, T(0))
+            xs, vs, dp = window(x[i], 0, n), window(v[i], 0, n), window(out[i], 0, n)
             inv = inverse_temperature(tau[i], x)
             c, d = T(answer[C]), T(answer[D])
             w0, wv, wt, _ = moments(xs, vs, c, inv, d, curve, dp)
             mean = centre(w0, wv - dtau[i] * wt - dk[i] / inv)
             spread(xs, vs, c, inv, d, mean, dtau[i], dp)
-            if code == MIXED:
-                unpack(entries, dp, T(0), target)
-            fill_behind(out[i], n, T(0))
-    held((own_room,))
 
 
 @kernel
-def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau):
-    """Rows lo .. hi: the gradients of <g, p>, those in x to `gx`.
+def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau, mixed):
+    """Rows lo .. hi: the gradients of <g, p>, those in x to `gx`; `mixed` as in `push`.
 
     The Jacobian in x is symmetric, so this is `push` along g, with two sums more.
     """
     T = x.dtype.type
     x, g, gx, solution = borrowed(x), borrowed(g), borrowed(gx), borrowed(solution)
-    own_room = workspace(x, 3, x.shape[1])
-    room = borrowed(own_room)
     for i in range(lo, hi):
         answer, code = solution[i], solution[i, CODE]
         if code > MIXED:
             gk[i] = gtau[i] = np.nan if code == UNDEFINED else 0.0
             fill_behind(gx[i], 0, T(gk[i]))
+        elif code == MIXED:
+            mixed[0] = True
         else:
             n = length(x[i])
-            entries, target = window(x[i], 0, n), window(gx[i], 0, n)
-            xs, gs, gradient = taking_part(entries, window(g[i], 0, n), target, code, room)
+            fill_behind(gx[i], n, T(0))
+            xs, gs, gradient = window(x[i], 0, n), window(g[i], 0, n), window(gx[i], 0, n)
             inv = inverse_temperature(tau[i], x)
             c, d = T(answer[C]), T(answer[D])
             w0, wg, wt, wgt = moments(xs, gs, c, inv, d, curve, gradient)
             mean = centre(w0, wg)
             gk[i], gtau[i] = mean, -inv * (wgt - mean * wt)
             spread(xs, gs, c, inv, d, mean, 0.0, gradient)
-            if code == MIXED:
-                unpack(entries, gradient, T(0), target)
-            fill_behind(gx[i], n, T(0))
-    held((own_room,))
+
+
+@scalar
+def room_for_packed(x, solution):
+    """(entries, directions, derivatives, solutions, three numbers, which rows) of some rows."""
+    n, several = x.shape[1], rows_at_once(x.shape[1])
+    of_entries = workspace(x, several, n), workspace(x, several, n), workspace(x, several, n)
+    answers = workspace(solution, several, solution.shape[1])
+    return (*of_entries, answers, np.empty((3, several)), np.empty(several, np.int64))
+
+
+@scalar
+def pack_rows(first, last, x, tau, solution, v, of_k, of_tau, room):
+    """Lay out the finite entries of rows with infinities as rows of a batch; returns how many."""
+    xs, vs, _, answers, numbers, which = room
+    xs, vs, count = borrowed(xs), borrowed(vs), 0
+    for i in range(first, last):
+        if solution[i, CODE] == MIXED:
+            pack_row(x[i], x[i], -np.inf, xs[count])
+            pack_row(x[i], v[i], 0.0, vs[count])
+            for field in range(solution.shape[1]):
+                answers[count, field] = solution[i, field]
+            answers[count, CODE] = FINITE
+            numbers[0, count], numbers[1, count], numbers[2, count] = tau[i], of_k[i], of_tau[i]
+            which[count] = i
+            count += 1
+    return count
+
+
+@kernel
+def push_mixed(lo, hi, x, tau, curve, solution, v, out, dk, dtau, mixed):
+    """Rows lo .. hi with infinities: `push` of their finite entries, a few rows at a time."""
+    room, several = room_for_packed(x, solution), rows_at_once(x.shape[1])
+    xs, vs, dp, answers, numbers, which = room
+    x, v, out, moved = borrowed(x), borrowed(v), borrowed(out), borrowed(dp)
+    for first in range(lo, hi, several):
+        last = min(first + several, hi)
+        count = pack_rows(first, last, x, tau, solution, v, dk, dtau, room)
+        push(0, count, xs, numbers[0], curve, answers, vs, dp, numbers[1], numbers[2], mixed)
+        for r in range(count):
+            unpack(x[which[r]], moved[r], x.dtype.type(0), out[which[r]])
+
+
+@kernel
+def pull_mixed(lo, hi, x, tau, curve, solution, g, gx, gk, gtau, mixed):
+    """Rows lo .. hi with infinities: `pull` of their finite entries, a few rows at a time."""
+    room, several = room_for_packed(x, solution), rows_at_once(x.shape[1])
+    xs, gs, gradient, answers, numbers, which = room
+    x, g, gx, moved = borrowed(x), borrowed(g), borrowed(gx), borrowed(gradient)
+    for first in range(lo, hi, several):
+        last = min(first + several, hi)
+        count = pack_rows(first, last, x, tau, solution, g, gk, gtau, room)
+        pull(0, count, xs, numbers[0], curve, answers, gs, gradient, numbers[1], numbers[2], mixed)
+        for r in range(count):
+            i = which[r]
+            unpack(x[i], moved[r], x.dtype.type(0), gx[i])
+            gk[i], gtau[i] = numbers[1, r], numbers[2, r]
 
 
 @summing
