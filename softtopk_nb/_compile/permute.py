@@ -41,29 +41,21 @@ def _load(context: Any, builder: Any, kind: Any, array: Any, at: Any, lanes: int
     return loaded
 
 
-def _bits(context: Any, builder: Any, kind: Any, there: Any, start: Any, lanes: int) -> Any:
-    """A bit for each of so many entries: whether it is there, by a mask or not being infinite."""
-    loaded = _load(context, builder, kind, there, start, lanes)
-    if kind.dtype == types.boolean:
-        bits = builder.icmp_signed("!=", loaded, ir.Constant(loaded.type, None))
-    else:
-        name = f"llvm.fabs.v{lanes}f{kind.dtype.bitwidth}"
+@intrinsic
+def _pattern(typingctx: Any, x: Any, start: Any) -> Any:
+    """A bit for each entry of a vector: whether it is there, which an infinity is not."""
+    lanes = _BYTES * 8 // x.dtype.bitwidth
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        loaded = _load(context, builder, signature.args[0], args[0], args[1], lanes)
+        name = f"llvm.fabs.v{lanes}f{x.dtype.bitwidth}"
         function = ir.FunctionType(loaded.type, [loaded.type])
         magnitude = cgutils.get_or_insert_function(builder.module, function, name)
         infinity = ir.Constant(loaded.type, [float("inf")] * lanes)
         bits = builder.fcmp_unordered("!=", builder.call(magnitude, [loaded]), infinity)
-    return builder.zext(builder.bitcast(bits, ir.IntType(lanes)), _WORD)
+        return builder.zext(builder.bitcast(bits, ir.IntType(lanes)), _WORD)
 
-
-@intrinsic
-def _pattern(typingctx: Any, there: Any, start: Any, values: Any) -> Any:
-    """`_bits` of as many entries as are moved at once."""
-    lanes = _BYTES * 8 // values.dtype.bitwidth
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _bits(context, builder, signature.args[0], args[0], args[1], lanes)
-
-    return types.int64(there, types.intp, values), codegen
+    return types.int64(x, types.intp), codegen
 
 
 @intrinsic
@@ -156,12 +148,6 @@ def _unpack_vector(
 
 
 @scalar
-def is_there(there: Any, i: Any) -> Any:
-    """Whether an entry is, by a mask or by what is not infinite."""
-    return there[i] != 0 if there.itemsize == 1 else abs(there[i]) != np.inf
-
-
-@scalar
 def count_of(x: Any, value: Any) -> Any:
     """How many entries are this value."""
     lanes, found, start = lanes_of(x), 0, 0
@@ -174,32 +160,32 @@ def count_of(x: Any, value: Any) -> Any:
 
 
 @scalar
-def pack(there: Any, values: Any, out: Any) -> Any:
-    """Write the values at the entries that are there one after the other; returns how many.
+def pack(x: Any, values: Any, out: Any) -> Any:
+    """Write the values at the entries of x that are not infinite to the front; returns how many.
 
     No more than `out` has room for; it is of the same type or a wider one.
     """
     lanes, n, room = lanes_of(values), values.shape[0], out.shape[0]
     j = start = 0
     while start + lanes <= n and j + lanes <= room:
-        j += _pack_vector(_pattern(there, start, values), values, start, out, j)
+        j += _pack_vector(_pattern(x, start), values, start, out, j)
         start += lanes
     for i in range(start, n):
-        if is_there(there, i) and j < room:
+        if abs(x[i]) != np.inf and j < room:
             out[j] = values[i]
             j += 1
     return j
 
 
 @scalar
-def unpack(there: Any, values: Any, absent: Any, out: Any) -> None:
-    """Undo `pack`, with `absent` in the other places; from other memory than `out`."""
+def unpack(x: Any, values: Any, absent: Any, out: Any) -> None:
+    """Undo `pack`, with `absent` at the infinities; from other memory than `out`."""
     lanes, n, room = lanes_of(out), out.shape[0], values.shape[0]
     j = start = 0
     while start + lanes <= n and j + lanes <= room:
-        j += _unpack_vector(_pattern(there, start, out), values, j, absent, out, start)
+        j += _unpack_vector(_pattern(x, start), values, j, absent, out, start)
         start += lanes
     for i in range(start, n):
-        present = is_there(there, i) and j < room
+        present = abs(x[i]) != np.inf and j < room
         out[i] = values[j] if present else absent
         j += present
