@@ -15,6 +15,7 @@ from operators import dtypes, every, same
 
 import softtopk_nb as stk
 from softtopk_nb._api.operator import Differentiable
+from softtopk_nb._threshold.cpu.batch import LARGE
 
 #: (entries, share of them that is kept): short rows, rows with a sample, and rows that are short
 #: only without what is out.
@@ -86,6 +87,25 @@ def test_what_is_out_moves_no_bit(op, options, dtype, rng):
         x, v, keep = rows_with_gaps(rng, n, share, dtype)
         k, tau = min(3, keep.sum(axis=1).min()), 10 ** rng.uniform(-1.5, 0.7)
         as_removed(partial(verbs, op, options, k, tau), x, v, keep)
+
+
+@pytest.mark.parametrize("n", [64, 5000])
+def test_what_is_out_of_a_large_batch_moves_no_bit(n, rng):
+    """Its first row says which kernel begins; rows without infinities and with a NaN are there."""
+    x, v = rng.normal(size=(2, 70_000 // n, n)).astype(np.float32)
+    keep = rng.random(x.shape) < 0.8
+    keep[:, 0], keep[3:5] = True, True
+    x[4, 1] = np.nan
+    absent = np.where(keep, x, np.float32(-np.inf))
+    for order in (np.arange(len(x)), np.roll(np.arange(len(x)), -3)):
+        assert x.size >= LARGE
+        for op in (stk.thretopk, stk.gradtopk):
+            p, dp = op.jvp(absent[order], 5, v[order])
+            for i, row in enumerate(order):
+                kept = keep[row]
+                alone, moved = op.jvp(x[row, kept], 5, v[row, kept])
+                same(p[i, kept], alone)
+                same(dp[i, kept], moved)
 
 
 @pytest.mark.parametrize("op", TOP_ONE, ids=lambda op: op.__name__)

@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from mpmath import mp
 
 import softtopk_nb as stk
 from softtopk_nb.gradtopk.cpu import poisson_binomial as counts
@@ -180,3 +181,18 @@ def test_ties_have_the_same_bits(rng):
     p = stk.gradtopk(x, 9)
     for row, values in zip(x, p, strict=True):
         assert all(len(set(values[row == score])) == 1 for score in set(row))
+
+
+@both_dtypes
+def test_the_potential_is_told_by_the_law(dtype, rng):
+    """prop-grad-short-potential, beside the elementary symmetric polynomial of e^(x/tau)."""
+    for n, k, tau in ((1, 1, 1.0), (5, 2, 0.01), (60, 59, 3.0), (200, 20, 0.3), (256, 128, 100.0)):
+        x = rng.normal(size=n).astype(dtype)
+        sums = [mp.mpf(1), *[mp.mpf(0)] * k]
+        for value in x:
+            weight = mp.exp(mp.mpf(float(value)) / tau)
+            sums = [a + weight * b for a, b in zip(sums, [0, *sums[:-1]], strict=True)]
+        exact = float(tau * mp.log(sums[k]))
+        bound = 1e-13 if dtype == np.float64 else 1e-6
+        scale = np.sort(abs(x))[-k:].sum() + tau * n
+        assert abs(stk.gradtopk.potential(x, k, temperature=tau) - exact) <= bound * scale

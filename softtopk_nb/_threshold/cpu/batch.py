@@ -14,7 +14,7 @@ from ..._curves.base import kernel_for
 from ..._curves.user import UserCurve
 from ..._threads import pool
 from ..records import CODE, OPEN, UNSEEN
-from . import lanes, rows
+from . import lanes, mixed, rows
 from .start import SAMPLED
 
 LARGE = 1 << 16  # entries, of which a look at one row takes next to nothing
@@ -30,7 +30,7 @@ def fast_search(x: Any) -> Any:
 
 def _search_without_infinities(x: Any) -> Any:
     """The same for rows with infinities."""
-    return lanes.solve_mixed_sampled if x.shape[1] >= SAMPLED else lanes.solve_mixed
+    return mixed.solve_sampled if x.shape[1] >= SAMPLED else mixed.solve
 
 
 def _has_gaps(row: Any) -> bool:

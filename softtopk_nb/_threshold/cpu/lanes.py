@@ -21,15 +21,7 @@ from ..._compile.array_intrinsics import (
 from ..._compile.decorators import kernel, scalar, specialized
 from ..._curves.base import shift_factors, shifts_by_value_alone
 from ..._math.elementary import wide_vectors
-from ..._nonfinite import (
-    FINITE,
-    MIXED,
-    fill_behind,
-    length,
-    rows_at_once,
-    with_infinities,
-    without_infinities,
-)
+from ..._nonfinite import FINITE, fill_behind, length
 from ..law import by_law, law_of, quantile_of_law, spread_of_law
 from ..newton import inverse_temperature_of, judge, nearest
 from ..policy import (
@@ -54,7 +46,6 @@ from ..records import (
     SEEKING,
     SEEN,
     TAKEN,
-    UNSEEN,
     WEIGHT,
     C,
     D,
@@ -368,81 +359,3 @@ def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, left_open):
         if not conclude(table, 0, entries, curve, slopes[0], asked, solution[i]):
             left_open[0] = True
     held((own_table, own_p, own_few, own_slopes, own_room))
-
-
-# The two kernels that follow differ in the search that they hand packed rows to. Each compiles that
-# one alone, and none of it is compiled before a row with infinities comes.
-
-
-@scalar
-def pack_open_rows(first, last, x, k, tau, solution, packed):
-    """Lay out the finite entries of open rows with infinities as rows of a batch; how many rows.
-
-    Rows that are UNSEEN are laid out without a look at whether they have any.
-    """
-    entries, left, taus, which = packed
-    entries, count = borrowed(entries), 0
-    for i in range(first, last):
-        if solution[i, CODE] <= OPEN:
-            xs, share = without_infinities(x[i], k[i], entries[count])
-            if solution[i, CODE] == UNSEEN or xs.shape[0] < x.shape[1]:
-                fill_behind(entries[count], xs.shape[0], x.dtype.type(-np.inf))
-                which[count], left[count], taus[count] = i, share, tau[i]
-                count += 1
-    return count
-
-
-@scalar
-def unpack_rows(count, x, k, packed, values, answers, out, solution):
-    """Write what has been found of `pack_open_rows`' rows."""
-    _, left, _, which = packed
-    values = borrowed(values)
-    for r in range(count):
-        if answers[r, CODE] != OPEN:
-            i = which[r]
-            for field in range(solution.shape[1]):
-                solution[i, field] = answers[r, field]
-            solution[i, CODE] = MIXED
-            if out.shape[1] > 0:
-                with_infinities(x[i], values[r], k[i] - left[r], out[i])
-        else:
-            solution[which[r], CODE] = OPEN
-
-
-@scalar
-def room_for_packed(x, out, solution):
-    """((entries, shares of k, temperatures, which rows), p, solutions) of the rows of one group."""
-    n, several = x.shape[1], rows_at_once(x.shape[1])
-    columns = n if out.shape[1] > 0 else 0
-    packed = workspace(x, several, n), np.empty(several), np.empty(several)
-    values, answers = (
-        workspace(x, several, columns),
-        workspace(solution, several, solution.shape[1]),
-    )
-    return (*packed, np.empty(several, np.int64)), values, answers
-
-
-@kernel
-def solve_mixed(lo, hi, x, k, tau, curve, method, out, solution, left_open):
-    """Rows lo .. hi that are open and have infinities: their finite entries as rows, by `solve`."""
-    packed, values, answers = room_for_packed(x, out, solution)
-    several = rows_at_once(x.shape[1])
-    x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
-    for first in range(lo, hi, several):
-        count = pack_open_rows(first, min(first + several, hi), x, k, tau, solution, packed)
-        entries, left, taus, _ = packed
-        solve(0, count, entries, left, taus, curve, method, values, answers, left_open)
-        unpack_rows(count, x, k, packed, values, answers, out, solution)
-
-
-@kernel
-def solve_mixed_sampled(lo, hi, x, k, tau, curve, method, out, solution, left_open):
-    """As `solve_mixed`, by `solve_sampled`."""
-    packed, values, answers = room_for_packed(x, out, solution)
-    several = rows_at_once(x.shape[1])
-    x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
-    for first in range(lo, hi, several):
-        count = pack_open_rows(first, min(first + several, hi), x, k, tau, solution, packed)
-        entries, left, taus, _ = packed
-        solve_sampled(0, count, entries, left, taus, curve, method, values, answers, left_open)
-        unpack_rows(count, x, k, packed, values, answers, out, solution)

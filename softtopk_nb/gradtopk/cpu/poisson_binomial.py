@@ -269,7 +269,7 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
     """Rows lo .. hi: p to `out`, the potential to `phi`; not if they have no columns or entries.
 
     `sizes`: of `scratch_sizes`. With b_k the weight of k and a the entries with pi >= 1/2,
-    tau log Z_k is the sum of these, (k - a)(c + tau d) and tau log b_k (Theorem thm-grad-division).
+    tau log Z_k is the sum of these, (k - a)(c + tau d) and tau log b_k (prop-grad-short-potential).
 
     Rows whose tilt is not FINITE are left out, and those of k = n, whose tilt is then OPEN; and
     `others` is set.
