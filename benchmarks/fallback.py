@@ -7,12 +7,14 @@ Counts, not times: they depend on the seed and hardly on the machine.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import numpy as np
 
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threshold import records
-from softtopk_nb._threshold.cpu import long
-from softtopk_nb._threshold.cpu.batch import fast_search
+from softtopk_nb._threshold.cpu import batch, long
 from softtopk_nb._threshold.methods import METHODS
 
 NEWTON = METHODS["newton"]
@@ -34,26 +36,33 @@ def kinds(rng: np.random.Generator, shape: tuple[int, int]) -> dict[str, np.ndar
     return {name: x.astype(np.float32) for name, x in rows.items()}
 
 
+@contextlib.contextmanager
+def no_robust_search() -> Iterator[list[object]]:
+    """What the fast search leaves stays as it is; what it was is noted."""
+    left: list[object] = []
+    solve_open, batch.solve_open = batch.solve_open, lambda *problem: left.append(problem)
+    try:
+        yield left
+    finally:
+        batch.solve_open = solve_open
+
+
 def share_left_open(x: np.ndarray, curve: object, temperature: float) -> float:
     """The share of rows whose threshold the fast search does not find, at k = n/16."""
     rows, n = x.shape
-    solution, out = np.zeros((rows, records.SOLUTION)), np.empty_like(x)
+    solution = np.zeros((rows, records.SOLUTION))
     k, tau = np.full(rows, n / 16), np.full(rows, temperature)
-    left_open = np.zeros(1, np.bool_)
-    problem = x, k, tau, curve, NEWTON, out, solution, left_open
-    fast_search(x)(0, rows, *problem)
+    with no_robust_search():
+        batch.solve(x, k, tau, curve, NEWTON, np.empty_like(x), solution)
     return float(np.mean(solution[:, records.CODE] == records.OPEN))
 
 
 def is_left_open(x: np.ndarray, curve: object, temperature: float) -> bool:
     """The same of one row in parts."""
-    solution, rest = np.zeros(records.SOLUTION), []
-    solve_open, long.batch.solve_open = long.batch.solve_open, lambda *row: rest.append(row)
-    try:
+    solution = np.zeros(records.SOLUTION)
+    with no_robust_search() as left:
         long.solve(x, len(x) / 16, temperature, curve, NEWTON, np.empty_like(x), solution)
-    finally:
-        long.batch.solve_open = solve_open
-    return bool(rest) and solution[records.CODE] == records.OPEN
+    return bool(left) and solution[records.CODE] == records.OPEN
 
 
 def main() -> None:

@@ -11,6 +11,8 @@ from .._math.special import natural_log
 SCALE = 0.55  # of a logistic law, in standard deviations
 LOGISTIC_EXCESS = 1.2  # of its kurtosis over that of a normal law
 HEAVY = 1.3  # times the variance that the mean distance suggests: a row with heavy tails has more
+MISLED = 4.0  # times: entries far out tell where the rest of the row is not
+AT_END, WIDE = 0.999, 1e6  # of the square of the mean distance; a variance
 TAIL = 0.07  # how much wider its outer quantiles are then, for each unit of
 EVEN_ODDS = 2.3  # the logarithm of the odds beyond this
 
@@ -87,3 +89,17 @@ def law_of(mean, square, distance):
     narrow = T(0.5 * math.pi) * middle * middle
     heavy = variance > T(HEAVY) * narrow
     return narrow if heavy else variance, T(TAIL) if heavy else T(0)
+
+
+@scalar
+def moments_mislead(mean, square, distance):
+    """Whether a normal law with these means of z, z^2 and |z| would be far from the row's own.
+
+    As `law_of` has it, but without divisions. So it is where squares overflow, and where z is from
+    the end of a wide row: many entries may be there, and none near the mean.
+    """
+    away, distance = mean * mean, distance * distance
+    variance, middle = square - away, distance - away / math.pi
+    likely = variance * distance <= (0.5 * math.pi * MISLED) * middle * middle
+    at_end = away >= AT_END * distance and variance > WIDE
+    return not (likely and square < math.inf) or at_end

@@ -27,6 +27,9 @@ FIFTH_32 = 2.0**-3.85  # 2^(3/4) eps^(1/5): float64 makes do with third order
 BLUR = 2.0**-10  # what a cheap pass may be wrong by where it says too low, too high
 # Steps that may pass many entries: from this long on, and so many clearances.
 FAR, FAR_BY_KINKS, CROWD = 0.25, 2.0**-10, 4.0
+# A residual of several entries where few lie near the threshold, by the sum of p', so that no model
+# of them tells where it is, if the first few passes have not come nearer.
+SEVERAL, SPARSE, FIRST_FEW = 1.5, 0.5, 3.0
 FREE = 4.0  # how far a last step may lead up, away from all entries
 MOST_PASSES = 500  # of the robust search; the most hostile rows in the tests take 200
 MOST_FAST_PASSES = 16.0  # after these a row is left to the robust search; ordinary rows take 1 to 4

@@ -9,12 +9,21 @@ from .._compile.array_intrinsics import records_in
 # The threshold is c + tau (d + rest); every table of a search begins with it.
 C, D, REST = range(3)
 
-# A solved row: which kind of row it was (`_nonfinite`), how many passes over the whole row it took,
-# the sum of f' in the last of them, and its d: p is moved from there to the threshold.
-CODE, TAKEN, WEIGHT, SEEN = range(3, 7)
+# A solved row: how many passes over the whole row it took, the sum of f' in the last of them, and
+# its d: p is moved from there to the threshold; which kind of row it was (`_nonfinite`).
+TAKEN, WEIGHT, SEEN, CODE = range(3, 7)
 SOLUTION = 7
 OPEN = -1.0  # the code of a row that has not been solved yet
 UNSEEN = -3.0  # of one that no search has looked at
+MISLED = (
+    -4.0
+)  # of one whose law is not that of its moments, but stands in the first places (`order`)
+LAW = 4  # pivot, mean, square and distance, as `Given` has them
+
+# What a kernel says of its rows: some are left OPEN, some MISLED; and what it is told: to take
+# those alone, by the law that they have.
+SOME_OPEN, SOME_MISLED, BY_LAW = range(3)
+FLAGS = 3
 
 # The robust search of one row: the highest threshold known to be too low and the lowest known to be
 # too high, with their residuals; the range of the entries; and how the search went so far.
@@ -87,6 +96,7 @@ SEEKING, FOUND, LOST = 0.0, 1.0, 2.0  # what `Search.status` can be
 _RECORDS = Given, Search, Sums, Shift
 _FIRST = [sum(len(record._fields) for record in _RECORDS[:i]) for i in range(len(_RECORDS) + 1)]
 FIELDS = _FIRST[-1]
+GIVEN_LAW = Given._fields.index("pivot")  # where the law of a row stands in its column
 given_of, put_given = records_in(LANES, _FIRST[0], Given)
 search_of, put_search = records_in(LANES, _FIRST[1], Search)
 sums_of, put_sums = records_in(LANES, _FIRST[2], Sums)

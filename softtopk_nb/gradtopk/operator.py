@@ -11,7 +11,8 @@ from .._api import host_arrays, operator
 from .._curves.registry import CURVES
 from .._threads import pool
 from .._threads.long_rows import LONG
-from .._threshold.records import CODE, OPEN
+from .._threshold.cpu import order
+from .._threshold.records import BY_LAW, CODE, OPEN, SOME_MISLED, SOME_OPEN
 from .._threshold.records import SOLUTION as TILT
 from .cpu import long as _long
 from .cpu import rows as _rows
@@ -228,10 +229,14 @@ class GradTopK(operator.Differentiable):
     ) -> Short | None:
         """Rows each by one thread; those whose tilt needs a search in a second turn."""
         x = rows.x
-        tilt, flags = np.full((len(x), TILT), OPEN), np.zeros(2, np.bool_)
+        tilt, flags = np.full((len(x), TILT), OPEN), np.zeros(_rows.FLAGS, np.bool_)
         problem = *rows, tilt, most_short, out, solution, flags
         pool.over(len(x), 2 * x.size, _rows.solve, *problem)
-        if flags[_rows.SOME_OPEN]:
+        if flags[SOME_MISLED]:
+            pool.over(len(x), x.size, order.laws, x, rows.k - 0.5, rows.temperature, False, tilt)
+            flags[BY_LAW] = True
+            pool.over(len(x), 2 * x.size, _rows.solve, *problem)
+        if flags[SOME_OPEN]:
             several = max(1, CHUNK // max(1, x.shape[1]))
             still = np.flatnonzero(tilt[:, CODE] == OPEN)
             for start in range(0, len(still), several):
@@ -252,8 +257,8 @@ class GradTopK(operator.Differentiable):
         solution: operator.Array,
     ) -> None:
         """Rows whose tilt needs a search."""
-        some = _take(rows, these)
-        p, answers, flags = out[these], solution[these], np.zeros(2, np.bool_)
+        some, flags = _take(rows, these), np.zeros(_rows.FLAGS, np.bool_)
+        p, answers = (np.empty((len(these), a.shape[1]), a.dtype) for a in (out, solution))
         problem = *some, self._tilt(some), 0, p, answers, flags
         pool.over(len(these), 2 * some.x.size, _rows.solve, *problem)
         out[these], solution[these] = p, answers

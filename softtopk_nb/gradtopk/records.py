@@ -19,8 +19,9 @@ EVEN = POWERS
 ODD = POWERS + ORDER  # ORDER steps at most
 
 # A solved row: log P(N = k), the s above which an entry is of the core, the steps of the Chebyshev
-# series (0 if power series serve and a core), of how many nodes how many are used, their weights.
-LOG_P, CORE_LIMIT, STEPS, SIZE, USED = 2, 4, 5, 6, 7
+# series (0 if power series serve and a core), of how many nodes how many are used, their weights;
+# the kind lies between them.
+LOG_P, CORE_LIMIT, STEPS, SIZE, USED = 2, 3, 4, 5, 7
 WEIGHTS = 8
 SOLUTION = WEIGHTS + 2 * NODES
 

@@ -146,8 +146,8 @@ def _linearize(x, k, temperature, out):
     newton = Newton(_subsets.step_of_tilt(x.shape[0]), True, True, 0.0)
     solve(0, 1, batch, shares, tau, _SIGMOID, newton, nothing, tilt)
     solution = np.empty((1, SUBSET))
-    target, left_open = np.expand_dims(out, 0), np.zeros(2, np.bool_)
-    _subsets.solve(0, 1, batch, sizes, tau, tilt, 0, target, solution, left_open)
+    target, flags = np.expand_dims(out, 0), np.zeros(_subsets.FLAGS, np.bool_)
+    _subsets.solve(0, 1, batch, sizes, tau, tilt, 0, target, solution, flags)
     return batch, tau, solution
 
 

@@ -94,8 +94,8 @@ def test_rows_side_by_side(name, dtype):
     curve = Entmax(1.5) if name == "entmax" else CURVES[name]
     solution = np.empty((ROWS, records.SOLUTION))
     numbers = k, tau, curve, METHODS["newton"]
-    left_open = np.zeros(1, np.bool_)
-    code = machine_code(lanes.solve, x, *numbers, np.empty_like(x), solution, left_open)
+    flags = np.zeros(records.FLAGS, np.bool_)
+    code = machine_code(lanes.solve, x, *numbers, np.empty_like(x), solution, flags)
     assert packed(code, dtype) >= 30
     # The steps of the searches, in float64 whatever the type of the rows.
     assert len(re.findall(r"\bv?divpd\b", code)) >= 2

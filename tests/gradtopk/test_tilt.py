@@ -9,6 +9,7 @@ from scipy import special
 import softtopk_nb as stk
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threshold import records
+from softtopk_nb._threshold.cpu import order
 from softtopk_nb._threshold.newton import UNKNOWN, judge
 from softtopk_nb.gradtopk.cpu import rows
 from softtopk_nb.gradtopk.records import SOLUTION
@@ -19,11 +20,16 @@ both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f
 def tilts(x, k, tau):
     """(solutions, which rows were left open) of `rows.solve`."""
     tilt = np.full((len(x), records.SOLUTION), records.OPEN)
-    solution, flags = np.empty((len(x), SOLUTION)), np.zeros(2, np.bool_)
+    solution, flags = np.empty((len(x), SOLUTION)), np.zeros(rows.FLAGS, np.bool_)
     problem = x, np.full(len(x), k), np.full(len(x), tau)
-    rows.solve(0, len(x), *problem, tilt, 0, np.empty((len(x), 0), x.dtype), solution, flags)
+    given = *problem, tilt, 0, np.empty((len(x), 0), x.dtype), solution, flags
+    rows.solve(0, len(x), *given)
+    if flags[records.SOME_MISLED]:
+        order.laws(0, len(x), x, problem[1] - 0.5, problem[2], False, tilt)
+        flags[records.BY_LAW] = True
+        rows.solve(0, len(x), *given)
     still = tilt[:, records.CODE] == records.OPEN
-    assert flags[rows.SOME_OPEN] == still.any()
+    assert flags[records.SOME_OPEN] == still.any()
     return solution, still
 
 
@@ -45,22 +51,27 @@ def test_most_rows_need_no_search(dtype, rng):
 
 
 @both_dtypes
-def test_rows_that_need_one(dtype, rng):
-    """Rows that their moments mislead: left open, and solved by way of the threshold."""
-    n, k, large = 700, 30, 1e30 if dtype is np.float32 else 1e200
-    x = rng.normal(size=(6, n))
-    x[:3, :2] = large, -3 * large  # squares overflow
+@pytest.mark.parametrize("kind", ["huge", "skewed"])
+def test_rows_that_their_moments_mislead(kind, dtype, rng):
+    """By the order of their entries, or by way of the threshold, if that does not come near."""
+    n, k, tau = 700, 30, 1.0 if kind == "huge" else 0.01
+    if kind == "huge":
+        x, large = rng.normal(size=(6, n)), 1e30 if dtype is np.float32 else 1e200
+        x[:3, :2] = large, -3 * large  # squares overflow
+    else:
+        x = rng.exponential(size=(20, n)) ** 3
     x = x.astype(dtype)
-    _, still = tilts(x, k, 1.0)
-    assert still[:3].all()
-    assert not still[3:].any()
-    p, dp = stk.gradtopk.jvp(x, k, np.ones_like(x), method="contour")
-    expected = stk.gradtopk(x.astype(np.float64), k, method="dp")
-    loose = 1e-12 if dtype is np.float64 else 1e-5
+    _, still = tilts(x, k, tau)
+    assert still.any() == (kind == "skewed")
+    p, dp = stk.gradtopk.jvp(x, k, np.ones_like(x), temperature=tau, method="contour")
+    expected = stk.gradtopk(x.astype(np.float64), k, temperature=tau, method="dp")
+    near = np.sort(x.astype(np.float64), axis=1)[:, n // 2 : -2]
+    reach = np.ptp(near, axis=1).max() / tau
+    loose = (1e-12 if dtype is np.float64 else 1e-5) + 4 * np.finfo(dtype).eps * reach
     np.testing.assert_allclose(p, expected, rtol=0, atol=loose)
-    np.testing.assert_allclose(dp, np.zeros_like(dp), atol=loose)
+    np.testing.assert_allclose(tau * dp, np.zeros_like(dp), atol=loose)
     for i in range(len(x)):  # the same bits alone
-        assert np.array_equal(stk.gradtopk(x[i], k, method="contour"), p[i])
+        assert np.array_equal(stk.gradtopk(x[i], k, temperature=tau, method="contour"), p[i])
 
 
 @pytest.mark.parametrize("n", [256, 1024, 65536, 10**8])

@@ -12,7 +12,7 @@ from scipy import special
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threads.long_rows import LONG, ordinals_of
 from softtopk_nb._threshold import law, records
-from softtopk_nb._threshold.cpu import long, start
+from softtopk_nb._threshold.cpu import batch, long, start
 from softtopk_nb._threshold.cpu.batch import fast_search
 from softtopk_nb._threshold.cpu.passes import tally
 from softtopk_nb._threshold.methods import METHODS
@@ -89,9 +89,11 @@ def test_the_way_by_the_law_of_a_row():
 def taken(x, k, tau, curve):
     """Passes over each row; all are found."""
     out, solution = np.empty_like(x), np.full((len(x), records.SOLUTION), np.nan)
-    left_open = np.zeros(1, np.bool_)
+    flags = np.zeros(records.FLAGS, np.bool_)
     problem = np.full(len(x), float(k)), np.full(len(x), tau), curve, NEWTON
-    fast_search(x)(0, len(x), x, *problem, out, solution, left_open)
+    fast_search(x)(0, len(x), x, *problem, out, solution, flags)
+    if flags[records.SOME_MISLED]:
+        batch.search_again(x, *problem, out, solution, flags)
     still = solution[:, records.CODE] == records.OPEN
     assert still.mean() <= 0.01
     return solution[~still, records.TAKEN]

@@ -27,7 +27,7 @@ from softtopk_nb._curves.base import (
 from softtopk_nb._curves.entmax import Entmax
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threshold import law, records
-from softtopk_nb._threshold.cpu import rows, start
+from softtopk_nb._threshold.cpu import batch, rows, start
 from softtopk_nb._threshold.cpu.batch import fast_search
 from softtopk_nb._threshold.cpu.passes import BLOCK, correct, fill, search_pass, tally
 from softtopk_nb._threshold.cpu.scan import scan
@@ -119,9 +119,11 @@ def searched(x, k, tau, curve):
     """(p, solution) of rows side by side; what is left open keeps p = -1."""
     out, solution = np.full_like(x, -1), np.full((len(x), records.SOLUTION), np.nan)
     problem = np.full(len(x), float(k)), np.full(len(x), tau), curve, METHODS["newton"]
-    left_open = np.zeros(1, np.bool_)
-    fast_search(x)(0, len(x), x, *problem, out, solution, left_open)
-    assert left_open[0] == (solution[:, records.CODE] == records.OPEN).any()
+    flags = np.zeros(records.FLAGS, np.bool_)
+    fast_search(x)(0, len(x), x, *problem, out, solution, flags)
+    if flags[records.SOME_MISLED]:
+        batch.search_again(x, *problem, out, solution, flags)
+    assert flags[records.SOME_OPEN] == (solution[:, records.CODE] == records.OPEN).any()
     return out, solution
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from ..._curves.base import kernel_for
 from ..._curves.user import UserCurve
 from ..._threads import pool
-from ..records import CODE, OPEN, UNSEEN
-from . import lanes, mixed, rows
+from ..records import BY_LAW, CODE, FLAGS, OPEN, SOME_MISLED, SOME_OPEN, UNSEEN
+from . import lanes, mixed, order, rows
 from .start import SAMPLED
 
 LARGE = 1 << 16  # entries, of which a look at one row takes next to nothing
@@ -26,6 +26,16 @@ EXPENSIVE = (
 def fast_search(x: Any) -> Any:
     """The kernel for rows of this length; what either does not need it does not compile."""
     return lanes.solve_sampled if x.shape[1] >= SAMPLED else lanes.solve
+
+
+def search_again(
+    x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution: Any, flags: Any
+) -> None:
+    """The fast search by another law: for rows whose moments mislead, or have led nowhere."""
+    pool.over(len(x), x.size, order.laws, x, k, tau, True, solution)
+    flags[BY_LAW] = True
+    problem = x, k, tau, curve, method, out, solution, flags
+    pool.over(len(x), x.size, fast_search(x), *problem)
 
 
 def _search_without_infinities(x: Any) -> Any:
@@ -48,16 +58,18 @@ def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution:
     """Solve every row: p to `out` (unless its rows are empty), the thresholds to `solution`."""
     # A user's own functions are called entry by entry, and each kernel compiles them anew.
     if method.sampled and not isinstance(curve, UserCurve):
-        left_open = np.zeros(1, np.bool_)
-        problem = x, k, tau, curve, method, out, solution, left_open
+        flags = np.zeros(FLAGS, np.bool_)
+        problem = x, k, tau, curve, method, out, solution, flags
         if x.size >= LARGE and _has_gaps(x[0]):  # then others have too, mostly
             solution[:, CODE] = UNSEEN
             pool.over(len(x), x.size, _search_without_infinities(x), *problem)
         else:
             pool.over(len(x), x.size, fast_search(x), *problem)
-            if left_open[0] and _have_infinities(x, np.flatnonzero(solution[:, CODE] == OPEN)):
+            if flags[SOME_OPEN] or flags[SOME_MISLED]:
+                search_again(*problem)
+            if flags[SOME_OPEN] and _have_infinities(x, np.flatnonzero(solution[:, CODE] == OPEN)):
                 pool.over(len(x), x.size, _search_without_infinities(x), *problem)
-        if not left_open[0]:
+        if not flags[SOME_OPEN]:
             return
     else:
         solution[:, CODE] = OPEN

@@ -22,29 +22,38 @@ from ..._compile.decorators import kernel, scalar, specialized
 from ..._curves.base import shift_factors, shifts_by_value_alone
 from ..._math.elementary import wide_vectors
 from ..._nonfinite import FINITE, fill_behind, length
-from ..law import by_law, law_of, quantile_of_law, spread_of_law
+from ..law import by_law, law_of, moments_mislead, quantile_of_law, spread_of_law
 from ..newton import inverse_temperature_of, judge, nearest
 from ..policy import (
     BLUR,
     BLURRED,
     FAINT,
+    FIRST_FEW,
     MOST_FAST_PASSES,
     ROUGH,
+    SEVERAL,
     SMALL,
+    SPARSE,
     enough_for,
     resembles,
     when_final,
 )
 from ..records import (
+    BY_LAW,
     CODE,
     FIELDS,
     FOUND,
+    GIVEN_LAW,
     LANES,
+    LAW,
     LOST,
+    MISLED,
     OPEN,
     REST,
     SEEKING,
     SEEN,
+    SOME_MISLED,
+    SOME_OPEN,
     TAKEN,
     WEIGHT,
     C,
@@ -63,7 +72,15 @@ from ..records import (
     sums_of,
 )
 from .passes import correct, pass_room, search_pass
-from .start import SAMPLED, finite, measure, part_of, pivot_of, sample_size
+from .start import (
+    SAMPLED,
+    finite,
+    has_few,
+    measure,
+    part_of,
+    pivot_of,
+    sample_size,
+)
 
 WIDE = 8  # columns are worked on so many at a time, whether they are in use or not
 GROUP = 1 << 12  # entries of a group, about: from pass to pass they stay in the fastest cache
@@ -72,10 +89,11 @@ _known = layout_known(FIELDS, LANES)
 
 
 @scalar
-def begin(table, columns, curve, one, starts, narrow):
+def begin(table, columns, curve, one, starts, narrow, doubts):
     """Open each bracket, and set each threshold to where a search `starts`; else it goes on.
 
-    Of rows with light tails and less than this variance the first pass may be the last one.
+    Of rows with light tails and less than this variance the first pass may be the last one. Rows
+    whose moments mislead are MISLED, if the search `doubts` the law that it has.
     """
     wide_vectors()
     table, T = _known(table), type(one)
@@ -87,7 +105,9 @@ def begin(table, columns, curve, one, starts, narrow):
         c, d = c if starts else at.c, d if starts else at.d
         may_be_final = (narrow == np.inf) | ((variance < narrow) & (tail == 0.0))
         spread, move = np.float64(spread_of_law(curve, variance)), 0.0 if may_be_final else np.inf
-        put_search(table, r, Search(c, d, 0.0, -np.inf, np.inf, spread, SEEKING, 0.0, 0.0, move))
+        misled = doubts & moments_mislead(row.mean, row.square, row.distance)
+        status = MISLED if misled else SEEKING
+        put_search(table, r, Search(c, d, 0.0, -np.inf, np.inf, spread, status, 0.0, 0.0, move))
 
 
 @scalar
@@ -110,12 +130,16 @@ def advance(table, first, columns, curve, one, limit):
         low, fine = residual > 0.0, at.move <= limit
         blur = 0.0 if fine else BLUR
         lo, hi = here - blur if low else at.lo, at.hi if low else here + blur
-        # A step that does not end within the bracket gives way to its middle, or to what the law
-        # of the row says if it is open.
+        # A step that does not end within the bracket gives way to its middle, or to what the law of
+        # the row says if it is open, ever farther. So does one that leads to the next entry only,
+        # where entries lie far apart and several of them lie between.
         within = 0.5 * (lo + hi) - here
-        outward = by_law(residual, k, row.size, at.spread)
-        other = within if abs(within) < np.inf else outward
-        move = step if (here + step > lo) & (here + step < hi) else other
+        outward = by_law(residual, k, row.size, at.spread) * (0.5 + 0.5 * passes)
+        closed = abs(within) < np.inf
+        other = within if closed else outward
+        crawls = (abs(residual) > SEVERAL) & (sums.w < SPARSE) & (passes > FIRST_FEW)
+        crawls &= closed | (abs(outward) > abs(step))
+        move = step if (here + step > lo) & (here + step < hi) & (not crawls) else other
         move = 0.0 if stays & (residual == residual) else step if arrives else move
         near, near_d = nearest(c + (d + move) * row.width, c, d + move, inv)
         ends = (stays | arrives) & (residual == residual) & fine
@@ -173,15 +197,14 @@ def pass_of(table, r, part, curve, may_be_final, p, slopes, room):
 
 
 @scalar
-def conclude(table, r, x, curve, slopes, p, answer):
-    """Write the solution in column r, and move p to it; say whether the threshold was found.
-
-    p is empty if it is not asked for.
-    """
+def conclude(table, r, x, curve, slopes, p, answer, flags):
+    """Write the solution in column r, and move p to it, which is empty if it is not asked for."""
     at = search_of(table, r)
     if at.status != FOUND:
-        answer[CODE] = OPEN
-        return False
+        misled = at.status == MISLED
+        answer[CODE] = MISLED if misled else OPEN
+        flags[SOME_MISLED if misled else SOME_OPEN] = True
+        return
     T, shift = x.dtype.type, shift_of(table, r)
     answer[C], answer[D], answer[REST], answer[CODE] = at.c, at.d, at.rest, FINITE
     answer[TAKEN], answer[WEIGHT], answer[SEEN] = at.tries, sums_of(table, r).w, at.last
@@ -189,7 +212,6 @@ def conclude(table, r, x, curve, slopes, p, answer):
     if p.shape[0] > 0 and below != T(0):
         inv = T(given_of(table, r).inv)
         correct(x, T(at.c), inv, T(at.last), below, above, curve, slopes, p)
-    return True
 
 
 @specialized
@@ -231,11 +253,12 @@ def search_among(table, r, count, left, enough):
 
 # Longer than a screen: a call would hide which of its tables a group of rows leaves to the next.
 @kernel
-def solve(lo, hi, x, k, tau, curve, method, out, solution, left_open):
+def solve(lo, hi, x, k, tau, curve, method, out, solution, flags):
     """Rows lo .. hi: p to `out` (unless its rows are empty), the thresholds to `solution`.
 
-    A row that is not searched, or in vain, has the CODE OPEN afterwards, and `left_open` is set.
-    One that is finite but for -inf at its end is FINITE here, and `length` says where it ends.
+    A row that is not searched, or in vain, has the CODE OPEN or MISLED afterwards, and the flags
+    say so; by the flag BY_LAW they ask for the rows that are MISLED, and no others. One that is
+    finite but for -inf at its end is FINITE here, and `length` says where it ends.
     """
     T, n = x.dtype.type, x.shape[1]
     writes = out.shape[1] > 0
@@ -258,23 +281,37 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, left_open):
     for first in range(lo, hi, group):
         count = 0
         for i in range(first, first + group if first + group < hi else hi):
+            if flags[BY_LAW] and solution[i, CODE] != MISLED:
+                continue
             size = length(x[i])
             if writes:
                 fill_behind(out[i], size, T(0))
             if size != enough_of:  # once for rows of a length: it takes 16 ns
                 enough, enough_of = enough_for(method, size), size
-            if FAINT <= k[i] < size and admit(
-                window(x[i], 0, size), size, k[i], tau[i], enough, table, count
+            entries = window(x[i], 0, size)
+            if FAINT <= k[i] < size and (
+                admit(entries, size, k[i], tau[i], enough, table, count) or flags[BY_LAW]
             ):
+                if flags[BY_LAW]:
+                    for j in range(LAW):
+                        table[GIVEN_LAW + j, count] = solution[i, j]
                 which[count], searched[count], sizes[count] = i, count, size
                 count += 1
             else:
                 solution[i, CODE] = OPEN
-                left_open[0] = True
+                flags[SOME_OPEN] = True
         columns = (count + WIDE - 1) // WIDE * WIDE
-        begin(table, columns, curve, T(1), True, narrow)
+        begin(table, columns, curve, T(1), True, narrow, not flags[BY_LAW])
         left = count
-        while left > 0:
+        while True:
+            still = 0
+            for j in range(left):
+                r = searched[j]
+                searched[still] = r
+                still += search_of(table, r).status == SEEKING
+            left = still
+            if left == 0:
+                break
             for j in range(left):
                 r = searched[j]
                 part = window(x[which[r]], 0, sizes[r])
@@ -284,29 +321,22 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, left_open):
             start = searched[0] // WIDE * WIDE
             several = (searched[left - 1] - start + WIDE) // WIDE * WIDE
             advance(table, start, several, curve, T(1), limit)
-            still = 0
-            for j in range(left):
-                r = searched[j]
-                searched[still] = r
-                still += search_of(table, r).status == SEEKING
-            left = still
         if writes:
             end(table, columns, curve)
         for r in range(count):
             i = which[r]
             entries, p = window(x[i], 0, sizes[r]), window(out[i], 0, sizes[r] if writes else 0)
-            if not conclude(table, r, entries, curve, slopes[r], p, solution[i]):
-                left_open[0] = True
+            conclude(table, r, entries, curve, slopes[r], p, solution[i], flags)
     held((own_table, own_rows, own_p, own_slopes, own_room))
 
 
 # Longer than a screen: as `solve`.
 @kernel
-def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, left_open):
+def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, flags):
     """As `solve`, for long rows, one after the other: a search begins on a sample of the row.
 
     It begins at the moments of the whole row still, if both are narrow and k is no small share:
-    they tell more then.
+    they tell more then; or at a law of it, if of the sample few are chosen.
     """
     T, n = x.dtype.type, x.shape[1]
     writes = out.shape[1] > 0
@@ -322,18 +352,26 @@ def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, left_open):
         for field in range(FIELDS):
             table[field, r] = 1.0
     for i in range(lo, hi):
+        if flags[BY_LAW] and solution[i, CODE] != MISLED:
+            continue
         size = length(x[i])
         if writes:
             fill_behind(out[i], size, T(0))
-        entries, part = window(x[i], 0, size), window(x[i], 0, size)
+        entries = window(x[i], 0, size)
+        part = entries
         open_row = FAINT <= k[i] < size and (size < SAMPLED or finite(entries))
         if open_row:
             part = part_of(entries, few[0])
-            open_row = admit(part, size, k[i], tau[i], enough_for(method, size), table, 0)
+            part = entries if flags[BY_LAW] and has_few(part, size, k[i]) else part
+            given = size, k[i], tau[i], enough_for(method, size)
+            open_row = admit(part, *given, table, 0) or flags[BY_LAW]
         if not open_row:
             solution[i, CODE] = OPEN
-            left_open[0] = True
+            flags[SOME_OPEN] = True
             continue
+        if flags[BY_LAW]:
+            for j in range(LAW):
+                table[GIVEN_LAW + j, 0] = solution[i, j]
         sampled = part.shape[0] < size and not by_all_moments(entries, table, 0)
         p = window(out[i] if writes else unasked[0], 0, size)
         for rough in range(1 if sampled else 0, -1, -1):
@@ -345,7 +383,10 @@ def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, left_open):
                 if sampled and 0.0 < narrow < np.inf:
                     narrow = np.inf if resembles(few_of_k, sums_of(table, 0).w) else 0.0
                 search_among(table, 0, np.float64(size), k[i], enough_for(method, size))
-            begin(table, WIDE, curve, T(1), rough == 1 or not sampled, narrow)
+            first = rough == 1 or not sampled
+            begin(table, WIDE, curve, T(1), first, narrow, first and not flags[BY_LAW])
+            if search_of(table, 0).status == MISLED:
+                break
             exact = keeps and not rough
             while search_of(table, 0).status == SEEKING:
                 final = exact and search_of(table, 0).move <= radius
@@ -356,6 +397,5 @@ def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, left_open):
         if writes:
             end(table, WIDE, curve)
         asked = window(out[i], 0, size if writes else 0)
-        if not conclude(table, 0, entries, curve, slopes[0], asked, solution[i]):
-            left_open[0] = True
+        conclude(table, 0, entries, curve, slopes[0], asked, solution[i], flags)
     held((own_table, own_p, own_few, own_slopes, own_room))

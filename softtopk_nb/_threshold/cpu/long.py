@@ -118,7 +118,7 @@ def open_search(few, n, k, tau, curve, method, start, table):
     if 0.0 < narrow < np.inf:
         share = k * few.shape[0] / n
         narrow = np.inf if resembles(share, start[WEIGHT]) else 0.0
-    begin(table, WIDE, curve, T(1), False, narrow)
+    begin(table, WIDE, curve, T(1), False, narrow, False)
     return True
 
 

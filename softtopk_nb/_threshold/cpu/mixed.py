@@ -12,8 +12,8 @@ import numpy as np
 from ..._compile.array_intrinsics import borrowed, workspace
 from ..._compile.decorators import kernel, scalar
 from ..._nonfinite import MIXED, fill_behind, rows_at_once, with_infinities, without_infinities
-from ..records import CODE, OPEN, UNSEEN
-from . import lanes
+from ..records import BY_LAW, CODE, FLAGS, OPEN, SOME_MISLED, SOME_OPEN, UNSEEN
+from . import lanes, order
 
 
 @scalar
@@ -65,28 +65,38 @@ def room_for_packed(x, out, solution):
 
 
 @kernel
-def solve(lo, hi, x, k, tau, curve, method, out, solution, left_open):
+def solve(lo, hi, x, k, tau, curve, method, out, solution, flags):
     """Rows lo .. hi that are open and have infinities: their finite entries, by `lanes.solve`."""
     packed, values, answers = room_for_packed(x, out, solution)
-    several = rows_at_once(x.shape[1])
+    several, own = rows_at_once(x.shape[1]), np.zeros(FLAGS, np.bool_)
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for first in range(lo, hi, several):
         count = pack_open_rows(first, min(first + several, hi), x, k, tau, solution, packed)
         entries, left, taus, _ = packed
-        lanes.solve(0, count, entries, left, taus, curve, method, values, answers, left_open)
+        own[:] = False
+        lanes.solve(0, count, entries, left, taus, curve, method, values, answers, own)
+        if own[SOME_OPEN] or own[SOME_MISLED]:
+            order.laws(0, count, entries, left, taus, True, answers)
+            own[BY_LAW] = True
+            lanes.solve(0, count, entries, left, taus, curve, method, values, answers, own)
         unpack_rows(count, x, k, packed, values, answers, out, solution)
+        flags[SOME_OPEN] |= own[SOME_OPEN]
 
 
 @kernel
-def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, left_open):
+def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, flags):
     """As `solve`, by `lanes.solve_sampled`."""
     packed, values, answers = room_for_packed(x, out, solution)
-    several = rows_at_once(x.shape[1])
+    several, own = rows_at_once(x.shape[1]), np.zeros(FLAGS, np.bool_)
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for first in range(lo, hi, several):
         count = pack_open_rows(first, min(first + several, hi), x, k, tau, solution, packed)
         entries, left, taus, _ = packed
-        lanes.solve_sampled(
-            0, count, entries, left, taus, curve, method, values, answers, left_open
-        )
+        own[:] = False
+        lanes.solve_sampled(0, count, entries, left, taus, curve, method, values, answers, own)
+        if own[SOME_OPEN] or own[SOME_MISLED]:
+            order.laws(0, count, entries, left, taus, True, answers)
+            own[BY_LAW] = True
+            lanes.solve_sampled(0, count, entries, left, taus, curve, method, values, answers, own)
         unpack_rows(count, x, k, packed, values, answers, out, solution)
+        flags[SOME_OPEN] |= own[SOME_OPEN]

@@ -11,6 +11,7 @@ from ..law import law_of, quantile_of_law
 
 SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
 LARGEST_SAMPLE = 65536
+FEW = 8.0  # entries of a sample
 FRACTIONS = 1 << 20  # of a place, in which the stride of a sample is counted
 
 
@@ -38,18 +39,25 @@ def pivot_of(x):
 
 
 @scalar
-def by_moments(x, curve, n, k, inv):
-    """(pivot, d): k of n entries would have the threshold pivot + tau d, by the moments of x."""
+def law_by_moments(x, inv):
+    """(pivot, means of z, z^2 and |z|), z = (x - pivot)/tau."""
     pivot = pivot_of(x)
     mean, square, distance = measure(x, pivot, inv)
+    return np.float64(pivot), np.float64(mean), np.float64(square), np.float64(distance)
+
+
+@scalar
+def start_by_law(curve, law, n, k):
+    """(pivot, d): k of n entries would have the threshold pivot + tau d, by such a law of them."""
+    pivot, mean, square, distance = law
     variance, tail = law_of(mean, square, distance)
-    return np.float64(pivot), quantile_of_law(curve, mean, variance, tail, n, k)
+    return pivot, quantile_of_law(curve, mean, variance, tail, n, k)
 
 
 @scalar
 def guess(method, state, x, curve, k, inv):
     """(c, d) to start from, by the moments of the row."""
-    return by_moments(x, curve, x.shape[0], k, inv)
+    return start_by_law(curve, law_by_moments(x, inv), x.shape[0], k)
 
 
 @summing
@@ -79,6 +87,12 @@ def sample(x, out, start, end):
     first, stop = -(-start * FRACTIONS // stride), -(-end * FRACTIONS // stride)
     for j in range(first, stop if stop < out.shape[0] else out.shape[0]):
         out[j] = x[j * stride // FRACTIONS]
+
+
+@scalar
+def has_few(part, n, k):
+    """Whether a sample of n entries has few of the k that are chosen, or that are left."""
+    return (k if 2.0 * k < n else n - k) * part.shape[0] < FEW * n
 
 
 @scalar

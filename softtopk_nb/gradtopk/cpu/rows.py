@@ -30,11 +30,26 @@ from ..._nonfinite import (
     with_infinities,
     without_infinities,
 )
-from ..._threshold.cpu.start import by_moments, finite, part_of, sample_size
+from ..._threshold.cpu.start import (
+    finite,
+    has_few,
+    law_by_moments,
+    part_of,
+    sample_size,
+    start_by_law,
+)
+from ..._threshold.law import moments_mislead
 from ..._threshold.methods import Newton
 from ..._threshold.newton import UNKNOWN, inverse_temperature, judge, nearest
 from ..._threshold.policy import enough_for
-from ..._threshold.records import OPEN
+from ..._threshold.records import (
+    BY_LAW,
+    MISLED,
+    OPEN,
+    SOME_MISLED,
+    SOME_OPEN,
+)
+from ..._threshold.records import FLAGS as _FLAGS
 from ..formulas import smoothed
 from ..nodes import CAPACITY, DEGREE, FIELDS, IM, NODES, RE, write_circle
 from ..records import (
@@ -63,13 +78,14 @@ from .tangent import direction_sums, tangent_coefficients, tangent_room, write_t
 
 # The code of a tilt whose row has so few finite entries that `poisson_binomial` takes them.
 SHORT_LEFT = -2.0
-SOME_OPEN, SOME_SHORT = 0, 1  # of the flags that `solve` raises
+SOME_SHORT = _FLAGS  # of the flags that `solve` raises
+FLAGS = _FLAGS + 1
 
 SIGMOID = CURVES["sigmoid"]
 # What a last step leaves is of third order (Proposition prop-solver), and must be small against the
 # spread of the count, at most sqrt(n)/2, and against the count's variance.
 TILT = Newton(0.4, fades=0.9)
-TRIES = 6  # passes over a row, and over its sample, in search of a tilt
+TRIES = 8  # passes over a row, and over its sample, in search of a tilt
 NEAR_ENOUGH = 0.34  # variances that the square of what the mean count is off by may be
 
 
@@ -100,10 +116,26 @@ def load_nodes(answer, nodes):
 
 
 @scalar
-def tilt_by_moments(part, n, k, inv):
-    """A tilt c + tau d of k of n entries, by the moments of a part of them."""
-    pivot, d = by_moments(part, SIGMOID, n, k - 0.5, inv)
+def tilt_by_law(law, n, k, inv):
+    """A tilt c + tau d of k of n entries, by a law of them (`start`)."""
+    pivot, d = start_by_law(SIGMOID, law, n, k - 0.5)
     return nearest(pivot + d / inv, pivot, d, inv)
+
+
+@scalar
+def first_tilt(x, k, inv, room, by_law, answer):
+    """(entries with which a search begins, the tilt c + tau d to begin at, whether it misleads).
+
+    By their moments, or by the law in `answer`.
+    """
+    n, part = x.shape[0], part_of(x, room)
+    law = answer[0], answer[1], answer[2], answer[3]
+    if by_law:
+        part = x if has_few(part, n, k) else part
+    else:
+        law = law_by_moments(part, inv)
+    c, d = tilt_by_law(law, n, k, inv)
+    return part, c, d, not by_law and moments_mislead(law[1], law[2], law[3])
 
 
 @scalar
@@ -143,9 +175,9 @@ def find_tilt(x, part, k, inv, c, d, known, kept):
 def solve(lo, hi, x, k, tau, tilt, most_short, out, solution, flags):
     """Rows lo .. hi: p to `out`, what the others need to `solution`; not if that has no columns.
 
-    Rows whose tilt is OPEN get one here, or stay open, and `flags[SOME_OPEN]` is set. Rows of which
-    infinities leave at most `most_short` entries get the tilt SHORT_LEFT and zeros, and
-    `flags[SOME_SHORT]` is set.
+    Rows whose tilt is OPEN get one here, or are MISLED, or stay open, and the flags say so; by the
+    flag BY_LAW they ask for the rows that are MISLED, and no others. Rows of which infinities leave
+    at most `most_short` entries get the tilt SHORT_LEFT and zeros, and `flags[SOME_SHORT]` is set.
     """
     T = x.dtype.type
     wide = solution.shape[1] > 0
@@ -156,6 +188,8 @@ def solve(lo, hi, x, k, tau, tilt, most_short, out, solution, flags):
     sampled, apart = np.empty(sample_size(x.shape[1]), x.dtype), workspace(x, 2, x.shape[1])
     x, tilt, out, solution = borrowed(x), borrowed(tilt), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
+        if flags[BY_LAW] and tilt[i, CODE] != MISLED:
+            continue
         inv, whole = inverse_temperature(tau[i], x), window(x[i], 0, length(x[i]))
         p = window(out[i], 0, whole.shape[0] if out.shape[1] > 0 else 0)
         fill_behind(out[i], p.shape[0], T(0))
@@ -178,14 +212,16 @@ def solve(lo, hi, x, k, tau, tilt, most_short, out, solution, flags):
                 fill_constant(whole, k[i], code, above, p)
             continue
         values = window(p if p.shape[0] > 0 and code == FINITE else apart[1], 0, n)
-        c, d, known = tilt[i, C], tilt[i, D], tilt[i, CODE] != OPEN
-        part = present
+        part, c, d = present, tilt[i, C], tilt[i, D]
+        known = tilt[i, CODE] != OPEN and not flags[BY_LAW]
         if not known:
-            part = part_of(present, sampled)
-            c, d = tilt_by_moments(part, n, left, inv)
+            part, c, d, misled = first_tilt(present, left, inv, sampled, flags[BY_LAW], tilt[i])
+            if misled:
+                tilt[i, CODE], flags[SOME_MISLED] = MISLED, True
+                continue
         served, c, d, seen = find_tilt(present, part, left, inv, c, d, known, values)
         if not served:
-            flags[SOME_OPEN] = True
+            tilt[i, CODE], flags[SOME_OPEN] = OPEN, True
             continue
         tilt[i, CODE], c, d = code, T(c), T(d)
         limit, steps = choose_series(seen.variance, inv)
