@@ -1,16 +1,19 @@
-"""What ordinary use costs, as a multiple of the plain call: masks, layouts, types, the potential.
+"""What ordinary use costs, as a multiple of the plain call.
 
-The plain call is the same operator on a float32 array in C order, along the last axis; both take
-turns. The verbs are the value, and the pullback without the value before it.
+Masks, layouts, types and the potential: the plain call is the same operator on a float32 array in C
+order, along the last axis; both take turns. The verbs are the value, and the pullback without the
+value before it. Rows of other kinds (`fallback.kinds`): the plain call is that on normal rows.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
 
 import cases
+import fallback
 import numpy as np
 from clock import Turns
 
@@ -83,10 +86,37 @@ def _cases(selection: str) -> list[tuple[str, str, str, tuple[int, int, int]]]:
     return found
 
 
+def _kinds(selection: str) -> list[tuple[str, str, float, tuple[int, int, int]]]:
+    operators = [f"thretopk {curve}" for curve in fallback.CURVES] + ["gradtopk"]
+    shapes = [(1024, 1024, 64)]
+    if selection == "full":
+        shapes += [(16384, 64, 4), (16, 65536, 4096)]
+    else:
+        operators = ["thretopk sigmoid", "gradtopk"]
+    kinds = [kind for kind in fallback.NAMES if kind != "normal"]
+    return list(itertools.product(operators, kinds, fallback.TEMPERATURES, shapes))
+
+
 def pytest_generate_tests(metafunc):
-    chosen = _cases(metafunc.config.getoption("--selection"))
+    selection = metafunc.config.getoption("--selection")
+    if "kind" in metafunc.fixturenames:
+        chosen = _kinds(selection)
+        names = [f"{name} {rows}x{n}, {kind}, {tau}" for name, kind, tau, (rows, n, _) in chosen]
+        metafunc.parametrize(("name", "kind", "temperature", "shape"), chosen, ids=names)
+        return
+    chosen = _cases(selection)
     names = [f"{name} {verb} {rows}x{n}, {use}" for name, verb, use, (rows, n, _) in chosen]
     metafunc.parametrize(("name", "verb", "use", "shape"), chosen, ids=names)
+
+
+def take_turns(benchmark, request, used, plain, group, **fields):
+    """Time both, and note the ratio with what was measured."""
+    turns = Turns(used, plain, BUDGET[request.config.getoption("--selection")])
+    benchmark.group = f"{group}, in plain calls"
+    benchmark.pedantic(turns.take, setup=turns.time_others, rounds=turns.rounds)
+    if benchmark.stats is not None:
+        taken = np.array(benchmark.stats.stats.data)
+        benchmark.extra_info["ordinary"] = {**fields, **turns.figures(taken)}
 
 
 def bench_use(benchmark, name, verb, use, shape, request):
@@ -95,17 +125,19 @@ def bench_use(benchmark, name, verb, use, shape, request):
     plain = call_of(name, "value" if verb == "potential" else verb, x, k, {})
     given, arguments = (x, {}) if use == "plain" else USES[use](x)
     used = call_of(name, verb, given, k, arguments)
-    turns = Turns(used, plain, BUDGET[request.config.getoption("--selection")])
-    benchmark.group = f"{verb} {rows}x{n}, in plain calls"
-    benchmark.pedantic(turns.take, setup=turns.time_others, rounds=turns.rounds)
-    if benchmark.stats is not None:
-        taken = np.array(benchmark.stats.stats.data)
-        benchmark.extra_info["ordinary"] = {
-            "operator": name,
-            "what": verb,
-            "use": use,
-            "rows": rows,
-            "n": n,
-            "k": k,
-            **turns.figures(taken),
-        }
+    fields = {"operator": name, "what": verb, "use": use, "rows": rows, "n": n, "k": k}
+    take_turns(benchmark, request, used, plain, f"{verb} {rows}x{n}", **fields)
+
+
+def bench_kind(benchmark, name, kind, temperature, shape, request):
+    rows, n, k = shape
+    found = fallback.kinds(np.random.default_rng(0), (rows, n))
+    operator, _, curve = name.partition(" ")
+    options = {"temperature": temperature} | ({"curve": curve} if curve else {})
+    call, out = getattr(stk, operator), np.empty((rows, n), np.float32)
+    used, plain = (
+        functools.partial(call, found[each], k, out=out, **options) for each in (kind, "normal")
+    )
+    fields = {"operator": name, "what": "value", "use": kind, "rows": rows, "n": n, "k": k}
+    group = f"value {rows}x{n}, temperature {temperature}"
+    take_turns(benchmark, request, used, plain, group, temperature=temperature, **fields)

@@ -19,6 +19,7 @@ from softtopk_nb._threshold.methods import METHODS
 
 NEWTON = METHODS["newton"]
 TEMPERATURES = (0.01, 0.1, 1.0)
+NAMES = ("normal", "clusters", "ties", "Cauchy", "skewed", "outlier")  # kinds of rows
 SHAPES = ((4096, 64), (512, 1024), (16, 65536))
 
 

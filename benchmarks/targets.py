@@ -51,6 +51,7 @@ ORDINARY = {
     "float16": 2.5,
     "integers": 2.5,
     "potential": 1.3,
+    **dict.fromkeys(("clusters", "ties", "Cauchy", "skewed", "outlier"), 3.0),
 }
 CALL = 20e-6  # seconds: 1 x 64
 STARTUP = {
@@ -182,6 +183,7 @@ def _ordinary(entries: list[Record]) -> Iterator[Verdict]:
     for entry in entries:
         use = entry["what"] if entry["use"] == "plain" else entry["use"]
         case = f"{entry['operator']} {entry['what']} {entry['rows']}x{entry['n']}"
+        case += f", temperature {entry['temperature']}" if "temperature" in entry else ""
         yield Verdict(f"{use}, in plain calls", case, entry["ratio"], ORDINARY[use])
 
 
