@@ -93,7 +93,7 @@ def _horner_4(c, first, q, y):
 def _normal_tail(t):
     T, (shift, c) = (np.float32, _MILLS_32) if t is types.float32 else (np.float64, _MILLS_64)
     a, half, one = T(shift), T(0.5), T(1)
-    last, far = T(_LAST_32 if T is np.float32 else _LAST_64), T(64)
+    last, zero = T(_LAST_32 if T is np.float32 else _LAST_64), T(0)
     scale = T(1 / math.sqrt(2 * math.pi))
     c = tuple(T(v) for v in c)
 
@@ -117,10 +117,11 @@ def _normal_tail(t):
         mills = mills_64
 
     def impl(t):
-        u = t if t < last else far  # not infinity, whose share is not a number
+        # Beyond, too, no number is subnormal, not even one that is not taken.
+        u, factor = (t, scale) if t < last else (last, zero)
         square = u * u
         rest = fma(u, u, -square)  # which the exponential would magnify
-        density = scale * exp_neg(-half * square)
+        density = factor * exp_neg(-half * square)
         density = fma(-half * rest, density, density)
         share = quotient(one, u + a)
         return density * (share * mills((u - a) * share)), density
