@@ -228,3 +228,14 @@ def turn(
 
     places = (types.intp, types.intp)
     return types.void(source, *places, target, *places), codegen
+
+
+@intrinsic
+def any_less(typingctx: Any, a: Any, b: Any) -> Any:
+    """Whether a < b anywhere."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        lanes = builder.bitcast(builder.fcmp_ordered("<", *args), ir.IntType(LANES))
+        return builder.icmp_unsigned("!=", lanes, ir.IntType(LANES)(0))
+
+    return types.boolean(a, b), codegen

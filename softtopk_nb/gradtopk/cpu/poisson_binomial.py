@@ -22,6 +22,7 @@ from ..._compile.array_intrinsics import borrowed, held, window, workspace
 from ..._compile.decorators import kernel, scalar, summing
 from ..._compile.simd import (
     LANES,
+    any_less,
     between,
     constant,
     fused,
@@ -57,6 +58,8 @@ STRETCH = 4 * LANES  # entries divided out together
 BELOW = FACTORS * LANES  # zeros below the weight of N = 0, for sums that reach there
 
 FAINTEST = 2.0**-60  # odds below are 0 in the law, so that no product leaves the normal numbers
+LEAST = 2.0**-200  # weights below are set to 0 before as many factors as follow could do that
+OFTEN = 3 * FACTORS
 
 
 @scalar
@@ -155,7 +158,7 @@ def multiply_out_of(moving):
     @scalar
     def multiply_out(factors, moves, n, top, law, slope):
         """Write the weights of counts up to `top`, from BELOW on, for n entries in each lane."""
-        zero = constant(0.0)
+        zero, least = constant(0.0), constant(LEAST)
         for m in range(0, BELOW + (top + LANES) * LANES, LANES):
             store(law, m, zero)
             if moving:
@@ -167,7 +170,8 @@ def multiply_out_of(moving):
             f2, f3 = factor(factors, at + 2 * LANES), factor(factors, at + 3 * LANES)
             a, b = linear_product(f0, f1), linear_product(f2, f3)
             quartic, most = quadratic_product(a, b), i + FACTORS
-            m = BELOW + (most if most < top else top) * LANES
+            end = BELOW + (most if most < top else top) * LANES
+            m = end
             w0, w1 = load(law, m), load(law, m - LANES)
             w2, w3 = load(law, m - 2 * LANES), load(law, m - 3 * LANES)
             if moving:
@@ -193,6 +197,15 @@ def multiply_out_of(moving):
                     s0, s1, s2, s3 = s1, s2, s3, s4
                 w0, w1, w2, w3 = w1, w2, w3, w4
                 m -= LANES
+            if most % OFTEN != 0:
+                continue
+            # The law is log-concave: its least weights are the first and the last.
+            if any_less(load(law, BELOW), least) or any_less(load(law, end), least):
+                for m in range(BELOW, end + LANES, LANES):
+                    w = load(law, m)
+                    store(law, m, where_less(w, least, zero, w))
+                    if moving:
+                        store(slope, m, where_less(w, least, zero, load(slope, m)))
 
     return multiply_out
 
