@@ -2,7 +2,8 @@
 
 Masks, layouts, types and the potential: the plain call is the same operator on a float32 array in C
 order, along the last axis; both take turns. The verbs are the value, and the pullback without the
-value before it. Rows of other kinds (`fallback.kinds`): the plain call is that on normal rows.
+value before it. Rows of other kinds (`fallback.kinds`): the plain call is that on normal rows. The
+method that `gradtopk` chooses: the plain call takes the contour.
 """
 
 from __future__ import annotations
@@ -97,8 +98,20 @@ def _kinds(selection: str) -> list[tuple[str, str, float, tuple[int, int, int]]]
     return list(itertools.product(operators, kinds, fallback.TEMPERATURES, shapes))
 
 
+def _choices(selection: str) -> list[tuple[str, str, float, tuple[int, int, int]]]:
+    verbs = ("value", "pullback")
+    lengths = (96, 192, 512) if selection == "full" else (192,)
+    shapes = [(2**18 // n, n, k) for n in lengths for k in (8, n // 2)]
+    return list(itertools.product(verbs, ("float32", "float64"), (0.1, 1.0), shapes))
+
+
 def pytest_generate_tests(metafunc):
     selection = metafunc.config.getoption("--selection")
+    if "dtype" in metafunc.fixturenames:
+        chosen = _choices(selection)
+        names = [f"{verb} {rows}x{n}, k={k}, {t}, {tau}" for verb, t, tau, (rows, n, k) in chosen]
+        metafunc.parametrize(("verb", "dtype", "temperature", "shape"), chosen, ids=names)
+        return
     if "kind" in metafunc.fixturenames:
         chosen = _kinds(selection)
         names = [f"{name} {rows}x{n}, {kind}, {tau}" for name, kind, tau, (rows, n, _) in chosen]
@@ -141,3 +154,17 @@ def bench_kind(benchmark, name, kind, temperature, shape, request):
     fields = {"operator": name, "what": "value", "use": kind, "rows": rows, "n": n, "k": k}
     group = f"value {rows}x{n}, temperature {temperature}"
     take_turns(benchmark, request, used, plain, group, temperature=temperature, **fields)
+
+
+def bench_choice(benchmark, verb, dtype, temperature, shape, request):
+    """Of the ways that `gradtopk` chooses from, the one that it takes, beside the contour."""
+    rows, n, k = shape
+    x = cases.scores(rows, n, dtype, "normal")
+    used, plain = (
+        call_of("gradtopk", verb, x, k, {"temperature": temperature, "method": method})
+        for method in ("auto", "contour")
+    )
+    fields = {"operator": f"gradtopk {dtype}", "what": verb, "rows": rows, "n": n, "k": k}
+    group = f"gradtopk {verb} {rows}x{n}, k={k}, {dtype}, temperature {temperature}"
+    use = f"the chosen method, k={k}"
+    take_turns(benchmark, request, used, plain, group, use=use, temperature=temperature, **fields)

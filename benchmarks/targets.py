@@ -51,6 +51,7 @@ ORDINARY = {
     "float16": 2.5,
     "integers": 2.5,
     "potential": 1.3,
+    "the chosen method": 1.1,
     **dict.fromkeys(("clusters", "ties", "Cauchy", "skewed", "outlier"), 3.0),
 }
 CALL = 20e-6  # seconds: 1 x 64
@@ -181,8 +182,10 @@ def _growth(entries: list[Record]) -> Iterator[Verdict]:
 def _ordinary(entries: list[Record]) -> Iterator[Verdict]:
     """Masks, layouts and types, as multiples of the plain call that took turns with them."""
     for entry in entries:
-        use = entry["what"] if entry["use"] == "plain" else entry["use"]
+        use, _, number = entry["use"].partition(", ")
+        use = entry["what"] if use == "plain" else use
         case = f"{entry['operator']} {entry['what']} {entry['rows']}x{entry['n']}"
+        case += f", {number}" if number else ""
         case += f", temperature {entry['temperature']}" if "temperature" in entry else ""
         yield Verdict(f"{use}, in plain calls", case, entry["ratio"], ORDINARY[use])
 

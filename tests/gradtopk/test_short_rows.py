@@ -98,7 +98,7 @@ def test_what_is_left_out():
 def test_counts_out_of_reach_do_not_matter():
     """Theorem thm-grad-division, part 4."""
     for one, eps in ((np.float64(1), 2.0**-52), (np.float32(1), 2.0**-23)):
-        level = exponent(0.25 * counts.SHORT, one)
+        level = exponent(0.25 * counts.SHORT.most, one)
         for k, chances in rows_of_coins(40, 60):
             law, n = law_of(chances), len(chances)
             far = counts.radius(level, n, k)
@@ -137,10 +137,11 @@ def test_beside_the_contour(n, dtype, rng):
 
 @both_dtypes
 def test_the_longest_short_rows_and_the_shortest_others(dtype, rng):
-    most = counts.SHORT if dtype is np.float64 else counts.SHORT_32
-    for n in (most, most + 1):
+    limits = counts.SHORT if dtype is np.float64 else counts.SHORT_32
+    for n in (limits.always, limits.always + 1, limits.most, limits.most + 1):
         x = scores(rng, 9, n, dtype)
-        k = np.array([1, 2, 8, n // 8, n // 2, n - n // 8, n - 8, n - 2, n - 1])
+        few = max(k for k in range(n // 2 + 1) if k * (n - k) <= limits.variance * n)
+        k = np.array([1, 2, few, few + 1, n // 2, n - few - 1, n - few, n - 2, n - 1])
         p = stk.gradtopk(x, k)
         exact = stk.gradtopk(x.astype(np.float64), k, method="dp")
         reach = (x.max(axis=1) - x.min(axis=1)).astype(np.float64)
@@ -196,3 +197,21 @@ def test_the_potential_is_told_by_the_law(dtype, rng):
         bound = 1e-13 if dtype == np.float64 else 1e-6
         scale = np.sort(abs(x))[-k:].sum() + tau * n
         assert abs(stk.gradtopk.potential(x, k, temperature=tau) - exact) <= bound * scale
+
+
+@both_dtypes
+@pytest.mark.parametrize("tau", [0.02, 0.06, 0.12])
+def test_weights_set_to_0_change_nothing(tau, dtype, rng):
+    """Where counts far from k have chances below any number: p, small ones too, and derivatives."""
+    n, k = 96, np.array([1, 7, 48, 90])
+    x = rng.normal(size=(4, n)).astype(dtype)
+    v = rng.normal(size=x.shape).astype(dtype)
+    wide = x.astype(np.float64)
+    p, dp = stk.gradtopk.jvp(x, k, v, temperature=tau)
+    exact = stk.gradtopk(wide, k, temperature=tau, method="dp")
+    _, moved = stk.gradtopk.jvp(wide, k, v.astype(np.float64), temperature=tau, method="contour")
+    reach = np.ptp(wide, axis=1, keepdims=True) / tau
+    loose = (1e-13 if dtype is np.float64 else 1e-6) + 8 * np.finfo(dtype).eps * reach
+    assert (abs(p - exact) <= loose * np.maximum(exact, np.finfo(dtype).tiny / loose)).all()
+    assert (tau * abs(dp - moved) <= 20 * loose).all()
+    assert abs(moved).max() > 0.1

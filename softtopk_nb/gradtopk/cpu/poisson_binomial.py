@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,7 +51,20 @@ from ..formulas import DEEP, bernstein_radius, exponent
 from ..records import CODE, C, D
 from .marginals import write_deep
 
-SHORT, SHORT_32 = 512, 256  # entries of a row, at most
+
+class Limits(NamedTuple):
+    """Which rows are short: where this takes less time than a quadrature on a circle.
+
+    That has no core to look after where the count's variance is not small (`moments.LEAST`). The
+    variance is at most k (n - k)/n.
+    """
+
+    always: int  # rows of up to so many entries
+    most: int  # and longer ones up to here
+    variance: float  # whose count's variance cannot be more
+
+
+SHORT, SHORT_32, NONE_SHORT = Limits(128, 512, 27.0), Limits(96, 256, 13.0), Limits(-1, -1, 0.0)
 
 FACTORS = 4  # multiplied together before they are multiplied on
 STRETCH = 4 * LANES  # entries divided out together
@@ -73,7 +86,7 @@ def radius(level, n, k):
 @functools.lru_cache(maxsize=256)
 def scratch_sizes(n: int, dtype: Any) -> tuple[float, int, int, int, int]:
     """(level of `radius`, lengths of a row, a law in lanes and a law in a row, zeros below it)."""
-    level = exponent(0.25 * SHORT, dtype.type(1))
+    level = exponent(0.25 * SHORT.most, dtype.type(1))
     width = (n + STRETCH - 1) // STRETCH * STRETCH
     zeros = radius(level, max(n, 1), n // 2) + 1
     in_row = width + LANES + 2 * zeros

@@ -172,12 +172,12 @@ def find_tilt(x, part, k, inv, c, d, known, kept):
 
 
 @kernel
-def solve(lo, hi, x, k, tau, tilt, most_short, out, solution, flags):
+def solve(lo, hi, x, k, tau, tilt, limits, out, solution, flags):
     """Rows lo .. hi: p to `out`, what the others need to `solution`; not if that has no columns.
 
     Rows whose tilt is OPEN get one here, or are MISLED, or stay open, and the flags say so; by the
-    flag BY_LAW they ask for the rows that are MISLED, and no others. Rows of which infinities leave
-    at most `most_short` entries get the tilt SHORT_LEFT and zeros, and `flags[SOME_SHORT]` is set.
+    flag BY_LAW they ask for the rows that are MISLED, and no others. Rows that are short by the
+    `limits` get the tilt SHORT_LEFT and zeros, and `flags[SOME_SHORT]` is set.
     """
     T = x.dtype.type
     wide = solution.shape[1] > 0
@@ -200,7 +200,8 @@ def solve(lo, hi, x, k, tau, tilt, most_short, out, solution, flags):
         n = present.shape[0]
         if not 0 < left < n or (code == MIXED and not finite(present)):
             code, _, above, _, _, _ = classify(whole, k[i], *survey(whole))
-        few = code <= MIXED and n <= most_short
+        few = n <= limits.most and left * (n - left) <= limits.variance * n
+        few = code <= MIXED and (few or n <= limits.always)
         code = NONE if few else code
         if wide:
             solution[i, CODE] = code
