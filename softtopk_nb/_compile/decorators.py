@@ -235,8 +235,8 @@ def in_memory(compiled: Any) -> Any:
 
 
 def own(function: Callable[..., Any]) -> Any:
-    """Compile a user's own function as it is, for this process alone."""
-    return _collector_paused(njit(**_EXACT)(function))
+    """Compile a user's own function, for this process alone; it becomes part of its kernels."""
+    return _collector_paused(njit(forceinline=True, **_EXACT)(function))
 
 
 class _ByTypes(dict[Any, Any]):

@@ -17,13 +17,16 @@ class UserCurve(NamedTuple):
     """A CDF, its density and its antiderivative (or None), each compiled by Numba.
 
     `mean` is that of the law, where the antiderivative is given: NaN if there is none that vanishes
-    at -inf, inf if the upper tail is too heavy.
+    at -inf, inf if the upper tail is too heavy. `middle` and `spread` are those of a normal law
+    that is like this one, between a sixth and five sixths of it.
     """
 
     cdf: Any
     pdf: Any
     integral: Any
     mean: float = 0.0
+    middle: float = 0.0
+    spread: float = 1.4
 
 
 @scalar
@@ -71,7 +74,7 @@ def _quantile(curve, u):
 
 @scalar
 def _moments(curve):
-    return 0.0, 2.0, 3.0  # not known; as good as any
+    return curve.middle, curve.spread * curve.spread, 0.0
 
 
 register(

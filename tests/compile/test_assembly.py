@@ -5,6 +5,7 @@ A loop that falls back to one entry at a time gives the same numbers, some ten t
 
 from __future__ import annotations
 
+import math
 import platform
 import re
 
@@ -13,7 +14,9 @@ import pytest
 from llvmlite.binding import get_host_cpu_features
 from numba import config, njit
 
+import softtopk_nb as stk
 from softtopk_nb._compile.decorators import in_memory
+from softtopk_nb._curves.base import kernel_for
 from softtopk_nb._curves.entmax import Entmax
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threshold import records
@@ -125,23 +128,6 @@ def test_a_pass_that_keeps_p(name, dtype):
     assert is_wide(code)
 
 
-def test_a_user_curve_is_what_this_test_would_find():
-    """The counterexample: a library call for each entry, and loops that do not vectorise."""
-    import math
-
-    import softtopk_nb as stk
-
-    x, k, tau = problem(np.float64)
-    curve = stk.Curve(
-        lambda t: 0.5 * math.erfc(-t), lambda t: math.exp(-t * t) / math.sqrt(math.pi)
-    ).compiled
-    solution = np.full((ROWS, records.SOLUTION), records.OPEN)
-    code = machine_code(
-        threshold.solve, x, k, tau, curve, METHODS["newton"], np.empty_like(x), solution
-    )
-    assert library_calls(code)
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_derivatives(dtype):
     x, _, tau = problem(dtype)
@@ -171,7 +157,8 @@ def test_iterations(kind):
 def test_gradtopk():
     x, k, tau = problem(np.float32)
     tilt = np.full((ROWS, records.SOLUTION), records.OPEN)
-    arrays = tilt, 0, np.empty_like(x), np.empty((ROWS, SUBSET)), np.zeros(2, np.bool_)
+    flags = np.zeros(subsets.FLAGS, np.bool_)
+    arrays = tilt, counts.NONE_SHORT, np.empty_like(x), np.empty((ROWS, SUBSET)), flags
     code = machine_code(subsets.solve, x, k.astype(np.int64), tau, *arrays)
     assert packed(code, np.float32) >= 60  # power sums, and the polynomials of the marginals
     assert packed(code, np.float64) >= 60  # the core, node by node
@@ -197,3 +184,22 @@ def test_gradtopk_of_short_rows(dtype):
     assert packed(code, np.float64) >= 60
     assert is_wide(code)
     assert not library_calls(code)
+
+
+def test_curve_of_ones_own():
+    """Written with functions of `math`, which do not stay calls, unless it is compiled already."""
+    x, k, tau = problem(np.float64)
+
+    def cdf(t):
+        return 0.5 * math.erfc(-t)
+
+    def pdf(t):
+        return math.exp(-t * t) / math.sqrt(math.pi)
+
+    for written in (True, False):
+        curve = (stk.Curve(cdf, pdf) if written else stk.Curve(njit(cdf), njit(pdf))).compiled
+        solution = np.full((ROWS, records.SOLUTION), records.OPEN)
+        kernel = kernel_for(curve, threshold.solve)
+        code = machine_code(kernel, x, k, tau, curve, METHODS["newton"], np.empty_like(x), solution)
+        assert bool(library_calls(code)) != written
+        assert packed(code, np.float64) >= 100 or not written
