@@ -32,6 +32,7 @@ DEFAULT = "laplace"
 CURVES = (DEFAULT, *(name for name in NAMES if name != DEFAULT))
 OPERATORS = ("thretopk", "gradtopk", "itertopk", "wsoftmaxtopk", "hardtopk", "softmax")
 DATA = ("normal", "heavy", "clustered", "sorted")
+RARE = ("Cauchy", "ties", "flat")  # flat: over a hundredth of a temperature
 #: Normally distributed over so many temperatures: where a smooth top-k is nearly hard.
 SPREADS = {"spread 10": 10.0, "spread 100": 100.0}
 
@@ -47,6 +48,8 @@ SHAPES = (
 )
 MAIN = (SHAPES[0], SHAPES[2], SHAPES[5])
 ONE_OF_64 = (1, 64, 8)
+ROUTERS = ((10**6, 8, 2), (10**5, 16, 2))  # of a mixture of experts
+ENDS = ((1024, 1024, 1), (1024, 1024, 1023))
 LONGER = [(1, 10**e, 16) for e in (5, 6, 7, 8)]
 MORE_CHOSEN = [(1, 10**6, k) for k in (1, 16, 1000, 50_000, 500_000)] + [(1, 10**5, 50_000)]
 ONE_SHORT_ROW = [(1, 1000, 16), (1, 1000, 500), (1, 10_000, 16)]
@@ -101,6 +104,12 @@ def scores(rows: int, n: int, dtype: str, data: str) -> np.ndarray:
     elif data == "clustered":
         x = rng.normal(size=8)[rng.integers(8, size=(rows, n))]
         x += 0.01 * rng.normal(size=(rows, n))
+    elif data == "Cauchy":
+        x = rng.standard_cauchy(size=(rows, n))
+    elif data == "ties":
+        x = np.round(rng.normal(size=(rows, n)), 1)
+    elif data == "flat":
+        x = rng.normal(scale=0.01, size=(rows, n))
     else:
         x = rng.normal(scale=SPREADS.get(data, 1.0), size=(rows, n))
         if data == "sorted":
@@ -166,6 +175,12 @@ def _full() -> Iterator[Case]:
     yield from cross([*SMOOTH, HARD, *BASELINES], value, MAIN, data=DATA)
     yield from cross([*THRESHOLDS, GRADTOPK, *FASTEST], value, MAIN, data=SPREADS)
     yield from cross(ENTMAX, ["value", "pullback"], [(1024, 1024, 1)])
+    usual = [*THRESHOLDS, GRADTOPK, HARD, *FASTEST]
+    yield from cross(usual, value, ROUTERS, both)
+    yield from cross([*THRESHOLDS, GRADTOPK, DIFFERENTIABLE[0]], ["pullback"], ROUTERS, both)
+    yield from cross(usual, value, ENDS, both)
+    yield from cross(usual, value, MAIN[:2], both, RARE)
+    yield from cross(usual, value, MAIN[:2], ["float64"], [*DATA[1:], *SPREADS])
     yield from _one_row()
 
 

@@ -100,9 +100,12 @@ _MATH = types.ModuleType("math")
 _MATH.__dict__.update(vars(math), **{function.__name__: FORMS[function] for function in FORMS})
 
 
-def _form_of(value: Any) -> Any:
+def _form_of(value: Any, used: set[str]) -> Any:
+    """What stands in for it in a function that uses these names."""
+    if value is math:
+        return _MATH if used & {function.__name__ for function in FORMS} else math
     try:
-        return _MATH if value is math else FORMS.get(value, value)
+        return FORMS.get(value, value)
     except TypeError:  # nothing that could be a key
         return value
 
@@ -111,10 +114,11 @@ def vectorised(function: Callable[..., Any]) -> Callable[..., Any] | None:
     """The same function of Python with these in place of those of `math`; None if it has none."""
     if not isinstance(function, types.FunctionType):
         return None
+    used = set(function.__code__.co_names)
     held = [cell.cell_contents for cell in function.__closure__ or ()]
-    known = {name: function.__globals__.get(name) for name in function.__code__.co_names}
-    forms = {name: _form_of(value) for name, value in known.items()}
-    cells = [_form_of(value) for value in held]
+    known = {name: function.__globals__.get(name) for name in used}
+    forms = {name: _form_of(value, used) for name, value in known.items()}
+    cells = [_form_of(value, used) for value in held]
     if all(forms[name] is known[name] for name in known) and all(
         a is b for a, b in zip(cells, held, strict=True)
     ):

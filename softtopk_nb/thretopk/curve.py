@@ -160,8 +160,9 @@ def _agree(values: Array, others: Array) -> bool:
     A small whole multiple of 2^-55 is what is left of a difference of larger numbers: its last
     digits mean nothing.
     """
-    noise = np.where(values * 2.0**55 % 1.0 == 0.0, 4.0 * np.finfo(np.float64).eps, _LEAST)
-    near = abs(others - values) <= _SAME * abs(values) + noise
+    with np.errstate(invalid="ignore"):  # a slope may be infinite
+        noise = np.where(values * 2.0**55 % 1.0 == 0.0, 4.0 * np.finfo(np.float64).eps, _LEAST)
+        near = abs(others - values) <= _SAME * abs(values) + noise
     return bool((near | (values == others) | (np.isnan(values) & np.isnan(others))).all())
 
 
