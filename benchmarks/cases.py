@@ -19,6 +19,7 @@ from softtopk_nb._curves.registry import NAMES
 __all__ = [
     "CURVES",
     "OPERATORS",
+    "RARE",
     "SELECTIONS",
     "SPREADS",
     "Case",
