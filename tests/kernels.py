@@ -22,6 +22,7 @@ from softtopk_nb._cuda.thread_groups import ThreadGroup
 from softtopk_nb._curves.entmax import Entmax
 from softtopk_nb._curves.registry import CURVES, NAMES
 from softtopk_nb._curves.user import UserCurve
+from softtopk_nb._curves.user_math import vectorised
 from softtopk_nb._threshold.cuda import long as long_threshold
 from softtopk_nb._threshold.cuda import long_start
 from softtopk_nb._threshold.cuda import rows as threshold
@@ -101,7 +102,9 @@ def _cauchy_integral(t: Any) -> Any:
 
 # So long that loops over the entries held are not unrolled, as a user's curve can be.
 MIXTURE = UserCurve(
-    lambda t: 0.5 + (math.atan(t - 1) + math.atan(t) + math.atan(t + 1)) / (3 * math.pi),
+    vectorised(
+        lambda t: 0.5 + (math.atan(t - 1) + math.atan(t) + math.atan(t + 1)) / (3 * math.pi)
+    ),
     lambda t: (1 / (1 + (t - 1) ** 2) + 1 / (1 + t**2) + 1 / (1 + (t + 1) ** 2)) / (3 * math.pi),
     lambda t: (_cauchy_integral(t - 1) + _cauchy_integral(t) + _cauchy_integral(t + 1)) / 3,
 )

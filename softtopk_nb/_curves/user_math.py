@@ -62,8 +62,9 @@ def _tanh(t):
 
 @scalar
 def _atan(t):
-    t = float(t)
-    return math.copysign(math.pi * cauchy_tail(1.0 / abs(t)), t)
+    s = abs(float(t))
+    tail = cauchy_tail(1.0 / (1.0 if s == 0.0 else s))
+    return math.copysign(math.pi * tail if s != 0.0 else 0.0, t)
 
 
 @scalar
@@ -123,10 +124,12 @@ def vectorised(function: Callable[..., Any]) -> Callable[..., Any] | None:
         a is b for a, b in zip(cells, held, strict=True)
     ):
         return None
-    return types.FunctionType(
+    other = types.FunctionType(
         function.__code__,
         {**function.__globals__, **{n: f for n, f in forms.items() if f is not known[n]}},
         function.__name__,
         function.__defaults__,
         tuple(types.CellType(value) for value in cells),
     )
+    other.__kwdefaults__ = function.__kwdefaults__
+    return other

@@ -77,10 +77,12 @@ def by_law(residual, k, n, spread):
 
 @scalar
 def law_of(mean, square, distance):
-    """(variance, tail) of the law that the means of z, z^2 and |z| suggest.
+    """(variance, tail, misled) of the law that the means of z, z^2 and |z| suggest.
 
     A few entries far out decide the variance of a row with heavy tails, not where most of it lies.
-    There its spread is taken from the mean distance, sqrt(2/pi) of a normal law's own.
+    There its spread is taken from the mean distance, sqrt(2/pi) of a normal law's own. `misled`: a
+    normal law would be far from the row's own, as it is too where z is from the end of a wide row:
+    many entries may be there, and none near the mean.
     """
     T = type(mean)
     variance = square - mean * mean
@@ -88,18 +90,6 @@ def law_of(mean, square, distance):
     middle = distance - mean * mean / (T(math.pi) * distance)
     narrow = T(0.5 * math.pi) * middle * middle
     heavy = variance > T(HEAVY) * narrow
-    return narrow if heavy else variance, T(TAIL) if heavy else T(0)
-
-
-@scalar
-def moments_mislead(mean, square, distance):
-    """Whether a normal law with these means of z, z^2 and |z| would be far from the row's own.
-
-    As `law_of` has it, but without divisions. So it is where squares overflow, and where z is from
-    the end of a wide row: many entries may be there, and none near the mean.
-    """
-    away, distance = mean * mean, distance * distance
-    variance, middle = square - away, distance - away / math.pi
-    likely = variance * distance <= (0.5 * math.pi * MISLED) * middle * middle
-    at_end = away >= AT_END * distance and variance > WIDE
-    return not (likely and square < math.inf) or at_end
+    at_end = (mean * mean >= T(AT_END) * distance * distance) & (variance > T(WIDE))
+    misled = (variance > T(MISLED) * narrow) | at_end
+    return narrow if heavy else variance, T(TAIL) if heavy else T(0), misled

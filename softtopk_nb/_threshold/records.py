@@ -15,10 +15,8 @@ TAKEN, WEIGHT, SEEN, CODE = range(3, 7)
 SOLUTION = 7
 OPEN = -1.0  # the code of a row that has not been solved yet
 UNSEEN = -3.0  # of one that no search has looked at
-MISLED = (
-    -4.0
-)  # of one whose law is not that of its moments, but stands in the first places (`order`)
-LAW = 4  # pivot, mean, square and distance, as `Given` has them
+MISLED = -4.0  # of one that its moments do not describe: `order` writes a law to its first places
+LAW = 4  # so many: pivot, mean, square and distance, as `Given` has them
 
 # What a kernel says of its rows: some are left OPEN, some MISLED; and what it is told: to take
 # those alone, by the law that they have.

@@ -17,8 +17,7 @@ from .._threshold.records import SOLUTION as TILT
 from .cpu import long as _long
 from .cpu import rows as _rows
 from .cpu import short as _short
-from .cpu.poisson_binomial import NONE_SHORT, SHORT, SHORT_32, Limits
-from .records import SOLUTION
+from .records import FLAGS, NONE_SHORT, SHORT, SHORT_32, SOLUTION, SOME_SHORT, Limits
 
 CHUNK = 1 << 19  # entries whose tilts are sought together, about
 METHODS = ("auto", "contour", "dp", "recursion")
@@ -229,11 +228,11 @@ class GradTopK(operator.Differentiable):
     ) -> Short | None:
         """Rows each by one thread; those whose tilt needs a search in a second turn."""
         x = rows.x
-        tilt, flags = np.full((len(x), TILT), OPEN), np.zeros(_rows.FLAGS, np.bool_)
+        tilt, flags = np.full((len(x), TILT), OPEN), np.zeros(FLAGS, np.bool_)
         problem = *rows, tilt, limits, out, solution, flags
         pool.over(len(x), 2 * x.size, _rows.solve, *problem)
         if flags[SOME_MISLED]:
-            pool.over(len(x), x.size, order.laws, x, rows.k - 0.5, rows.temperature, False, tilt)
+            pool.over(len(x), x.size, order.laws, x, rows.k - 0.5, rows.temperature, tilt)
             flags[BY_LAW] = True
             pool.over(len(x), 2 * x.size, _rows.solve, *problem)
         if flags[SOME_OPEN]:
@@ -241,7 +240,7 @@ class GradTopK(operator.Differentiable):
             still = np.flatnonzero(tilt[:, CODE] == OPEN)
             for start in range(0, len(still), several):
                 self._solve_open(rows, still[start : start + several], out, solution)
-        if not flags[_rows.SOME_SHORT]:
+        if not flags[SOME_SHORT]:
             return None
         these = np.flatnonzero(tilt[:, CODE] == _rows.SHORT_LEFT)
         p = out[these]
@@ -257,7 +256,7 @@ class GradTopK(operator.Differentiable):
         solution: operator.Array,
     ) -> None:
         """Rows whose tilt needs a search."""
-        some, flags = _take(rows, these), np.zeros(_rows.FLAGS, np.bool_)
+        some, flags = _take(rows, these), np.zeros(FLAGS, np.bool_)
         p, answers = (np.empty((len(these), a.shape[1]), a.dtype) for a in (out, solution))
         problem = *some, self._tilt(some), NONE_SHORT, p, answers, flags
         pool.over(len(these), 2 * some.x.size, _rows.solve, *problem)

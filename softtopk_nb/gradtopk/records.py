@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 # The tilt c + tau d of a solved row and its kind (`_nonfinite`) lie where they do in a threshold's.
 from .._threshold.records import CODE as CODE
+from .._threshold.records import FLAGS as SEARCH_FLAGS
 from .._threshold.records import C as C
 from .._threshold.records import D as D
 from .nodes import DEGREE, NODES
+
+# Beside the flags of a search for a threshold: some rows are short.
+SOME_SHORT = SEARCH_FLAGS
+FLAGS = SEARCH_FLAGS + 1
+
+
+class Limits(NamedTuple):
+    """Which rows are short: where the law of the count takes less time than its quadrature.
+
+    That has no core to look after where the count's variance is not small (`moments.LEAST`). The
+    variance is at most k (n - k)/n.
+    """
+
+    always: int  # rows of up to so many entries
+    most: int  # and longer ones up to here
+    variance: float  # whose count's variance cannot be more
+
+
+SHORT, SHORT_32, NONE_SHORT = Limits(128, 512, 27.0), Limits(96, 256, 13.0), Limits(-1, -1, 0.0)
 
 ORDER, ORDER_32 = 12, 10  # power sums, an even number of them
 # Sums over a row: entries with pi >= 1/2, the variance of the count, then powers of r of the

@@ -12,7 +12,7 @@ from .._threshold.cpu.rows import solve
 from .._threshold.methods import METHODS, Newton
 from .._threshold.records import OPEN, REST, SOLUTION, C, D
 from ..gradtopk.cpu import rows as _subsets
-from ..gradtopk.cpu.poisson_binomial import NONE_SHORT
+from ..gradtopk.records import FLAGS, NONE_SHORT
 from ..gradtopk.records import SOLUTION as SUBSET
 from ..hardtopk.cpu.rows import hard_row
 from ..iterative.cpu import rows as _iterations
@@ -147,7 +147,7 @@ def _linearize(x, k, temperature, out):
     newton = Newton(_subsets.step_of_tilt(x.shape[0]), True, True, 0.0)
     solve(0, 1, batch, shares, tau, _SIGMOID, newton, nothing, tilt)
     solution = np.empty((1, SUBSET))
-    target, flags = np.expand_dims(out, 0), np.zeros(_subsets.FLAGS, np.bool_)
+    target, flags = np.expand_dims(out, 0), np.zeros(FLAGS, np.bool_)
     _subsets.solve(0, 1, batch, sizes, tau, tilt, NONE_SHORT, target, solution, flags)
     return batch, tau, solution
 

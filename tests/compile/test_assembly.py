@@ -27,6 +27,7 @@ from softtopk_nb._threshold.methods import METHODS
 from softtopk_nb.gradtopk.cpu import poisson_binomial as counts
 from softtopk_nb.gradtopk.cpu import poisson_binomial_tangent as counts_tangent
 from softtopk_nb.gradtopk.cpu import rows as subsets
+from softtopk_nb.gradtopk.records import FLAGS, NONE_SHORT
 from softtopk_nb.gradtopk.records import SOLUTION as SUBSET
 from softtopk_nb.hardtopk.cpu import rows as hard
 from softtopk_nb.iterative.cpu import rows as iterated
@@ -157,8 +158,8 @@ def test_iterations(kind):
 def test_gradtopk():
     x, k, tau = problem(np.float32)
     tilt = np.full((ROWS, records.SOLUTION), records.OPEN)
-    flags = np.zeros(subsets.FLAGS, np.bool_)
-    arrays = tilt, counts.NONE_SHORT, np.empty_like(x), np.empty((ROWS, SUBSET)), flags
+    flags = np.zeros(FLAGS, np.bool_)
+    arrays = tilt, NONE_SHORT, np.empty_like(x), np.empty((ROWS, SUBSET)), flags
     code = machine_code(subsets.solve, x, k.astype(np.int64), tau, *arrays)
     assert packed(code, np.float32) >= 60  # power sums, and the polynomials of the marginals
     assert packed(code, np.float64) >= 60  # the core, node by node

@@ -17,6 +17,7 @@ import softtopk_nb as stk
 from softtopk_nb.gradtopk import formulas, nodes, operator
 from softtopk_nb.gradtopk.cpu import contour, moments
 from softtopk_nb.gradtopk.cpu import poisson_binomial as counts
+from softtopk_nb.gradtopk.records import Limits
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
 
@@ -175,7 +176,7 @@ def test_rows_of_every_variance(dtype, monkeypatch, rng):
             p, dp = stk.gradtopk.jvp(x, k, v, temperature=tau, method="contour")
             with monkeypatch.context() as patch:
                 for module in (counts, operator):
-                    patch.setattr(module, "SHORT", counts.Limits(600, 600, 0.0))
+                    patch.setattr(module, "SHORT", Limits(600, 600, 0.0))
                 wide = x.astype(np.float64), k, v.astype(np.float64)
                 exact, moved = stk.gradtopk.jvp(*wide, temperature=tau)
             spread = float(x.max() - x.min()) / tau

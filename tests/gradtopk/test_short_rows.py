@@ -15,6 +15,7 @@ from mpmath import mp
 import softtopk_nb as stk
 from softtopk_nb.gradtopk.cpu import poisson_binomial as counts
 from softtopk_nb.gradtopk.formulas import exponent
+from softtopk_nb.gradtopk.records import SHORT, SHORT_32
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
 
@@ -98,7 +99,7 @@ def test_what_is_left_out():
 def test_counts_out_of_reach_do_not_matter():
     """Theorem thm-grad-division, part 4."""
     for one, eps in ((np.float64(1), 2.0**-52), (np.float32(1), 2.0**-23)):
-        level = exponent(0.25 * counts.SHORT.most, one)
+        level = exponent(0.25 * SHORT.most, one)
         for k, chances in rows_of_coins(40, 60):
             law, n = law_of(chances), len(chances)
             far = counts.radius(level, n, k)
@@ -137,7 +138,7 @@ def test_beside_the_contour(n, dtype, rng):
 
 @both_dtypes
 def test_the_longest_short_rows_and_the_shortest_others(dtype, rng):
-    limits = counts.SHORT if dtype is np.float64 else counts.SHORT_32
+    limits = SHORT if dtype is np.float64 else SHORT_32
     for n in (limits.always, limits.always + 1, limits.most, limits.most + 1):
         x = scores(rng, 9, n, dtype)
         few = max(k for k in range(n // 2 + 1) if k * (n - k) <= limits.variance * n)

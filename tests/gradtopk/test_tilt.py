@@ -12,8 +12,7 @@ from softtopk_nb._threshold import records
 from softtopk_nb._threshold.cpu import order
 from softtopk_nb._threshold.newton import UNKNOWN, judge
 from softtopk_nb.gradtopk.cpu import rows
-from softtopk_nb.gradtopk.cpu.poisson_binomial import NONE_SHORT
-from softtopk_nb.gradtopk.records import SOLUTION
+from softtopk_nb.gradtopk.records import FLAGS, NONE_SHORT, SOLUTION
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
 
@@ -21,12 +20,12 @@ both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f
 def tilts(x, k, tau):
     """(solutions, which rows were left open) of `rows.solve`."""
     tilt = np.full((len(x), records.SOLUTION), records.OPEN)
-    solution, flags = np.empty((len(x), SOLUTION)), np.zeros(rows.FLAGS, np.bool_)
+    solution, flags = np.empty((len(x), SOLUTION)), np.zeros(FLAGS, np.bool_)
     problem = x, np.full(len(x), k), np.full(len(x), tau)
     given = *problem, tilt, NONE_SHORT, np.empty((len(x), 0), x.dtype), solution, flags
     rows.solve(0, len(x), *given)
     if flags[records.SOME_MISLED]:
-        order.laws(0, len(x), x, problem[1] - 0.5, problem[2], False, tilt)
+        order.laws(0, len(x), x, problem[1] - 0.5, problem[2], tilt)
         flags[records.BY_LAW] = True
         rows.solve(0, len(x), *given)
     still = tilt[:, records.CODE] == records.OPEN

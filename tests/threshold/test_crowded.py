@@ -91,9 +91,7 @@ def taken(x, k, tau, curve):
     out, solution = np.empty_like(x), np.full((len(x), records.SOLUTION), np.nan)
     flags = np.zeros(records.FLAGS, np.bool_)
     problem = np.full(len(x), float(k)), np.full(len(x), tau), curve, NEWTON
-    fast_search(x)(0, len(x), x, *problem, out, solution, flags)
-    if flags[records.SOME_MISLED]:
-        batch.search_again(x, *problem, out, solution, flags)
+    batch.search(fast_search(x), x, *problem, out, solution, flags)
     still = solution[:, records.CODE] == records.OPEN
     assert still.mean() <= 0.01
     return solution[~still, records.TAKEN]

@@ -47,7 +47,7 @@ KINDS = (
 )
 
 
-def codes_left_by_fast_search(monkeypatch, x, k, tau, curve):
+def left_by_fast_search(monkeypatch, x, k, tau, curve):
     """(share of rows left to the robust search, passes over the others)."""
     monkeypatch.setattr(batch, "solve_open", lambda *problem: None)
     solution = np.full((len(x), records.SOLUTION), np.nan)
@@ -67,7 +67,7 @@ def test_hardly_a_row_is_left_to_the_robust_search(monkeypatch, kind, n, rng):
         ("clip", 1.0, 1),
         ("exp", 0.1, n // 16),
     ):
-        left, passes = codes_left_by_fast_search(monkeypatch, x, k, tau, CURVES[curve])
+        left, passes = left_by_fast_search(monkeypatch, x, k, tau, CURVES[curve])
         assert left <= 0.05
         assert passes <= 13
 

@@ -28,14 +28,25 @@ def fast_search(x: Any) -> Any:
     return lanes.solve_sampled if x.shape[1] >= SAMPLED else lanes.solve
 
 
-def search_again(
-    x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution: Any, flags: Any
+def search(
+    kernel: Any,
+    x: Any,
+    k: Any,
+    tau: Any,
+    curve: Any,
+    method: Any,
+    out: Any,
+    solution: Any,
+    flags: Any,
 ) -> None:
-    """The fast search by another law: for rows whose moments mislead, or have led nowhere."""
-    pool.over(len(x), x.size, order.laws, x, k, tau, True, solution)
-    flags[BY_LAW] = True
+    """A fast search, and again by another law for rows whose moments mislead, or led nowhere."""
     problem = x, k, tau, curve, method, out, solution, flags
-    pool.over(len(x), x.size, fast_search(x), *problem)
+    pool.over(len(x), x.size, kernel, *problem)
+    if flags[SOME_MISLED]:
+        pool.over(len(x), x.size, order.laws, x, k, tau, solution)
+        flags[BY_LAW] = True
+        pool.over(len(x), x.size, kernel, *problem)
+        flags[SOME_MISLED] = flags[BY_LAW] = False
 
 
 def _search_without_infinities(x: Any) -> Any:
@@ -62,13 +73,11 @@ def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution:
         problem = x, k, tau, curve, method, out, solution, flags
         if x.size >= LARGE and _has_gaps(x[0]):  # then others have too, mostly
             solution[:, CODE] = UNSEEN
-            pool.over(len(x), x.size, _search_without_infinities(x), *problem)
+            search(_search_without_infinities(x), *problem)
         else:
-            pool.over(len(x), x.size, fast_search(x), *problem)
-            if flags[SOME_OPEN] or flags[SOME_MISLED]:
-                search_again(*problem)
+            search(fast_search(x), *problem)
             if flags[SOME_OPEN] and _have_infinities(x, np.flatnonzero(solution[:, CODE] == OPEN)):
-                pool.over(len(x), x.size, _search_without_infinities(x), *problem)
+                search(_search_without_infinities(x), *problem)
         if not flags[SOME_OPEN]:
             return
     else:

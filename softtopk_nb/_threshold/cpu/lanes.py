@@ -22,7 +22,7 @@ from ..._compile.decorators import kernel, scalar, specialized
 from ..._curves.base import shift_factors, shifts_by_value_alone
 from ..._math.elementary import wide_vectors
 from ..._nonfinite import FINITE, fill_behind, length
-from ..law import by_law, law_of, moments_mislead, quantile_of_law, spread_of_law
+from ..law import by_law, law_of, quantile_of_law, spread_of_law
 from ..newton import inverse_temperature_of, judge, nearest
 from ..policy import (
     BLUR,
@@ -73,7 +73,6 @@ from ..records import (
 )
 from .passes import correct, pass_room, search_pass
 from .start import (
-    SAMPLED,
     finite,
     has_few,
     measure,
@@ -99,14 +98,13 @@ def begin(table, columns, curve, one, starts, narrow, doubts):
     table, T = _known(table), type(one)
     for r in range(columns):
         row, at = given_of(table, r), search_of(table, r)
-        variance, tail = law_of(T(row.mean), T(row.square), T(row.distance))
+        variance, tail, misled = law_of(T(row.mean), T(row.square), T(row.distance))
         guess = np.float64(quantile_of_law(curve, T(row.mean), variance, tail, row.size, row.left))
         c, d = nearest(row.pivot + guess * row.width, row.pivot, guess, T(row.inv))
         c, d = c if starts else at.c, d if starts else at.d
         may_be_final = (narrow == np.inf) | ((variance < narrow) & (tail == 0.0))
         spread, move = np.float64(spread_of_law(curve, variance)), 0.0 if may_be_final else np.inf
-        misled = doubts & moments_mislead(row.mean, row.square, row.distance)
-        status = MISLED if misled else SEEKING
+        status = MISLED if doubts & misled else SEEKING
         put_search(table, r, Search(c, d, 0.0, -np.inf, np.inf, spread, status, 0.0, 0.0, move))
 
 
@@ -201,9 +199,8 @@ def conclude(table, r, x, curve, slopes, p, answer, flags):
     """Write the solution in column r, and move p to it, which is empty if it is not asked for."""
     at = search_of(table, r)
     if at.status != FOUND:
-        misled = at.status == MISLED
-        answer[CODE] = MISLED if misled else OPEN
-        flags[SOME_MISLED if misled else SOME_OPEN] = True
+        answer[CODE] = OPEN if flags[BY_LAW] else MISLED
+        flags[SOME_OPEN if flags[BY_LAW] else SOME_MISLED] = True
         return
     T, shift = x.dtype.type, shift_of(table, r)
     answer[C], answer[D], answer[REST], answer[CODE] = at.c, at.d, at.rest, FINITE
@@ -229,12 +226,12 @@ def by_all_moments(x, table, r):
     n, k = row.size, row.left
     if not n < SMALL * (k if k < n - k else n - k):
         return False
-    variance, tail = law_of(row.mean, row.square, row.distance)
+    variance, tail, _ = law_of(row.mean, row.square, row.distance)
     if not (variance < BLURRED and tail == 0.0):
         return False
     T = x.dtype.type
     mean, square, distance = measure(x, T(row.pivot), T(row.inv))
-    variance, tail = law_of(mean, square, distance)
+    variance, tail, _ = law_of(mean, square, distance)
     if not (variance < BLURRED and tail == 0.0):  # entries far out that the sample has not
         return False
     put_given(
@@ -256,9 +253,10 @@ def search_among(table, r, count, left, enough):
 def solve(lo, hi, x, k, tau, curve, method, out, solution, flags):
     """Rows lo .. hi: p to `out` (unless its rows are empty), the thresholds to `solution`.
 
-    A row that is not searched, or in vain, has the CODE OPEN or MISLED afterwards, and the flags
-    say so; by the flag BY_LAW they ask for the rows that are MISLED, and no others. One that is
-    finite but for -inf at its end is FINITE here, and `length` says where it ends.
+    A row that is not searched has the CODE OPEN afterwards, one that its moments mislead, or that
+    is searched in vain, MISLED, and the flags say so. By the flag BY_LAW they ask for the rows that
+    are MISLED, and no others. A row that is finite but for -inf at its end is FINITE here, and
+    `length` says where it ends.
     """
     T, n = x.dtype.type, x.shape[1]
     writes = out.shape[1] > 0
@@ -298,8 +296,10 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, flags):
                 which[count], searched[count], sizes[count] = i, count, size
                 count += 1
             else:
-                solution[i, CODE] = OPEN
-                flags[SOME_OPEN] = True
+                # Squares that overflow mislead too; 0 times an infinity is NaN.
+                misled = FAINT <= k[i] < size and measure(entries, T(0), T(0))[0] == T(0)
+                solution[i, CODE] = MISLED if misled else OPEN
+                flags[SOME_MISLED if misled else SOME_OPEN] = True
         columns = (count + WIDE - 1) // WIDE * WIDE
         begin(table, columns, curve, T(1), True, narrow, not flags[BY_LAW])
         left = count
@@ -358,16 +358,14 @@ def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, flags):
         if writes:
             fill_behind(out[i], size, T(0))
         entries = window(x[i], 0, size)
-        part = entries
-        open_row = FAINT <= k[i] < size and (size < SAMPLED or finite(entries))
-        if open_row:
-            part = part_of(entries, few[0])
-            part = entries if flags[BY_LAW] and has_few(part, size, k[i]) else part
-            given = size, k[i], tau[i], enough_for(method, size)
-            open_row = admit(part, *given, table, 0) or flags[BY_LAW]
-        if not open_row:
-            solution[i, CODE] = OPEN
-            flags[SOME_OPEN] = True
+        if not (FAINT <= k[i] < size and finite(entries)):
+            solution[i, CODE], flags[SOME_OPEN] = OPEN, True
+            continue
+        part = part_of(entries, few[0])
+        part = entries if flags[BY_LAW] and has_few(part, size, k[i]) else part
+        given = size, k[i], tau[i], enough_for(method, size)
+        if not (admit(part, *given, table, 0) or flags[BY_LAW]):
+            solution[i, CODE], flags[SOME_MISLED] = MISLED, True
             continue
         if flags[BY_LAW]:
             for j in range(LAW):

@@ -12,43 +12,45 @@ import numpy as np
 from ..._compile.array_intrinsics import borrowed, workspace
 from ..._compile.decorators import kernel, scalar
 from ..._nonfinite import MIXED, fill_behind, rows_at_once, with_infinities, without_infinities
-from ..records import BY_LAW, CODE, FLAGS, OPEN, SOME_MISLED, SOME_OPEN, UNSEEN
-from . import lanes, order
+from ..records import BY_LAW, CODE, MISLED, OPEN, UNSEEN
+from . import lanes
 
 
 @scalar
-def pack_open_rows(first, last, x, k, tau, solution, packed):
-    """Lay out the finite entries of open rows with infinities as rows of a batch; how many rows.
+def pack_rows(first, last, x, k, tau, by_law, solution, packed, answers):
+    """Lay out the finite entries of rows as rows of a batch; how many.
 
-    Rows that are UNSEEN are laid out without a look at whether they have any.
+    Of those that are UNSEEN, and of those that are OPEN and have infinities; or `by_law`, of those
+    that are MISLED, with their laws.
     """
     entries, left, taus, which = packed
     entries, count = borrowed(entries), 0
     for i in range(first, last):
-        if solution[i, CODE] <= OPEN:
+        code = solution[i, CODE]
+        if code == MISLED if by_law else code in (UNSEEN, OPEN):
             xs, share = without_infinities(x[i], k[i], entries[count])
-            if solution[i, CODE] == UNSEEN or xs.shape[0] < x.shape[1]:
+            if code != OPEN or xs.shape[0] < x.shape[1]:
                 fill_behind(entries[count], xs.shape[0], x.dtype.type(-np.inf))
                 which[count], left[count], taus[count] = i, share, tau[i]
+                for field in range(solution.shape[1]):
+                    answers[count, field] = solution[i, field]
                 count += 1
     return count
 
 
 @scalar
 def unpack_rows(count, x, k, packed, values, answers, out, solution):
-    """Write what has been found of `pack_open_rows`' rows."""
+    """Write what has been found of the rows that `pack_rows` has laid out."""
     _, left, _, which = packed
     values = borrowed(values)
     for r in range(count):
-        if answers[r, CODE] != OPEN:
-            i = which[r]
-            for field in range(solution.shape[1]):
-                solution[i, field] = answers[r, field]
+        i, code = which[r], answers[r, CODE]
+        for field in range(solution.shape[1]):
+            solution[i, field] = answers[r, field]
+        if code != OPEN and code != MISLED:
             solution[i, CODE] = MIXED
             if out.shape[1] > 0:
                 with_infinities(x[i], values[r], k[i] - left[r], out[i])
-        else:
-            solution[which[r], CODE] = OPEN
 
 
 @scalar
@@ -66,37 +68,25 @@ def room_for_packed(x, out, solution):
 
 @kernel
 def solve(lo, hi, x, k, tau, curve, method, out, solution, flags):
-    """Rows lo .. hi that are open and have infinities: their finite entries, by `lanes.solve`."""
+    """Rows lo .. hi with infinities: their finite entries, by `lanes.solve`."""
     packed, values, answers = room_for_packed(x, out, solution)
-    several, own = rows_at_once(x.shape[1]), np.zeros(FLAGS, np.bool_)
+    several, (entries, left, taus, _) = rows_at_once(x.shape[1]), packed
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for first in range(lo, hi, several):
-        count = pack_open_rows(first, min(first + several, hi), x, k, tau, solution, packed)
-        entries, left, taus, _ = packed
-        own[:] = False
-        lanes.solve(0, count, entries, left, taus, curve, method, values, answers, own)
-        if own[SOME_OPEN] or own[SOME_MISLED]:
-            order.laws(0, count, entries, left, taus, True, answers)
-            own[BY_LAW] = True
-            lanes.solve(0, count, entries, left, taus, curve, method, values, answers, own)
+        group = first, min(first + several, hi)
+        count = pack_rows(*group, x, k, tau, flags[BY_LAW], solution, packed, answers)
+        lanes.solve(0, count, entries, left, taus, curve, method, values, answers, flags)
         unpack_rows(count, x, k, packed, values, answers, out, solution)
-        flags[SOME_OPEN] |= own[SOME_OPEN]
 
 
 @kernel
 def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, flags):
     """As `solve`, by `lanes.solve_sampled`."""
     packed, values, answers = room_for_packed(x, out, solution)
-    several, own = rows_at_once(x.shape[1]), np.zeros(FLAGS, np.bool_)
+    several, (entries, left, taus, _) = rows_at_once(x.shape[1]), packed
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for first in range(lo, hi, several):
-        count = pack_open_rows(first, min(first + several, hi), x, k, tau, solution, packed)
-        entries, left, taus, _ = packed
-        own[:] = False
-        lanes.solve_sampled(0, count, entries, left, taus, curve, method, values, answers, own)
-        if own[SOME_OPEN] or own[SOME_MISLED]:
-            order.laws(0, count, entries, left, taus, True, answers)
-            own[BY_LAW] = True
-            lanes.solve_sampled(0, count, entries, left, taus, curve, method, values, answers, own)
+        group = first, min(first + several, hi)
+        count = pack_rows(*group, x, k, tau, flags[BY_LAW], solution, packed, answers)
+        lanes.solve_sampled(0, count, entries, left, taus, curve, method, values, answers, flags)
         unpack_rows(count, x, k, packed, values, answers, out, solution)
-        flags[SOME_OPEN] |= own[SOME_OPEN]

@@ -16,8 +16,7 @@ from ..._math.special import natural_log
 from ..._nonfinite import length, without_infinities
 from ..law import normal_quantile
 from ..newton import inverse_temperature
-from ..policy import FAINT
-from ..records import CODE, LAW, MISLED, OPEN
+from ..records import CODE, LAW, MISLED
 from .start import finite
 
 SAMPLE = 16  # numbers of a row that are sorted, of shorter rows all
@@ -108,24 +107,15 @@ def law_by_order(x, k, inv, room):
 
 
 @kernel
-def laws(lo, hi, x, k, tau, open_too, solution):
-    """Rows lo .. hi that are MISLED: the laws of their finite entries to `solution`.
-
-    Those that are OPEN too, if asked for, if they are finite and 0 < k < n: they are MISLED then.
-    """
+def laws(lo, hi, x, k, tau, solution):
+    """Rows lo .. hi that are MISLED: the laws of their finite entries to `solution`."""
     room, apart = workspace(x, ROOM, SAMPLE), workspace(x, 1, x.shape[1])
     x, room, solution = borrowed(x), borrowed(room), borrowed(solution)
     for i in range(lo, hi):
-        code = solution[i, CODE]
-        if code != MISLED and not (open_too and code == OPEN):
-            continue
-        entries, left = window(x[i], 0, length(x[i])), k[i]
-        if code == MISLED and not finite(entries):
-            entries, left = without_infinities(entries, left, apart[0])
-        if FAINT <= left < entries.shape[0] and finite(entries):
+        if solution[i, CODE] == MISLED:
+            entries, left = window(x[i], 0, length(x[i])), k[i]
+            if not finite(entries):
+                entries, left = without_infinities(entries, left, apart[0])
             law = law_by_order(entries, left, inverse_temperature(tau[i], x), room)
             for j in range(LAW):
                 solution[i, j] = law[j]
-            solution[i, CODE] = MISLED
-        else:
-            solution[i, CODE] = OPEN

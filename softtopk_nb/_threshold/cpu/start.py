@@ -48,16 +48,17 @@ def law_by_moments(x, inv):
 
 @scalar
 def start_by_law(curve, law, n, k):
-    """(pivot, d): k of n entries would have the threshold pivot + tau d, by such a law of them."""
+    """(pivot, d, misled): k of n entries would have the threshold pivot + tau d, by such a law."""
     pivot, mean, square, distance = law
-    variance, tail = law_of(mean, square, distance)
-    return pivot, quantile_of_law(curve, mean, variance, tail, n, k)
+    variance, tail, misled = law_of(mean, square, distance)
+    return pivot, quantile_of_law(curve, mean, variance, tail, n, k), misled
 
 
 @scalar
 def guess(method, state, x, curve, k, inv):
     """(c, d) to start from, by the moments of the row."""
-    return start_by_law(curve, law_by_moments(x, inv), x.shape[0], k)
+    c, d, _ = start_by_law(curve, law_by_moments(x, inv), x.shape[0], k)
+    return c, d
 
 
 @summing

@@ -45,7 +45,7 @@ def tilt_of_sample(x, k, tau, tilt):
     T, n = x.dtype.type, x.shape[0]
     inv = inverse_temperature(tau, x)
     part = part_of(x, np.empty(sample_size(n), x.dtype))
-    c, d = rows.tilt_by_law(law_by_moments(part, inv), n, k, inv)
+    (c, d), _ = rows.tilt_by_law(law_by_moments(part, inv), n, k, inv)
     target, width, y = (k - 0.5) * part.shape[0] / n, 1.0 / inv, np.empty(part.shape[0], x.dtype)
     for _ in range(rows.TRIES):
         seen = tilted_probabilities(part, T(c), inv, T(d), y)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -48,23 +48,8 @@ from ..._nonfinite import (
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import OPEN
 from ..formulas import DEEP, bernstein_radius, exponent
-from ..records import CODE, C, D
+from ..records import CODE, SHORT, C, D
 from .marginals import write_deep
-
-
-class Limits(NamedTuple):
-    """Which rows are short: where this takes less time than a quadrature on a circle.
-
-    That has no core to look after where the count's variance is not small (`moments.LEAST`). The
-    variance is at most k (n - k)/n.
-    """
-
-    always: int  # rows of up to so many entries
-    most: int  # and longer ones up to here
-    variance: float  # whose count's variance cannot be more
-
-
-SHORT, SHORT_32, NONE_SHORT = Limits(128, 512, 27.0), Limits(96, 256, 13.0), Limits(-1, -1, 0.0)
 
 FACTORS = 4  # multiplied together before they are multiplied on
 STRETCH = 4 * LANES  # entries divided out together
@@ -72,7 +57,7 @@ BELOW = FACTORS * LANES  # zeros below the weight of N = 0, for sums that reach 
 
 FAINTEST = 2.0**-60  # odds below are 0 in the law, so that no product leaves the normal numbers
 LEAST = 2.0**-200  # weights below are set to 0 before as many factors as follow could do that
-OFTEN = 3 * FACTORS
+OFTEN = 3 * FACTORS  # entries after which that is done
 
 
 @scalar

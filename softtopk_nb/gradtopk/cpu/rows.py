@@ -38,7 +38,6 @@ from ..._threshold.cpu.start import (
     sample_size,
     start_by_law,
 )
-from ..._threshold.law import moments_mislead
 from ..._threshold.methods import Newton
 from ..._threshold.newton import UNKNOWN, inverse_temperature, judge, nearest
 from ..._threshold.policy import enough_for
@@ -49,7 +48,6 @@ from ..._threshold.records import (
     SOME_MISLED,
     SOME_OPEN,
 )
-from ..._threshold.records import FLAGS as _FLAGS
 from ..formulas import smoothed
 from ..nodes import CAPACITY, DEGREE, FIELDS, IM, NODES, RE, write_circle
 from ..records import (
@@ -60,6 +58,7 @@ from ..records import (
     MARGINAL_FIELDS,
     MARGINAL_POLYNOMIALS,
     SIZE,
+    SOME_SHORT,
     STEPS,
     SUMS,
     TANGENT_FIELDS,
@@ -78,8 +77,6 @@ from .tangent import direction_sums, tangent_coefficients, tangent_room, write_t
 
 # The code of a tilt whose row has so few finite entries that `poisson_binomial` takes them.
 SHORT_LEFT = -2.0
-SOME_SHORT = _FLAGS  # of the flags that `solve` raises
-FLAGS = _FLAGS + 1
 
 SIGMOID = CURVES["sigmoid"]
 # What a last step leaves is of third order (Proposition prop-solver), and must be small against the
@@ -117,9 +114,9 @@ def load_nodes(answer, nodes):
 
 @scalar
 def tilt_by_law(law, n, k, inv):
-    """A tilt c + tau d of k of n entries, by a law of them (`start`)."""
-    pivot, d = start_by_law(SIGMOID, law, n, k - 0.5)
-    return nearest(pivot + d / inv, pivot, d, inv)
+    """(a tilt c + tau d of k of n entries, by a law of them (`start`), whether it misleads)."""
+    pivot, d, misled = start_by_law(SIGMOID, law, n, k - 0.5)
+    return nearest(pivot + d / inv, pivot, d, inv), misled
 
 
 @scalar
@@ -134,8 +131,8 @@ def first_tilt(x, k, inv, room, by_law, answer):
         part = x if has_few(part, n, k) else part
     else:
         law = law_by_moments(part, inv)
-    c, d = tilt_by_law(law, n, k, inv)
-    return part, c, d, not by_law and moments_mislead(law[1], law[2], law[3])
+    (c, d), misled = tilt_by_law(law, n, k, inv)
+    return part, c, d, misled or not law[2] < np.inf
 
 
 @scalar
@@ -217,7 +214,7 @@ def solve(lo, hi, x, k, tau, tilt, limits, out, solution, flags):
         known = tilt[i, CODE] != OPEN and not flags[BY_LAW]
         if not known:
             part, c, d, misled = first_tilt(present, left, inv, sampled, flags[BY_LAW], tilt[i])
-            if misled:
+            if misled and not flags[BY_LAW]:
                 tilt[i, CODE], flags[SOME_MISLED] = MISLED, True
                 continue
         served, c, d, seen = find_tilt(present, part, left, inv, c, d, known, values)
