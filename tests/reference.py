@@ -530,6 +530,28 @@ def _difference(
     return [(a - b) / (2 * STEP) for a, b in zip(moved(STEP), moved(-STEP), strict=True)]
 
 
+def second_by_difference(
+    operator: Callable,
+    x: Any,
+    k: Any,
+    first: tuple,
+    second: tuple,
+    temperature: float,
+    **options: Any,
+) -> list:
+    """The derivative of p along two directions (dx, dk, dtemperature), from four values of p."""
+    x, (k, tau) = exact(x), exact([k, temperature])
+    (v, dk, dtau), (a, ak, atau) = ((exact(d[0]), *exact(d[1:])) for d in (first, second))
+    h = mp.mpf(10) ** -14  # truncation 1e-28, and 1e-58 of resolution divided by its square
+
+    def moved(r: Any, s: Any) -> list:
+        y = [e + r * d + s * b for e, d, b in zip(x, v, a, strict=True)]
+        return operator(y, k + r * dk + s * ak, temperature=tau + r * dtau + s * atau, **options).p
+
+    corners = moved(h, h), moved(h, -h), moved(-h, h), moved(-h, -h)
+    return [(p - q - r + s) / (4 * h * h) for p, q, r, s in zip(*corners, strict=True)]
+
+
 # ------------------------------------------------------------------ the two iterations, 80 digits
 
 

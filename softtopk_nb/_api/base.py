@@ -84,6 +84,8 @@ class RowOperator:
     reduces = False
     #: Whether an axis may be without entries.
     takes_empty_rows = False
+    #: Whether second derivatives are known.
+    has_second = False
     #: Whether arrays on a device are taken.
     has_device_side = True
     #: What a masked entry is taken for: every room treats it as if it were not there.
@@ -128,14 +130,7 @@ class RowOperator:
             pair: tuple[Any, Any] = self._device().jvp(self, dx, directions, x, *arguments)
             return pair
         call = self._check(x, *arguments)
-        rows_of_dx = self._rows_of(call, dx, "dx")
-        if call.sign < 0:
-            rows_of_dx = -rows_of_dx
-        moves = [
-            _arguments.direction(each, call.batch, f"d{name}")
-            for name, each in zip(self.names, directions, strict=True)
-        ]
-        direction = _arguments.Direction(call.rows.x, rows_of_dx, *moves)
+        direction = self._direction(call, dx, directions)
         p = self._target(call, direction.rows)
         state = self._linearize(call.rows, call.plan, p)
         dp = self._tangent(call, state, direction.rows, *direction.numbers)
@@ -146,15 +141,92 @@ class RowOperator:
         if self.has_device_side and host_arrays.on_device(x):
             both: tuple[Any, Any] = self._device().vjp(self, x, *arguments)
             return both
-        call = self._kept(self._check(x, *arguments))
-        p = self._target(call)
-        state = self._linearize(call.rows, call.plan, p)
-        result = self._give_back(call, p)
+        result, call, state = self._solved(x, *arguments)
 
         def pullback(g: Any, /) -> Any:
             return self._pull_back(call, state, g)
 
         return result, pullback
+
+    # The same in steps, for what keeps a solved call: its state may be packed as an array.
+
+    def _solved(self, x: Any, *arguments: Any) -> tuple[Any, Call, Any]:
+        """(value, checked call, what derivatives need of it)."""
+        call = self._kept(self._check(x, *arguments))
+        p = self._target(call)
+        state = self._linearize(call.rows, call.plan, p)
+        return self._give_back(call, p), call, state
+
+    def _packed_width(self, n: int, plan: Any) -> int:
+        """How many numbers of a row of n entries a packed state has."""
+        return 0
+
+    def _pack(self, call: Call, state: Any) -> Array:
+        """What derivatives need, as float64 of shape (rows, `_packed_width`)."""
+        return np.empty((len(call.rows.x), 0))
+
+    def _unpack(self, call: Call, packed: Array) -> Any:
+        """Undo `_pack`."""
+        return None
+
+    def _direction(
+        self, call: Call, dx: Any, numbers: tuple[Any, ...], name: str = "dx"
+    ) -> _arguments.Direction:
+        rows = self._rows_of(call, dx, name)
+        if call.sign < 0:
+            rows = -rows
+        moves = [
+            _arguments.direction(each, call.batch, f"d{name}")
+            for name, each in zip(self.names, numbers, strict=True)
+        ]
+        return _arguments.Direction(call.rows.x, rows, *moves)
+
+    def _move(self, call: Call, state: Any, dx: Any, numbers: tuple[Any, ...]) -> Any:
+        """The derivative of a solved call along a direction in x and in each of the numbers."""
+        direction = self._direction(call, dx, numbers)
+        dp = self._tangent(call, state, direction.rows, *direction.numbers)
+        return self._give_back(call, direction.back(dp), is_value=False)
+
+    def _second(
+        self,
+        call: Call,
+        state: Any,
+        v: Any,
+        moves: tuple[Any, ...],
+        a: Any,
+        others: tuple[Any, ...],
+        name: str = "a",
+    ) -> Any:
+        """The derivative of a solved call along two directions, as `x` of what is returned.
+
+        Each is one in x and one in each of the numbers. Where a is a cotangent, and the numbers do
+        not move with it, these are the gradients of <a, derivative along the first>.
+        """
+        first = self._direction(call, v, moves, "v")
+        other = self._direction(call, a, others, name)
+        given = first.rows, first.numbers, other.rows, other.numbers
+        result = scaling.along_two(self._second_rows, call, state, *given)
+        gx, *numbers = (other.back(first.back(each)) for each in result)
+        if call.sign < 0:
+            # The second direction was turned as well: right for a direction, and for the gradient
+            # in x of a cotangent.
+            numbers = [-each for each in numbers]
+        return self._summed(call, gx, numbers)
+
+    def _second_rows(
+        self,
+        call: Call,
+        state: Any,
+        v: Array,
+        moves: tuple[Array, ...],
+        a: Array,
+        others: tuple[Array, ...],
+    ) -> tuple[Array, ...]:
+        x = call.rows.x
+        out, sums = np.empty(x.shape, x.dtype), np.empty((len(x), len(self.names)))
+        table = np.stack([*moves, *others], axis=1)
+        self._push_two(call.rows, call.plan, state, v, a, table, out, sums)
+        return out, *np.ascontiguousarray(sums.T)
 
     def _tangent(self, call: Call, state: Any, dx: Array, *numbers: Array) -> Array:
         def push(*directions: Array) -> Array:
@@ -176,6 +248,10 @@ class RowOperator:
             numbers[-1] = scaling.scaled(numbers[-1], call.shift)
         if call.sign < 0:
             np.negative(gx, out=gx)
+        return self._summed(call, gx, numbers)
+
+    def _summed(self, call: Call, gx: Array, numbers: list[Array]) -> Any:
+        """Gradients in the shapes of what they belong to."""
         sums: list[Any] = [None] * len(numbers)
         with np.errstate(over="ignore", invalid="ignore"):
             for i in range(self.fixed, len(numbers)):
@@ -364,3 +440,11 @@ class RowOperator:
     def _pull(self, *args: Any, **kwargs: Any) -> None:
         """``(rows, plan, state, g, gx, *gradients)``: write the gradients of <g, value>."""
         raise TypeError(f"{self.__name__} has no derivatives")
+
+    def _push_two(self, *args: Any, **kwargs: Any) -> None:
+        """``(rows, plan, state, v, a, moves, out, sums)``: the derivative along two directions.
+
+        `moves`: in the numbers, of that of v and then of that of a. To `sums` the gradients in the
+        numbers, where a is a cotangent.
+        """
+        raise NotImplementedError(f"{self.__name__} has no second derivatives here")

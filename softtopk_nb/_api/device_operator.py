@@ -354,6 +354,11 @@ def vjp(op: Any, *arguments: Any) -> tuple[Any, Callable[[Any], Any]]:
     return p, pullback
 
 
+def hvp(op: Any, *arguments: Any) -> Any:
+    """Second derivatives: on the CPU alone, so far."""
+    raise NotImplementedError(f"{op.__name__}.hvp takes no arrays on a device")
+
+
 def batch(op: Any, name: str, *arguments: Any) -> Any:
     """One number for each row: the room's function of this name."""
     c = check(op, *arguments)

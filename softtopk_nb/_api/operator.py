@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import arguments, base
+from . import arguments, base, host_arrays
 from .base import Array as Array
 from .base import Gradients
 
@@ -134,6 +134,75 @@ class Differentiable(Operator):
             raise TypeError(f"dk was given, but {self.__name__} takes an integer k")
         directions = dk, dtemperature
         return self._jvp(dx, directions, x, k, temperature, axis, largest, where, out, options)
+
+    def hvp(
+        self,
+        x: Any,
+        /,
+        k: Any,
+        v: Any,
+        g: Any,
+        *,
+        dk: Any = None,
+        dtemperature: Any = None,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: Any = None,
+        **options: Any,
+    ) -> Gradients:
+        """Gradients of <g, dp>, dp the derivative along v: a second derivative.
+
+        dp is what `jvp` gives along (v, dk, dtemperature); along v alone it is J v, J the Jacobian.
+
+        Parameters
+        ----------
+        x, k, temperature, axis, largest, where, **options
+            As in a call of the operator.
+        v : array_like
+            The direction in x, broadcastable to its shape.
+        g : array_like
+            The cotangent of dp, likewise.
+        dk, dtemperature : array_like, optional
+            As in `jvp`.
+
+        Returns
+        -------
+        gradients : Gradients
+            x, k and temperature, each of the shape of the argument that it belongs to; k is None
+            where k must be an integer.
+
+        Raises
+        ------
+        NotImplementedError
+            The operator's second derivative is not known: those of the iterations.
+        TypeError, ValueError
+            As in a call, for a v or g of a wrong type or shape, and for a curve without its f''.
+
+        Notes
+        -----
+        One solve, as for `jvp`, and O(n) after it. The derivatives of dp in v and of <g, dp> in g
+        are `vjp` and `jvp`. What kinks of f' add is left out.
+        """
+        self._check_second()
+        if dk is not None and not self.real_k:
+            raise TypeError(f"dk was given, but {self.__name__} takes an integer k")
+        moves, still = (dk, dtemperature), (None, None)
+        arguments = x, k, temperature, axis, largest, where, None, options
+        if host_arrays.on_device(x):
+            result: Gradients = self._device().hvp(self, v, moves, g, *arguments)
+            return result
+        call = self._check(*arguments)
+        state = self._linearize(call.rows, call.plan, self._empty(call))
+        second: Gradients = self._second(call, state, v, moves, g, still, "g")
+        return second
+
+    def _check_second(self) -> None:
+        """Raise unless second derivatives are known."""
+        if not self.has_second:
+            raise NotImplementedError(
+                f"{self.__name__} has no second derivative here; thretopk and gradtopk have one"
+            )
 
     def vjp(
         self,

@@ -80,3 +80,32 @@ def along(push: Callable[..., Array], shift: Array | None, dx: Array, *numbers: 
         along_k = push(np.zeros_like(dx), *in_k, still)
         result = np.where(given[:, None], moved, result + along_k)
     return result
+
+
+def along_two(second: Callable[..., Any], call: Any, state: Any, *given: Any) -> Any:
+    """What `second` gives for rows that are 2^shift times x: `call` says so.
+
+    given: v and its directions in the numbers, a and its own. It is linear in both, so what is in
+    the units of x, and a k, which has no unit, are taken apart and scaled after it.
+    """
+    if call.shift is None:
+        return second(call, state, *given)
+    v, moves, a, others = given
+    total: list[Any] = []
+    for units, *first in _by_units(v, moves):
+        for more, *other in _by_units(a, others):
+            gx, *in_k, in_tau = second(call, state, *first, *other)
+            both, alone = (units + more) * call.shift, units * call.shift
+            each = [scaled(gx, both), *(scaled(gk, alone) for gk in in_k), scaled(in_tau, both)]
+            total = [s + g for s, g in zip(total, each, strict=True)] if total else each
+    return total
+
+
+def _by_units(v: Array, moves: tuple[Array, ...]) -> list[tuple[int, Array, tuple[Array, ...]]]:
+    """(1, a direction in x and the temperature), and (0, that in k) if there is one."""
+    *in_k, dtau = moves
+    still = np.zeros_like(dtau)
+    parts: list[tuple[int, Array, tuple[Array, ...]]] = [(1, v, (*(still for _ in in_k), dtau))]
+    if any(dk.any() for dk in in_k):
+        parts.append((0, np.zeros_like(v), (*in_k, still)))
+    return parts

@@ -132,6 +132,7 @@ class Traits:
     second_derivative_sums: Any = _not_summed
     higher_derivatives: Any = _unknown
     distance_to_kink: Any = _no_kink
+    curvature: Any = None
     shift_factors: Any = _step_itself
     cdf_after_shift: Any = _along_slope
     clamp: Any = _clamped
@@ -178,6 +179,16 @@ def split(curve, t):
     user's curve in float64, since sums that run one after the other need it.
     """
     return _traits(curve).split(curve, t)
+
+
+def curvature(curve, t, a, b, w):
+    """f''(t) from `split`, where it exists: what a kink of f adds is left out."""
+    return _traits(curve).curvature(curve, t, a, b, w)
+
+
+def has_curvature(curve: Any) -> bool:
+    """Whether f'' is known."""
+    return _traits(curve).curvature is not None
 
 
 def excess(curve, t):
@@ -335,6 +346,11 @@ def clamp(curve, p):
 @overload_scalar(split)
 def _split(curve, t):
     return _traits(curve).split
+
+
+@overload_scalar(curvature)
+def _curvature(curve, t, a, b, w):
+    return _traits(curve).curvature
 
 
 @overload_scalar(excess)

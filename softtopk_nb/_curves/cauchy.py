@@ -91,12 +91,18 @@ def _moments(curve):
 
 
 @scalar
+def _curvature(curve, t, a, b, w):
+    T, zero = type(t), type(t)(0)
+    h = w * T(math.pi) if w > T(FLAT) else zero
+    return T(-2) * (h * (t if w > T(FLAT) else zero)) * w
+
+
+@scalar
 def _second_derivative_sums(curve, t, a, b, w):
     # With h = pi w = 1/(1 + t^2): f'' = -2 t h w, f''' = h (6 - 8 h) w, f'''' = 12 (1 - 2 h) h f''.
     T, zero = type(t), type(t)(0)
-    h = w * T(math.pi) if w > T(FLAT) else zero
-    v = T(-2) * (h * (t if w > T(FLAT) else zero)) * w
-    h = h if to_fifth_order(t) else zero
+    v = _curvature(curve, t, a, b, w)
+    h = w * T(math.pi) if (w > T(FLAT)) & to_fifth_order(t) else zero
     return v, h * fma(T(-8), h, T(6)) * w, T(12) * (h - T(2) * h * h) * v
 
 
@@ -120,6 +126,7 @@ register(
     Cauchy,
     Traits(
         split=_split,
+        curvature=_curvature,
         excess=_excess,
         quantile=_quantile,
         moments=_moments,

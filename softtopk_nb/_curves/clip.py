@@ -21,6 +21,11 @@ def _split(curve, t):
 
 
 @scalar
+def _curvature(curve, t, a, b, w):
+    return type(t)(0)
+
+
+@scalar
 def _excess(curve, t):
     s = min(max(t, 0.0), 1.0)
     return 0.5 * s * s - s
@@ -52,6 +57,7 @@ register(
     Clip,
     Traits(
         split=_split,
+        curvature=_curvature,
         excess=_excess,
         quantile=_quantile,
         moments=_moments,

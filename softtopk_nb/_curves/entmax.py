@@ -61,6 +61,15 @@ def _split(curve, t):
 
 
 @scalar
+def _curvature(curve, t, a, b, w):
+    # (2 - alpha) f'/s.
+    T = type(t)
+    least = T(FAINTEST_32 if limits(t)[0] > 1e-10 else FAINTEST_64)
+    s = T(curve.alpha - 1.0) * t + (T(1) if _begins_at_1(curve) else T(0))
+    return T(2.0 - curve.alpha) * quotient(w, s if s > least else least)
+
+
+@scalar
 def _origin(curve):
     return 1.0 / (curve.alpha - 1.0) if _begins_at_1(curve) else 0.0
 
@@ -112,6 +121,7 @@ register(
     Entmax,
     Traits(
         split=_split,
+        curvature=_curvature,
         excess=_excess,
         quantile=_quantile,
         moments=_moments,

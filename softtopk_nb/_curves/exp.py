@@ -24,6 +24,11 @@ def _split(curve, t):
 
 
 @scalar
+def _curvature(curve, t, a, b, w):
+    return w
+
+
+@scalar
 def _excess(curve, t):
     return exp_neg(t if t < 0.0 else 0.0)
 
@@ -53,6 +58,7 @@ register(
     Exp,
     Traits(
         split=_split,
+        curvature=_curvature,
         excess=_excess,
         quantile=_quantile,
         moments=_moments,

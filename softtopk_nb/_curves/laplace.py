@@ -28,6 +28,12 @@ def _split(curve, t):
 
 
 @scalar
+def _curvature(curve, t, a, b, w):
+    zero = type(t)(0)
+    return w if t < zero else -w if t > zero else zero
+
+
+@scalar
 def _excess(curve, t):
     return half_exp_neg(-abs(t))
 
@@ -58,6 +64,7 @@ register(
     Laplace,
     Traits(
         split=_split,
+        curvature=_curvature,
         excess=_excess,
         quantile=_quantile,
         moments=_moments,

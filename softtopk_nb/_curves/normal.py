@@ -67,9 +67,14 @@ def _where_dense(t):
 
 
 @scalar
+def _curvature(curve, t, a, b, w):
+    return -_where_dense(t) * w
+
+
+@scalar
 def _second_derivative_alone(curve, t, a, b, w):
     zero = type(t)(0)
-    return -_where_dense(t) * w, zero, zero
+    return _curvature(curve, t, a, b, w), zero, zero
 
 
 @scalar
@@ -110,6 +115,7 @@ def _cdf_after_shift(curve, p, w, t, below, above):
 
 _TRAITS = Traits(
     split=_split,
+    curvature=_curvature,
     excess=_excess,
     quantile=_quantile,
     moments=_moments,

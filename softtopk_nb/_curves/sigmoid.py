@@ -52,7 +52,7 @@ def _moments(curve):
 
 
 @scalar
-def _second_derivative(t, a, b, w):
+def _curvature(curve, t, a, b, w):
     T = type(t)
     upper = t >= T(0)
     size = w * fma(T(-2), a if upper else b, T(1))
@@ -62,13 +62,13 @@ def _second_derivative(t, a, b, w):
 @scalar
 def _second_derivative_alone(curve, t, a, b, w):
     zero = type(t)(0)
-    return _second_derivative(t, a, b, w), zero, zero
+    return _curvature(curve, t, a, b, w), zero, zero
 
 
 @scalar
 def _second_derivative_sums(curve, t, a, b, w):
     T = type(t)
-    v = _second_derivative(t, a, b, w)
+    v = _curvature(curve, t, a, b, w)
     # The square of any other number would be subnormal, which takes its time.
     dense = w if (w > T(1e-18)) & to_fifth_order(t) else T(0)
     return v, dense * dense, dense * v
@@ -90,6 +90,7 @@ def _cdf_after_shift(curve, p, w, t, below, above):
 
 _TRAITS = Traits(
     split=_split,
+    curvature=_curvature,
     excess=_excess,
     quantile=_quantile,
     moments=_moments,

@@ -14,7 +14,7 @@ FARTHEST = 1e150  # what a user's functions are asked about at most: its square 
 
 
 class UserCurve(NamedTuple):
-    """A CDF, its density and its antiderivative (or None), each compiled by Numba.
+    """A CDF, its density, its antiderivative and f'' (or None), each compiled by Numba.
 
     `mean` is that of the law, where the antiderivative is given: NaN if there is none that vanishes
     at -inf, inf if the upper tail is too heavy. `middle` and `spread` are those of a normal law
@@ -27,6 +27,7 @@ class UserCurve(NamedTuple):
     mean: float = 0.0
     middle: float = 0.0
     spread: float = 1.4
+    slope: Any = None  # f'', the derivative of the density
 
 
 @scalar
@@ -34,6 +35,11 @@ def _split(curve, t):
     t = math.copysign(FARTHEST, t) if abs(t) > FARTHEST else t
     p, w = np.float64(curve.cdf(t)), np.float64(curve.pdf(t))
     return (1.0, 1.0 - p, 0.0, w) if p >= 0.5 else (0.0, 0.0, p, w)
+
+
+@scalar
+def _curvature(curve, t, a, b, w):
+    return np.float64(curve.slope(math.copysign(FARTHEST, t) if abs(t) > FARTHEST else t))
 
 
 @scalar
@@ -81,6 +87,7 @@ register(
     UserCurve,
     Traits(
         split=_split,
+        curvature=_curvature,
         excess=_excess,
         quantile=_quantile,
         moments=_moments,

@@ -150,6 +150,36 @@ def tangent_away(move, s, side, inv, a, b, w, z):
     return s * inv * (move * own + others)
 
 
+@scalar
+def tilted_fraction(g, sine, s, z):
+    """y = u/(1 + pi u) at a node: the indicator's mean there is pi + s y."""
+    share = 1.0 / (1.0 - g * s)
+    return 0.5 * g * z * share, sine * share
+
+
+@scalar
+def variance_share(s, z, yr, yi):
+    """rho = 1 - z y - s y^2: the indicator's variance at a node is s rho."""
+    return 1.0 - z * yr - s * (yr * yr - yi * yi), -(z + 2.0 * s * yr) * yi
+
+
+@scalar
+def cumulant_at_node(s, z, yr, yi, moved, of_node):
+    """What an entry adds to its third cumulant at a node (Theorem thm-grad-second), over s.
+
+    `moved`: what two directions move it by, and what both do to the temperature. `of_node`: c, and
+    c times the deviations of the sums along the two.
+    """
+    v, a, b = moved
+    re, im, vr, vi, ar, ai = of_node
+    rho, tho = variance_share(s, z, yr, yi)
+    # c rho ((1 - 2 q) v a - b) + c rho (v A' + a V').
+    skew_re, skew_im = -(z + 2.0 * s * yr) * v * a - b, -2.0 * s * yi * v * a
+    in_re = re * skew_re - im * skew_im + v * ar + a * vr
+    in_im = re * skew_im + im * skew_re + v * ai + a * vi
+    return rho * in_re - tho * in_im
+
+
 LIFT, LIFT_32 = 512.0, 64.0  # of an exponent, out of reach of underflow
 
 

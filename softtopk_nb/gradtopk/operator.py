@@ -9,6 +9,7 @@ import numpy as np
 from .. import _threshold
 from .._api import host_arrays, operator
 from .._curves.registry import CURVES
+from .._nonfinite import MIXED, NONE
 from .._threads import pool
 from .._threads.long_rows import LONG
 from .._threshold.cpu import order
@@ -17,7 +18,17 @@ from .._threshold.records import SOLUTION as TILT
 from .cpu import long as _long
 from .cpu import rows as _rows
 from .cpu import short as _short
-from .records import FLAGS, NONE_SHORT, SHORT, SHORT_32, SOLUTION, SOME_SHORT, Limits
+from .records import (
+    FLAGS,
+    NONE_SHORT,
+    SHORT,
+    SHORT_32,
+    SOLUTION,
+    SOME_SHORT,
+    USED,
+    WEIGHTS,
+    Limits,
+)
 
 CHUNK = 1 << 19  # entries whose tilts are sought together, about
 METHODS = ("auto", "contour", "dp", "recursion")
@@ -127,6 +138,7 @@ class GradTopK(operator.Differentiable):
     """
 
     __name__ = "gradtopk"
+    has_second = True
 
     def potential(
         self,
@@ -288,6 +300,54 @@ class GradTopK(operator.Differentiable):
             return self._solve(rows, out, _columns(rows), _limits(rows, plan))
         self._value(rows, plan, out)
         return self._solve(rows, _no_columns(rows), _columns(rows))
+
+    def _packed_width(self, n: int, plan: str) -> int:
+        return TILT if n <= (SHORT_32 if plan == "auto" else NONE_SHORT).always else SOLUTION
+
+    def _pack(self, call: Any, state: Solved) -> operator.Array:
+        solution, short = state
+        if short is None:
+            solution[solution[:, CODE] > MIXED, USED] = 0
+            return solution
+        n = call.rows.x.shape[1]
+        if self._packed_width(n, call.plan) == TILT:
+            return short.tilt
+        at: Any = short.at
+        if at is None:
+            solution, at = _columns(call.rows), slice(None)
+            solution[:, CODE] = NONE
+        else:
+            solution[solution[:, CODE] > MIXED, USED] = 0
+        solution[at, USED] = -1
+        solution[at, WEIGHTS : WEIGHTS + TILT] = short.tilt
+        return solution
+
+    def _unpack(self, call: Any, packed: operator.Array) -> Solved:
+        nothing = np.empty(0)
+        if packed.shape[1] == TILT:
+            return Solved(np.empty((len(packed), 0)), Short(None, packed, nothing))
+        at = np.flatnonzero(packed[:, USED] < 0)
+        if not len(at):
+            return Solved(packed)
+        tilt = np.ascontiguousarray(packed[at, WEIGHTS : WEIGHTS + TILT])
+        return Solved(packed, Short(None if len(at) == len(packed) else at, tilt, nothing))
+
+    def _push_two(
+        self,
+        rows: operator.Rows,
+        plan: str,
+        state: Solved,
+        v: operator.Array,
+        a: operator.Array,
+        moves: operator.Array,
+        out: operator.Array,
+        sums: operator.Array,
+    ) -> None:
+        x, tau = rows.x, rows.temperature
+        solution = state.solution
+        if state.short is not None:  # of the law of the count there are no nodes
+            solution = self._solve(rows, _no_columns(rows), _columns(rows)).solution
+        pool.over(len(x), 16 * x.size, _rows.second, x, tau, solution, v, a, moves, out, sums)
 
     def _push(
         self,

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from numba.core.dispatcher import Dispatcher
 
 from .._compile.decorators import own
+from .._curves.base import has_curvature
 from .._curves.user import UserCurve
 from .._curves.user_math import vectorised
 from .._nonfinite import UNDEFINED
@@ -41,6 +42,8 @@ class Curve:
         What to call the curve in messages; the name of `cdf` by default.
     integral : callable, optional
         The antiderivative of `cdf` that vanishes at -inf, for `thretopk.potential` only.
+    slope : callable, optional
+        f''(t), the derivative of `pdf`, for second derivatives (`thretopk.hvp`) only.
 
     Raises
     ------
@@ -49,7 +52,8 @@ class Curve:
     ValueError
         On a grid of some 1400 points up to 1e30, most between -40 and 40: `cdf` leaves [0, 1],
         decreases, or is not within 1e-3 of 0 and 1 at the ends; `pdf` is negative or not the slope
-        of `cdf`; or `integral` not the antiderivative that vanishes at -inf. It says where.
+        of `cdf`; `integral` not the antiderivative that vanishes at -inf; or `slope` not that of
+        `pdf`. It says where.
 
     Notes
     -----
@@ -93,19 +97,27 @@ class Curve:
         *,
         name: str | None = None,
         integral: Callable[[float], float] | None = None,
+        slope: Callable[[float], float] | None = None,
     ) -> None:
-        f, slope = _compiled(cdf, "cdf"), _compiled(pdf, "pdf")
+        f, density = _compiled(cdf, "cdf"), _compiled(pdf, "pdf")
         _check_cdf(f)
-        _check_pdf(slope)
-        _check_slope(f, "cdf", slope, "pdf", np.ones(len(_GRID)))
+        _check_pdf(density)
+        _check_slope(f, "cdf", density, "pdf", np.ones(len(_GRID)))
+        second = None
+        if slope is not None:
+            second = _compiled(slope, "slope")
+            _check_slope(
+                density, "pdf", second, "slope", np.maximum(1.0, _at(density, "pdf", _GRID))
+            )
         area, mean = None, 0.0
         if integral is not None:
             area = _compiled(integral, "integral")
             _check_slope(area, "integral", f, "cdf", np.maximum(1.0, abs(_GRID)))
-            mean = _mean(f, slope, area)
+            mean = _mean(f, density, area)
         self.name = str(name or getattr(cdf, "__name__", "curve"))
         low, high = np.interp([_LOWER, 1.0 - _LOWER], _at(f, "cdf", _GRID), _GRID)
-        self.compiled = UserCurve(f, slope, area, mean, 0.5 * (low + high), 0.5 * (high - low))
+        middle, spread = 0.5 * (low + high), 0.5 * (high - low)
+        self.compiled = UserCurve(f, density, area, mean, middle, spread, second)
 
     def __repr__(self) -> str:
         return f"Curve({self.name!r})"
@@ -122,6 +134,12 @@ def check_integral(curve: Any, name: str) -> None:
             f"curve {name!r} has no potential: the integral of its cdf from -inf diverges, "
             "as the law has no mean"
         )
+
+
+def check_slope(curve: Any, name: str) -> None:
+    """Raise unless the curve can have second derivatives."""
+    if not has_curvature(curve) or (isinstance(curve, UserCurve) and curve.slope is None):
+        raise ValueError(f"curve {name!r} has no second derivative; give Curve a slope=...")
 
 
 def missing_mass(k: Array, p: Array, solution: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._compile.decorators import scalar
-from .._curves.base import excess, has_mean, split
+from .._curves.base import curvature, excess, has_mean, split
 
 
 @scalar
@@ -13,6 +13,14 @@ def weight(curve, t):
     """w = f'(t)."""
     _, _, _, w = split(curve, t)
     return w
+
+
+@scalar
+def weight_and_curvature(curve, t):
+    """w = f'(t), and f''(t), 0 where the entry is saturated."""
+    _, a, b, w = split(curve, t)
+    zero = type(t)(0)
+    return w, curvature(curve, t, a, b, w) if w > zero else zero
 
 
 @scalar
@@ -30,6 +38,25 @@ def tangent(w, t, v, inv, mean, dtau):
     if dtau != T(0) and w > T(0):
         move -= t * dtau
     return w * inv * move
+
+
+@scalar
+def motion(w, t, v, inv, mean, dtau):
+    """How far t moves along a direction: (v - t dtau - mean)/tau, 0 if the entry is saturated."""
+    T = type(t)
+    move = v - mean
+    if dtau != T(0):
+        move -= t * dtau
+    return inv * move if w > T(0) else T(0)
+
+
+@scalar
+def second_motion(w, u, z, y, dz, dy):
+    """s of Theorem thm-second-derivative: f'' z y - f' (z dy + y dz).
+
+    z, y: of `motion` along two directions, which move the temperature by tau dz and tau dy.
+    """
+    return u * z * y - w * (z * dy + y * dz)
 
 
 @scalar

@@ -15,11 +15,11 @@ from .._curves.user import UserCurve
 from .._threads import pool
 from .._threshold.cpu.scan import SCANNED
 from .._threshold.methods import METHODS
-from .._threshold.records import REST, C, D
+from .._threshold.records import REST, SOLUTION, C, D
 from .cpu import long as _long
 from .cpu import rows as _rows
 from .cpu.at_edge import beside, narrow, widened
-from .curve import Curve, check_integral, check_mass, missing_mass
+from .curve import Curve, check_integral, check_mass, check_slope, missing_mass
 
 __all__ = ["Curve", "thretopk"]
 
@@ -115,6 +115,7 @@ class ThreTopK(operator.Differentiable):
 
     __name__ = "thretopk"
     real_k = True
+    has_second = True
 
     def potential(
         self,
@@ -255,6 +256,37 @@ class ThreTopK(operator.Differentiable):
 
     def _linearize(self, rows: operator.Rows, plan: _Plan, out: operator.Array) -> Any:
         return self._solve(rows, plan, out)
+
+    def _packed_width(self, n: int, plan: _Plan) -> int:
+        return SOLUTION
+
+    def _pack(self, call: Any, state: operator.Array) -> operator.Array:
+        return state
+
+    def _unpack(self, call: Any, packed: operator.Array) -> operator.Array:
+        return packed
+
+    def _push_two(
+        self,
+        rows: operator.Rows,
+        plan: _Plan,
+        state: Any,
+        v: operator.Array,
+        a: operator.Array,
+        moves: operator.Array,
+        out: operator.Array,
+        sums: operator.Array,
+    ) -> None:
+        check_slope(plan.curve, plan.name)
+        moved = out
+        if is_steep(plan.curve):
+            rows, moved = widened(rows), np.empty(out.shape)
+            v, _ = beside(rows, plan.curve, state, v)
+            a, _ = beside(rows, plan.curve, state, a)
+        x, tau, kernel = rows.x, rows.temperature, kernel_for(plan.curve, _rows.second)
+        pool.over(len(x), 3 * x.size, kernel, x, tau, plan.curve, state, v, a, moved, moves, sums)
+        if moved is not out:
+            narrow(moved, out)
 
     def _push(
         self,

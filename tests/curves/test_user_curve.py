@@ -274,3 +274,23 @@ def test_potential_of_a_law_without_a_mean():
     )
     assert stk.thretopk.potential([1.0, 2.0], 2, curve=upper) == -np.inf
     assert np.isfinite(stk.thretopk.potential([1.0, 2.0], 1, curve=upper))
+
+
+def test_a_curve_with_its_slope_has_second_derivatives(rng):
+    def slope(t):
+        return -2.0 * t * math.pi * cauchy_pdf(t) ** 2
+
+    x, v, g = rng.normal(size=(3, 4, 9))
+    own = stk.Curve(cauchy_cdf, cauchy_pdf, slope=slope)
+    found = stk.thretopk.hvp(x, 2.5, v, g, curve=own, dk=0.5, dtemperature=-0.25)
+    expected = stk.thretopk.hvp(x, 2.5, v, g, curve="cauchy", dk=0.5, dtemperature=-0.25)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-13)
+
+
+def test_a_curve_without_its_slope_says_so():
+    own = stk.Curve(cauchy_cdf, cauchy_pdf, name="mine")
+    with pytest.raises(ValueError, match=r"curve 'mine' has no second derivative; .* slope="):
+        stk.thretopk.hvp([1.0, 2.0], 1, [1.0, 0.0], [0.0, 1.0], curve=own)
+    with pytest.raises(ValueError, match=r"slope\(.*\) is .*; expected about .* the slope of pdf"):
+        stk.Curve(cauchy_cdf, cauchy_pdf, slope=lambda t: 0.0)

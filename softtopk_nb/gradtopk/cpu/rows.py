@@ -70,6 +70,7 @@ from ..records import (
 )
 from .chebyshev_tangent import pair_with_t
 from .contour import MOST_IN_CORE, power_sums_room, quadrature
+from .cumulant import cumulant_room, third_cumulant
 from .marginals import marginal_coefficients, marginals, marginals_room
 from .moments import choose_series, row_sums, tilted_probabilities
 from .recursions import dp, recursion
@@ -301,6 +302,45 @@ def push(lo, hi, x, tau, solution, v, dtau, out, gtau):
             gtau[i, 0] = -pair_with_t(xs, target, c, inv, d)
         if code == MIXED:
             unpack(entries, target, T(0), dp)
+
+
+# The numbers of a row in which two directions move it, and the gradients in them: k has none.
+DTAU, OTHER_DTAU = 1, 3
+GK, GTAU = range(2)
+
+
+@kernel
+def second(lo, hi, x, tau, solution, v, a, moves, out, sums):
+    """Rows lo .. hi: the second derivative along two directions (Theorem thm-grad-second).
+
+    `moves`: those in k, which are not looked at, and in the temperature. To `out` goes the
+    derivative of p along both. Where a is a cotangent, this is the gradient in x of <a, dp along
+    the first>, and to `sums` goes that in the temperature.
+    """
+    T, n = x.dtype.type, x.shape[1]
+    room, apart, others = cumulant_room(), workspace(x, 3, n), workspace(x, 3, n)
+    x, v, a, out, solution = (
+        borrowed(x),
+        borrowed(v),
+        borrowed(a),
+        borrowed(out),
+        borrowed(solution),
+    )
+    for i in range(lo, hi):
+        n, answer, code = length(x[i]), solution[i], int(solution[i, CODE])
+        undefined = code == UNDEFINED
+        entries, ddp = window(x[i], 0, n), window(out[i], 0, n)
+        fill_behind(out[i], n if code <= MIXED else 0, T(np.nan) if undefined else T(0))
+        sums[i, GK] = sums[i, GTAU] = np.nan if undefined else 0.0
+        if code > MIXED:
+            continue
+        level = T(answer[C]), inverse_temperature(tau[i], x), T(answer[D])
+        _, others_of, _ = taking_part(entries, window(a[i], 0, n), ddp, code, others)
+        xs, vs, target = taking_part(entries, window(v[i], 0, n), ddp, code, apart)
+        at = level, moves[i, DTAU], moves[i, OTHER_DTAU]
+        sums[i, GTAU] = third_cumulant(xs, vs, others_of, *at, answer, room, target)
+        if code == MIXED:
+            unpack(entries, target, T(0), ddp)
 
 
 @summing

@@ -31,10 +31,21 @@ from ..._nonfinite import (
     pack_row,
     present_part,
     rows_at_once,
+    taking_part,
 )
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import CODE, REST, C, D
-from ..formulas import centre, lever, potential_of_nothing, smoothed, tangent, weight
+from ..formulas import (
+    centre,
+    lever,
+    motion,
+    potential_of_nothing,
+    second_motion,
+    smoothed,
+    tangent,
+    weight,
+    weight_and_curvature,
+)
 
 BLOCK = 1024  # entries whose derivatives are summed in their own type
 
@@ -182,6 +193,107 @@ def pull_mixed(lo, hi, x, tau, curve, solution, g, gx, gk, gtau, mixed):
             i = which[r]
             unpack(x[i], moved[r], x.dtype.type(0), gx[i])
             gk[i], gtau[i] = numbers[1, r], numbers[2, r]
+
+
+# The numbers of a row in which two directions move it, and the gradients in them.
+DK, DTAU, OTHER_DK, OTHER_DTAU = range(4)
+GK, GTAU = range(2)
+
+
+@summing
+def moments_of_two(x, v, a, c, inv, d, curve, out):
+    """Write the weight of each entry; returns the sums over the row of w, w v, w a and w t."""
+    wide_vectors()
+    T = x.dtype.type
+    w0, wv, wa, wt = 0.0, 0.0, 0.0, 0.0
+    for start in range(0, x.shape[0], BLOCK):
+        xs, ws = block(x, start, BLOCK), block(out, start, BLOCK)
+        vs, others = block(v, start, BLOCK), block(a, start, BLOCK)
+        s0 = sv = sa = st = T(0)
+        for i in range(xs.shape[0]):
+            t = (read_apart(xs, i) - c) * inv - d
+            w = weight(curve, t)
+            write_apart(ws, i, w)
+            s0 += w
+            sv += w * read_apart(vs, i)
+            sa += w * read_apart(others, i)
+            st += lever(w, t)
+        w0 += s0
+        wv += sv
+        wa += sa
+        wt += st
+    return w0, wv, wa, wt
+
+
+@summing
+def second_motions(x, v, a, c, inv, d, curve, mean, dtau, other_mean, other_dtau, out):
+    """Write s of each entry; returns the sums over the row of s, s t and w z y."""
+    wide_vectors()
+    T = x.dtype.type
+    mean, dtau, other_mean, other_dtau = T(mean), T(dtau), T(other_mean), T(other_dtau)
+    s0, st, wzy = 0.0, 0.0, 0.0
+    for start in range(0, x.shape[0], BLOCK):
+        xs, vs, others = block(x, start, BLOCK), block(v, start, BLOCK), block(a, start, BLOCK)
+        target = block(out, start, BLOCK)
+        some, some_t, some_w = T(0), T(0), T(0)
+        for i in range(xs.shape[0]):
+            t = (read_apart(xs, i) - c) * inv - d
+            w, u = weight_and_curvature(curve, t)
+            z = motion(w, t, read_apart(vs, i), inv, mean, dtau)
+            y = motion(w, t, read_apart(others, i), inv, other_mean, other_dtau)
+            s = second_motion(w, u, z, y, inv * dtau, inv * other_dtau)
+            write_apart(target, i, s)
+            some += s
+            some_t += s * t if s != T(0) else T(0)
+            some_w += w * z * y
+        s0 += some
+        st += some_t
+        wzy += some_w
+    return s0, st, wzy
+
+
+@kernel
+def second(lo, hi, x, tau, curve, solution, v, a, out, moves, sums):
+    """Rows lo .. hi: the second derivative along two directions (Theorem thm-second-derivative).
+
+    `moves`: in k and in the temperature, of the direction of v and of that of a. To `out` goes the
+    derivative of p along both. Where a is a cotangent, and moves neither, this is the gradient in x
+    of <a, dp along the first>, and to `sums` go those in k and in the temperature.
+    """
+    T = x.dtype.type
+    n = x.shape[1]
+    weights, apart, others = workspace(x, 1, n), workspace(x, 3, n), workspace(x, 3, n)
+    x, v, a, out, solution = (
+        borrowed(x),
+        borrowed(v),
+        borrowed(a),
+        borrowed(out),
+        borrowed(solution),
+    )
+    for i in range(lo, hi):
+        answer, code, n = solution[i], solution[i, CODE], length(x[i])
+        fill_behind(out[i], n if code <= MIXED else 0, T(np.nan) if code == UNDEFINED else T(0))
+        sums[i, GK] = sums[i, GTAU] = np.nan if code == UNDEFINED else 0.0
+        if code > MIXED:
+            continue
+        entries, ddp = window(x[i], 0, n), window(out[i], 0, n)
+        _, others_of, _ = taking_part(entries, window(a[i], 0, n), ddp, code, others)
+        xs, vs, target = taking_part(entries, window(v[i], 0, n), ddp, code, apart)
+        inv, ws = inverse_temperature(tau[i], x), window(weights[0], 0, xs.shape[0])
+        c, d = T(answer[C]), T(answer[D])
+        dtau, other_dtau = moves[i, DTAU], moves[i, OTHER_DTAU]
+        w0, wv, wa, wt = moments_of_two(xs, vs, others_of, c, inv, d, curve, ws)
+        mean = centre(w0, wv - dtau * wt - moves[i, DK] / inv)
+        other_mean = centre(w0, wa - other_dtau * wt - moves[i, OTHER_DK] / inv)
+        at = c, inv, d, curve, mean, dtau, other_mean, other_dtau
+        s0, st, wzy = second_motions(xs, vs, others_of, *at, target)
+        each = centre(w0, s0)
+        sums[i, GK], sums[i, GTAU] = each / inv, each * wt - st - wzy
+        share = T(each)
+        for j in range(xs.shape[0]):
+            target[j] -= ws[j] * share
+        if code == MIXED:
+            unpack(entries, target, T(0), ddp)
 
 
 @summing
