@@ -9,6 +9,7 @@ from ._versions import show_versions
 from .gradtopk import KSubset, gradtopk
 from .hardtopk.operator import hardtopk
 from .iterative.operator import itertopk, wsoftmaxtopk
+from .losses import fenchel_young
 from .softmax import (
     ConvergenceError,
     PowerGradients,
@@ -35,6 +36,7 @@ __all__ = [
     "PowerGradients",
     "__version__",
     "energy_score",
+    "fenchel_young",
     "gradtopk",
     "gradual",
     "gumbel_max",

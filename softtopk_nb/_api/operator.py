@@ -32,6 +32,8 @@ class Operator(base.RowOperator):
     #: Whether p lies in [0, 1], so that k = n gives ones.
     bounded = True
     takes_empty_rows = True
+    #: Whether p is the gradient of a potential.
+    has_potential = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,6 +78,13 @@ class Operator(base.RowOperator):
     def _known(self) -> tuple[str, ...]:
         """The room's own keyword arguments; reading a signature takes longer than a row."""
         return tuple(inspect.signature(self._options).parameters)
+
+    def _losses(self, rows: Rows, plan: Any, y: Array, constant: bool, out: Array | None) -> Array:
+        """Potential + conjugate of y - <x, y> of each row, without the conjugate if not `constant`.
+
+        p is written to `out`, if there is one.
+        """
+        raise TypeError(f"{self.__name__} is the gradient of no potential, and has no such loss")
 
     def _check_numbers(self, n: int, batch: tuple[int, ...], *numbers: Any) -> list[Any]:
         k, temperature = numbers

@@ -139,6 +139,7 @@ class GradTopK(operator.Differentiable):
 
     __name__ = "gradtopk"
     has_second = True
+    has_potential = True
 
     def potential(
         self,
@@ -171,9 +172,13 @@ class GradTopK(operator.Differentiable):
                 self, "potential", x, k, temperature, axis, largest, where, None, options
             )
         call = self._check(x, k, temperature, axis, largest, where, None, options)
-        rows, nothing = call.rows, _no_columns(call.rows)
+        return self._give_back_batch(call, call.sign * self._heights(call.rows))
+
+    def _heights(self, rows: operator.Rows) -> operator.Array:
+        """The potential of each row."""
+        nothing = _no_columns(rows)
         if _is_short(rows, "auto"):
-            return self._give_back_batch(call, call.sign * self._solve_short(rows, nothing).phi)
+            return self._solve_short(rows, nothing).phi
         limits = _limits(rows, "auto")
         solution, short = self._solve(rows, nothing, _columns(rows), limits)
         phi = np.empty(len(rows.x))
@@ -184,7 +189,39 @@ class GradTopK(operator.Differentiable):
             pool.over(len(phi), 16 * rows.x.size, _rows.potential, *rows, solution, phi)
         if short is not None:
             phi[short.at] = short.phi
-        return self._give_back_batch(call, call.sign * phi)
+        return phi
+
+    def _losses(
+        self,
+        rows: operator.Rows,
+        plan: str,
+        y: operator.Array,
+        constant: bool,
+        out: operator.Array | None,
+    ) -> operator.Array:
+        # The conjugate of a 0/1 vector is 0, and no other's has a formula.
+        if constant and not np.isin(y, (0.0, 1.0)).all():
+            raise ValueError(
+                "target has entries between 0 and 1, whose conjugate of gradtopk's potential has "
+                "no formula; expected 0/1 vectors or labels, or constant=False"
+            )
+        if out is not None:
+            self._value(rows, plan, out)
+        x = rows.x.astype(np.float64)
+        least = np.where(np.isfinite(x), x, np.inf).min(axis=1, initial=np.inf)
+        # A shift changes nothing but for rounding, and there is less of that near 0.
+        x -= np.where(np.isfinite(least), least, 0.0)[:, None]
+        taken = np.where(y > 0.0, x, 0.0) * y
+        with np.errstate(invalid="ignore"):  # beside entries of +inf, whose rows are done again
+            losses: operator.Array = self._heights(rows._replace(x=x)) - taken.sum(axis=1)
+        for i in np.flatnonzero(np.isposinf(x).any(axis=1)):
+            # Entries of +inf are always chosen: no loss if y says so, else an infinite one.
+            others, k = ~np.isposinf(x[i]), rows.k[i] - np.isposinf(x[i]).sum()
+            losses[i] = np.inf
+            if (y[i, ~others] == 1.0).all():
+                rest = operator.Rows(x[None, i, others], k[None], rows.temperature[None, i])
+                losses[i] = self._losses(rest, plan, y[None, i, others], constant, None)[0]
+        return np.maximum(losses, 0.0) if constant else losses
 
     def _options(self, *, method: str = "auto") -> str:
         if method not in METHODS:

@@ -17,6 +17,7 @@ from .._threshold.cpu.scan import SCANNED
 from .._threshold.methods import METHODS
 from .._threshold.records import REST, SOLUTION, C, D
 from .cpu import long as _long
+from .cpu import loss as _loss
 from .cpu import rows as _rows
 from .cpu.at_edge import beside, narrow, widened
 from .curve import Curve, check_integral, check_mass, check_slope, missing_mass
@@ -116,6 +117,7 @@ class ThreTopK(operator.Differentiable):
     __name__ = "thretopk"
     real_k = True
     has_second = True
+    has_potential = True
 
     def potential(
         self,
@@ -256,6 +258,22 @@ class ThreTopK(operator.Differentiable):
 
     def _linearize(self, rows: operator.Rows, plan: _Plan, out: operator.Array) -> Any:
         return self._solve(rows, plan, out)
+
+    def _losses(
+        self,
+        rows: operator.Rows,
+        plan: _Plan,
+        y: operator.Array,
+        constant: bool,
+        out: operator.Array | None,
+    ) -> operator.Array:
+        check_integral(plan.curve, plan.name)
+        p = np.empty((len(rows.x), 0), rows.x.dtype) if out is None else out
+        solution = self._solve(rows, plan, p)
+        losses, kernel = np.empty(len(p)), kernel_for(plan.curve, _loss.losses)
+        given = plan.curve, solution, y, constant, losses
+        pool.over(len(p), 32 * rows.x.size, kernel, *rows, *given)
+        return losses
 
     def _packed_width(self, n: int, plan: _Plan) -> int:
         return SOLUTION

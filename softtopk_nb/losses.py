@@ -1,0 +1,237 @@
+"""Fenchel-Young losses: of scores against the mask, or the soft mask, that they should give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ._api import arguments, base, host_arrays, operator
+from ._api.base import Gradients
+
+Array = npt.NDArray[Any]
+
+NEAR = 1e-5  # relative to max(1, k): how far the sum of a soft target may be from k
+NO_LABEL = -1  # fills a row that has fewer labels than others
+
+
+class FenchelYoung:
+    """Fenchel-Young loss of scores: potential(theta) + conjugate(target) - <theta, target>.
+
+    One loss for each row; 0 where ``op(theta, k)`` is the target, and positive elsewhere. It is
+    convex in theta, with the gradient ``op(theta, k) - target``.
+
+    Parameters
+    ----------
+    op : operator
+        `thretopk` or `gradtopk`, whose potential it is.
+    theta : array_like, shape (..., n, ...)
+        Scores, as the operator takes them.
+    target : array_like
+        One of three. Hard, of theta's shape: 0/1 vectors (bool, int or float) with k ones. Labels:
+        integers, along the axis the k indices of each row, where -1 fills up rows with fewer; with
+        k = 1 the axis may be left out, as in cross-entropy. Soft, of theta's shape: real numbers in
+        [0, 1] that sum to k. Integers of theta's shape are 0/1 vectors.
+    k : int, float or array_like
+        As for the operator; it may differ from row to row.
+    constant : bool, optional
+        False leaves out the conjugate of the target, which does not depend on theta: the loss is
+        then potential(theta) - <theta, target>, which may be negative. `gradtopk` needs it for soft
+        targets, whose conjugate has no formula.
+    temperature, axis, largest, where, **options
+        As in a call of the operator. Where `where` is False the target must be 0.
+
+    Returns
+    -------
+    loss : array of the batch shape, or a scalar
+        In the units of theta and of its type (float64 for integers).
+
+    Raises
+    ------
+    TypeError
+        `op` has no potential; theta, target, k or another argument is of a wrong type.
+    ValueError
+        A target whose sum is not k, with an entry outside [0, 1], a label out of range or twice in
+        a row; a soft target of `gradtopk` without ``constant=False``; what the operator refuses.
+
+    Notes
+    -----
+    With ``curve="exp"`` and k = 1 this is cross-entropy, with ``curve="clip"`` and k = 1 the
+    sparsemax loss, and with `gradtopk` the smooth top-k SVM of Berrada, Zisserman and Kumar (2018)
+    up to its margin, in O(n) where theirs is O(n k). That of `thretopk` is a sum of positive terms,
+    one for each entry, each with an error of rounding, temperature times 2e-16, however large theta
+    is; that of `gradtopk` has one of about 4 eps k (max theta - min theta). A law without a mean
+    (``curve="cauchy"``) has an infinite conjugate at 0 and 1: with hard targets pass
+    ``constant=False``.
+
+    Source: Blondel, Martins and Niculae, "Learning with Fenchel-Young losses" (2020).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import softtopk_nb as stk
+    >>> theta = np.array([[3.0, 2.0, 1.0, 4.0], [0.0, 0.0, 1.0, 0.5]])
+    >>> stk.fenchel_young(stk.thretopk, theta, [3, 2], 1, curve="exp").round(3)
+    array([0.44 , 0.851])
+    >>> stk.fenchel_young(stk.gradtopk, theta, [[0, 3], [2, -1]], [2, 1]).round(3)
+    array([0.535, 0.851])
+    >>> loss, pullback = stk.fenchel_young.vjp(stk.gradtopk, theta, [[0, 3], [2, -1]], [2, 1])
+    >>> pullback(1.0).x.round(3)
+    array([[-0.306,  0.306,  0.119, -0.119],
+           [ 0.157,  0.157, -0.573,  0.259]])
+    """
+
+    def __repr__(self) -> str:
+        return "<function fenchel_young of softtopk_nb>"
+
+    def __reduce__(self) -> str:
+        return "fenchel_young"
+
+    def __call__(
+        self,
+        op: Any,
+        theta: Any,
+        target: Any,
+        k: Any,
+        *,
+        constant: bool = True,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: Any = None,
+        **options: Any,
+    ) -> Any:
+        """One loss for each row: see the class."""
+        given = theta, k, temperature, axis, largest, where, None, options
+        call, y = _checked(op, target, constant, given)
+        losses = op._losses(call.rows, call.plan, y, constant, None)
+        return op._give_back_batch(call, losses)
+
+    def vjp(
+        self,
+        op: Any,
+        theta: Any,
+        target: Any,
+        k: Any,
+        *,
+        constant: bool = True,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: Any = None,
+        **options: Any,
+    ) -> tuple[Any, Callable[[Any], Gradients]]:
+        """Loss and pullback (reverse mode).
+
+        Parameters
+        ----------
+        op, theta, target, k, constant, temperature, axis, largest, where, **options
+            As in a call.
+
+        Returns
+        -------
+        loss : array of the batch shape, or a scalar
+            One for each row.
+        pullback : callable
+            ``pullback(g)``, g broadcastable to the batch shape, returns `Gradients` of
+            sum(g * loss): in theta g (p - target), in the temperature, and None in k, which the
+            target fixes.
+        """
+        given = theta, k, temperature, axis, largest, where, None, options
+        call, y = _checked(op, target, constant, given)
+        x, tau = call.rows.x, call.rows.temperature
+        p = np.empty(x.shape, x.dtype)
+        losses = op._losses(call.rows, call.plan, y, constant, p)
+        gradient = p - y
+        # The loss is homogeneous in theta and the temperature.
+        present = np.isfinite(x)
+        centred = np.where(present, x - np.where(present, x, 0.0).mean(axis=1, keepdims=True), 0.0)
+        in_tau = (losses - np.einsum("ij,ij->i", centred, gradient)) / tau
+        result = op._give_back_batch(call, losses)
+
+        def pullback(g: Any, /) -> Gradients:
+            cotangent = arguments.real_array(g, "the cotangent").astype(np.float64)
+            arguments.check_broadcast(cotangent, call.batch, "the cotangent")
+            each = arguments.per_row(cotangent, call.batch, len(x))
+            gx = host_arrays.cast(each[:, None] * gradient * call.sign, call.dtype)
+            in_x = op._give_back(call._replace(out=None), gx, is_value=False)
+            total = host_arrays.sum_to(each * in_tau, call.batch, call.numbers[-1], call.dtype)
+            return Gradients(in_x, None, total)
+
+        return result, pullback
+
+
+def _checked(
+    op: Any, target: Any, constant: bool, given: tuple[Any, ...]
+) -> tuple[base.Call, Array]:
+    """The checked call, and the target as rows of float64."""
+    if not isinstance(op, operator.Operator) or not op.has_potential:
+        raise TypeError(
+            f"op is {op!r}; expected an operator with a potential: thretopk or gradtopk"
+        )
+    if not isinstance(constant, (bool, np.bool_)):
+        raise TypeError(f"constant is {constant!r}; expected True or False")
+    call = op._check(*given)
+    values = host_arrays.as_numpy(target, "target")
+    if values.shape == call.shape:
+        y = _vectors(call, values)
+    else:
+        y = _vectors_of_labels(call, values)
+    total, k = y.sum(axis=1), call.rows.k
+    wrong = ~(np.abs(total - k) <= NEAR * np.maximum(1.0, k))
+    if wrong.any():
+        i = int(np.flatnonzero(wrong)[0])
+        raise ValueError(f"target sums to {total[i]:.10g} in row {i}; expected k = {k[i]:.10g}")
+    if call.present is not None and (y[np.broadcast_to(~call.present, y.shape)] != 0.0).any():
+        raise ValueError("target is not 0 at an entry where `where` is False; expected 0 there")
+    return call, y
+
+
+def _vectors(call: base.Call, values: Array) -> Array:
+    """A target of theta's shape."""
+    if values.dtype.kind not in "biuf":
+        raise TypeError(f"target has dtype {values.dtype}; expected bool, integers or real numbers")
+    rows = host_arrays.to_rows(values, call.axis, np.float64, call.rows.x.shape)
+    outside = ~((rows >= 0.0) & (rows <= 1.0))
+    if outside.any():
+        raise ValueError(f"target holds {rows[outside][0]}; expected numbers between 0 and 1")
+    return rows
+
+
+def _vectors_of_labels(call: base.Call, values: Array) -> Array:
+    """0/1 vectors with ones at the labels."""
+    n, expected = call.rows.x.shape[1], f"theta's shape {call.shape}, or integer labels"
+    if values.shape == call.batch:
+        values = np.expand_dims(values, call.axis)
+    axis = call.axis
+    if (
+        values.ndim != len(call.shape)
+        or values.shape[:axis] + values.shape[axis + 1 :] != call.batch
+    ):
+        raise ValueError(
+            f"target has shape {values.shape}; expected {expected} in place of its axis {axis}"
+        )
+    if values.dtype.kind not in "iu":
+        raise TypeError(
+            f"target has shape {values.shape} and dtype {values.dtype}; expected {expected}"
+        )
+    table = len(call.rows.x), values.shape[axis]
+    labels = host_arrays.to_rows(values, axis, np.int64, table)
+    wrong = (labels < NO_LABEL) | (labels >= n)
+    if wrong.any():
+        raise ValueError(f"target has the label {labels[wrong][0]}; expected 0 to {n - 1}, or -1")
+    rows = np.zeros((len(labels), n + 1))
+    for column in labels.T:
+        rows[np.arange(len(rows)), column] += 1.0  # NO_LABEL is the last place
+    rows = rows[:, :n]
+    if (rows > 1.0).any():
+        i, label = np.argwhere(rows > 1.0)[0]
+        raise ValueError(
+            f"target has the label {label} twice in row {i}; expected k different ones"
+        )
+    return np.ascontiguousarray(rows)
+
+
+fenchel_young = FenchelYoung()
