@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._api import arguments, base, host_arrays, operator
+from ._api import arguments, base, homogeneous, host_arrays, operator
 from ._api.base import Gradients
 
 Array = npt.NDArray[Any]
@@ -148,7 +148,7 @@ class FenchelYoung:
         # The loss is homogeneous in theta and the temperature.
         present = np.isfinite(x)
         centred = np.where(present, x - np.where(present, x, 0.0).mean(axis=1, keepdims=True), 0.0)
-        in_tau = (losses - np.einsum("ij,ij->i", centred, gradient)) / tau
+        in_tau = homogeneous.in_temperature(losses, centred, gradient, tau)
         result = op._give_back_batch(call, losses)
 
         def pullback(g: Any, /) -> Gradients:

@@ -238,6 +238,10 @@ class RowOperator:
         return scaling.along(push, None if self.reduces else call.shift, dx, *numbers)
 
     def _pull_back(self, call: Call, state: Any, g: Any) -> Any:
+        return self._summed(call, *self._pulled(call, state, g))
+
+    def _pulled(self, call: Call, state: Any, g: Any) -> tuple[Array, list[Array]]:
+        """Gradients in x and the numbers, row by row."""
         x = call.rows.x
         cotangent = _arguments.Direction(x, self._cotangent(call, g))
         gx, numbers = np.empty(x.shape, x.dtype), [np.empty(len(x)) for _ in call.numbers]
@@ -248,7 +252,7 @@ class RowOperator:
             numbers[-1] = scaling.scaled(numbers[-1], call.shift)
         if call.sign < 0:
             np.negative(gx, out=gx)
-        return self._summed(call, gx, numbers)
+        return gx, numbers
 
     def _summed(self, call: Call, gx: Array, numbers: list[Array]) -> Any:
         """Gradients in the shapes of what they belong to."""

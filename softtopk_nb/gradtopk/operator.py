@@ -459,8 +459,8 @@ def _move(
 
 
 def _columns(rows: operator.Rows) -> operator.Array:
-    """Room for what the derivatives need."""
-    return np.empty((len(rows.x), SOLUTION))
+    """Room for what the derivatives need: 0 where a row has no node."""
+    return np.zeros((len(rows.x), SOLUTION))
 
 
 def _no_columns(rows: operator.Rows) -> operator.Array:

@@ -1,0 +1,34 @@
+"""The operators on PyTorch tensors, with autograd: ``import softtopk_nb.torch``.
+
+Each takes a tensor and gives one of its shape, type and device, differentiable to the scores, to
+the temperature and, where the operator has a derivative there, to k.
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as _error:
+    raise ImportError(
+        "softtopk_nb.torch needs PyTorch, which is not installed: pip install softtopk_nb[torch]"
+    ) from _error
+
+from .distribution import KSubset
+from .modules import SoftTopK
+from .operators import (
+    fenchel_young,
+    gradtopk,
+    hardtopk,
+    itertopk,
+    thretopk,
+    wsoftmaxtopk,
+)
+
+__all__ = [
+    "KSubset",
+    "SoftTopK",
+    "fenchel_young",
+    "gradtopk",
+    "hardtopk",
+    "itertopk",
+    "thretopk",
+    "wsoftmaxtopk",
+]

@@ -1,0 +1,116 @@
+"""Arguments: what is accepted, and PyTorch's kind of error for what is not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+Tensor = torch.Tensor
+COMPUTED_IN = {
+    torch.float64: torch.float64,
+    torch.float32: torch.float32,
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+}
+
+
+class Layout(NamedTuple):
+    """How x came, and how what belongs to it goes back."""
+
+    dim: int
+    dtype: torch.dtype
+    batch: tuple[int, ...]
+
+    def back(self, rows: Tensor) -> Tensor:
+        """Rows in the shape and type of x."""
+        moved = rows if self.dim == len(self.batch) else rows.movedim(-1, self.dim)
+        return moved if moved.dtype == self.dtype else moved.to(self.dtype)
+
+
+def check_tensor(x: Any, name: str) -> None:
+    """Refuse what is no dense tensor of real numbers with a memory."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} is a {type(x).__name__}; expected a torch.Tensor")
+    if x.is_quantized or x.layout != torch.strided:
+        kind = "quantized" if x.is_quantized else str(x.layout)
+        raise NotImplementedError(f"{name} is a {kind} tensor; expected a dense one")
+    if x.dtype not in COMPUTED_IN:
+        expected = "float32, float64, float16 or bfloat16"
+        raise TypeError(f"{name} has dtype {x.dtype}; expected {expected}")
+    if x.is_meta:
+        raise NotImplementedError(f"{name} is on the device meta; expected a tensor with a memory")
+
+
+def check_dim(ndim: int, dim: Any, axis: Any) -> int:
+    """The dimension as a non-negative integer; NumPy's name for it is taken as well."""
+    if axis is not None:
+        if dim is not None:
+            raise TypeError(f"dim is {dim!r} and axis is {axis!r}; expected one of them")
+        dim = axis
+    dim = -1 if dim is None else dim
+    if isinstance(dim, bool) or not isinstance(dim, int):
+        raise TypeError(f"dim is {dim!r}; expected an integer")
+    if ndim == 0:
+        raise IndexError("x is 0-dimensional; expected at least one dimension")
+    if not -ndim <= dim < ndim:
+        raise IndexError(
+            f"dim is {dim}; expected {-ndim} to {ndim - 1}, for x has {ndim} dimensions"
+        )
+    return dim % ndim
+
+
+def laid_out(
+    x: Any, dim: Any, axis: Any, largest: Any, where: Any, name: str = "x"
+) -> tuple[Tensor, Layout]:
+    """x as rows along the last dimension, of the type to compute in, and how to go back."""
+    check_tensor(x, name)
+    dim = check_dim(x.ndim, dim, axis)
+    if not isinstance(largest, bool):
+        raise TypeError(f"largest is {largest!r}; expected True or False")
+    rows = x if x.dtype == COMPUTED_IN[x.dtype] else x.to(COMPUTED_IN[x.dtype])
+    if not largest:
+        rows = -rows
+    if where is not None:
+        rows = rows.masked_fill(~_mask(where, x), -math.inf)
+    last = dim == x.ndim - 1
+    layout = Layout(dim, x.dtype, tuple(x.shape[:dim]) + tuple(x.shape[dim + 1 :]))
+    return rows if last else rows.movedim(dim, -1), layout
+
+
+def _mask(where: Any, x: Tensor) -> Tensor:
+    if not isinstance(where, Tensor) or where.dtype != torch.bool:
+        what = where.dtype if isinstance(where, Tensor) else type(where).__name__
+        raise TypeError(f"where is {what}; expected a tensor of torch.bool")
+    return _broadcast(where, tuple(x.shape), "where", x)
+
+
+def _broadcast(given: Tensor, shape: tuple[int, ...], name: str, x: Tensor) -> Tensor:
+    if given.device != x.device:
+        raise RuntimeError(f"{name} is on {given.device}; expected x's device {x.device}")
+    try:
+        return given.expand(shape)
+    except RuntimeError:
+        raise ValueError(
+            f"{name} has shape {tuple(given.shape)}; expected one that broadcasts to {shape}"
+        ) from None
+
+
+def numbers(k: Any, temperature: Any, rows: Tensor) -> tuple[Any, Any]:
+    """k and the temperature: numbers as they are, tensors of the batch shape."""
+    return _number(k, "k", rows), _number(temperature, "temperature", rows)
+
+
+def _number(value: Any, name: str, rows: Tensor) -> Any:
+    if type(value) in (int, float):  # the usual case, in a hurry
+        return value
+    if isinstance(value, Tensor):
+        if value.dtype.is_complex or value.dtype == torch.bool:
+            raise TypeError(f"{name} has dtype {value.dtype}; expected real numbers")
+        return _broadcast(value, tuple(rows.shape[:-1]), name, rows)
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        kind = type(value).__name__
+        raise TypeError(f"{name} is {value!r}, a {kind}; expected a number or a tensor")
+    return value

@@ -1,0 +1,176 @@
+"""From tensors to the operators and back: no graph is recorded here.
+
+Tensors come with the scores along the last axis; k, the temperature and what goes with them have
+the shape of the batch before it. What derivatives need of a solved call is a tensor too, `state`,
+so that it goes wherever saved tensors go.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from .._api.base import Call
+from ..losses import fenchel_young
+
+Tensor = torch.Tensor
+Numbers = tuple[Tensor, Tensor]  # k and the temperature, or directions in them
+
+
+def array(value: Any) -> Any:
+    """The memory of a tensor as an array; a number is left as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach()
+    return (value.resolve_neg() if value.is_neg() else value).numpy()
+
+
+def tensor(value: Any) -> Tensor:
+    """An array as a tensor that shares its memory."""
+    return torch.from_numpy(np.asarray(value))
+
+
+def state_width(op: Any, options: dict[str, Any], n: int) -> int:
+    """How many numbers of a row of n entries a state has."""
+    width: int = op._packed_width(n, op._plan(options))
+    return width
+
+
+def value(op: Any, options: dict[str, Any], x: Tensor, k: Any, temperature: Any) -> Tensor:
+    """The value alone; on a device as well."""
+    if x.is_cuda:
+        result: Tensor = op(x.detach(), k, temperature=temperature, **options)
+        return result
+    return tensor(op(array(x), array(k), temperature=array(temperature), **options))
+
+
+def solve(
+    op: Any, options: dict[str, Any], x: Tensor, k: Any, temperature: Any
+) -> tuple[Tensor, Tensor]:
+    """(value, state)."""
+    if x.is_cuda:
+        return value(op, options, x, k, temperature), x.new_empty((*x.shape[:-1], 0))
+    given = array(x), array(k), array(temperature), -1, True, None, None, options
+    p, call, state = op._solved(*given)
+    return tensor(p), packed(op, call, state)
+
+
+def packed(op: Any, call: Call, state: Any) -> Tensor:
+    """What `_solved` has given, as one tensor."""
+    numbers = op._pack(call, state)
+    return tensor(numbers.reshape((*call.batch, numbers.shape[1])))
+
+
+def _solved(op: Any, options: dict[str, Any], problem: tuple[Any, ...], state: Tensor) -> Any:
+    """The call and the state that `solve` had."""
+    call = op._check(*map(array, problem), -1, True, None, None, options)
+    rows = len(call.rows.x)
+    return call, op._unpack(call, np.ascontiguousarray(array(state)).reshape(rows, state.shape[-1]))
+
+
+def _in_tensors(op: Any, gradients: Any, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients in x, k and the temperature; 0 in a k that is an integer."""
+    in_k = gradients.k
+    if in_k is None:
+        in_k = np.zeros(like.shape[:-1])
+    return tensor(gradients.x), tensor(in_k), tensor(gradients.temperature)
+
+
+def push(
+    op: Any,
+    options: dict[str, Any],
+    problem: tuple[Tensor, Tensor, Tensor],
+    state: Tensor,
+    direction: tuple[Tensor, Tensor, Tensor],
+) -> Tensor:
+    """The derivative along a direction in x, k and the temperature."""
+    if problem[0].is_cuda:
+        x, k, temperature = (each.detach() for each in problem)
+        dx, dk, dtau = (each.detach() for each in direction)
+        moves = {"dtemperature": dtau, **({"dk": dk} if op.real_k else {})}
+        result: Tensor = op.jvp(x, k, dx, temperature=temperature, **moves, **options)[1]
+        return result
+    dx, *numbers = map(array, direction)
+    return tensor(op._move(*_solved(op, options, problem, state), dx, tuple(numbers)))
+
+
+def pull(
+    op: Any,
+    options: dict[str, Any],
+    problem: tuple[Tensor, Tensor, Tensor],
+    state: Tensor,
+    g: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of <g, value>, row by row."""
+    x = problem[0]
+    if x.is_cuda:
+        x, k, temperature = (each.detach() for each in problem)
+        found = op.vjp(x, k, temperature=temperature, **options)[1](g.detach())
+        in_k = torch.zeros_like(found.temperature) if found.k is None else found.k
+        return found.x, in_k, found.temperature
+    call, solved = _solved(op, options, problem, state)
+    return _in_tensors(op, op._pull_back(call, solved, array(g)), x)
+
+
+def pull_kept(
+    op: Any, call: Call, state: Any, g: Tensor, with_numbers: bool
+) -> tuple[Tensor | None, ...]:
+    """The gradients of a call that was kept, those in k and the temperature if wanted."""
+    if with_numbers:
+        found = op._pull_back(call, state, array(g))
+        return tuple(None if each is None else tensor(each) for each in found)
+    gx, _ = op._pulled(call, state, array(g))
+    return tensor(op._give_back(call, gx, is_value=False)), None, None
+
+
+def second(
+    op: Any,
+    options: dict[str, Any],
+    problem: tuple[Tensor, Tensor, Tensor],
+    state: Tensor,
+    direction: tuple[Tensor, Tensor, Tensor],
+    other: tuple[Tensor, Tensor, Tensor],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The derivative along two directions; of a cotangent without numbers, gradients."""
+    op._check_second()
+    if problem[0].is_cuda:
+        raise NotImplementedError(f"{op.__name__} has no second derivative on a device here")
+    (v, *moves), (a, *others) = map(array, direction), map(array, other)
+    call, solved = _solved(op, options, problem, state)
+    return _in_tensors(op, op._second(call, solved, v, tuple(moves), a, tuple(others)), problem[0])
+
+
+def potential(
+    op: Any, options: dict[str, Any], x: Tensor, k: Tensor, temperature: Tensor
+) -> Tensor:
+    """The smoothed sum of the k largest, of each row."""
+    return _of_rows(op.potential, options, x, k, temperature)
+
+
+def threshold(
+    op: Any, options: dict[str, Any], x: Tensor, k: Tensor, temperature: Tensor
+) -> Tensor:
+    """The derivative of the potential in k, of each row."""
+    return _of_rows(op.threshold, options, x, k, temperature)
+
+
+def _of_rows(
+    function: Any, options: dict[str, Any], x: Tensor, k: Tensor, temperature: Tensor
+) -> Tensor:
+    if x.is_cuda:
+        result: Tensor = function(x.detach(), k, temperature=temperature.detach(), **options)
+        return result
+    given = array(x), array(k)
+    return tensor(function(*given, temperature=array(temperature), **options))
+
+
+def loss(
+    op: Any, options: dict[str, Any], x: Tensor, k: Tensor, temperature: Tensor, y: Tensor
+) -> Tensor:
+    """The Fenchel-Young loss of each row against the target y; `options` say if it is constant."""
+    if x.is_cuda:
+        raise NotImplementedError("fenchel_young takes no tensors on a device here")
+    theta, k, temperature, target = map(array, (x, k, temperature, y))
+    return tensor(fenchel_young(op, theta, target, k, temperature=temperature, **options))
