@@ -96,7 +96,9 @@ class Plain(Function):
         """Pull back, by differentiable steps if a graph of it is wanted."""
         x, k, temperature = ctx.saved_tensors
         if ctx.solved is not None and not torch.is_grad_enabled():
-            gradients = carry.pull_kept(ctx.op, *ctx.solved, g, any(ctx.needs_input_grad[1:3]))
+            call, solved = ctx.solved
+            with_numbers = any(ctx.needs_input_grad[1:3])
+            gradients = carry.pull_kept(ctx.op, call, solved, g, with_numbers)
         else:
             k, temperature = (
                 rowwise(n if v is None else v, x)
