@@ -389,7 +389,8 @@ def test_module(rng):
 
 def test_k_subset(rng):
     x, tau = scores(rng, 3, 6, grad=True), torch.tensor([0.5, 1.0, 2.0]).double()
-    subsets = stt.KSubset(x, 2, tau)
+    # Once the compiler has been used in a process, PyTorch validates no more by default.
+    subsets = stt.KSubset(x, 2, tau, validate_args=True)
     assert subsets.batch_shape == (3,)
     assert subsets.event_shape == (6,)
     listed = subsets.enumerate_support()
