@@ -1,0 +1,33 @@
+"""The operators on JAX arrays, under its transforms: ``import softtopk_nb.jax``.
+
+Each takes an array and gives one of its shape and type; jit, grad, vmap and what is made of them
+work, to the scores, to the temperature and, where the operator has a derivative there, to k.
+"""
+
+try:
+    import jax as _jax  # noqa: F401
+except ImportError as _error:
+    raise ImportError(
+        "softtopk_nb.jax needs JAX, which is not installed: pip install softtopk_nb[jax]"
+    ) from _error
+
+from . import derivatives as _derivatives
+from .operators import (
+    fenchel_young,
+    gradtopk,
+    hardtopk,
+    itertopk,
+    thretopk,
+    wsoftmaxtopk,
+)
+
+_derivatives.register()
+
+__all__ = [
+    "fenchel_young",
+    "gradtopk",
+    "hardtopk",
+    "itertopk",
+    "thretopk",
+    "wsoftmaxtopk",
+]

@@ -1,0 +1,215 @@
+"""XLA's foreign function interface: how a compiled program calls the operators.
+
+XLA gives a handler one address, that of a call frame, whose layout is that of `c_api.h`, which
+comes with jaxlib: arguments, results and attributes with their addresses, types and shapes. What is
+here reads it in Python and computes in place: no array is copied but for the results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import pathlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from . import calls
+
+#: The versions of the interface, (major, minor), that this module has been tried with.
+TRIED = {(0, 3)}
+
+_LOG = logging.getLogger("softtopk_nb")
+_Address = ctypes.c_void_p
+
+# Codes of XLA's, for errors and for the types of numbers.
+_INVALID_ARGUMENT, _UNIMPLEMENTED, _INTERNAL = 3, 12, 13
+_TYPES = {1: "?", 4: "i4", 5: "i8", 8: "u4", 11: "f4", 12: "f8"}
+_METADATA, _STRING = 1, 4  # an extension, an attribute
+
+
+class _Extension(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("kind", ctypes.c_int), ("next", _Address)]
+
+
+class _Version(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("extension", _Address),
+        ("major", ctypes.c_int),
+        ("minor", ctypes.c_int),
+    ]
+
+
+class _Metadata(ctypes.Structure):
+    _fields_ = [("size", ctypes.c_size_t), ("version", _Version)]
+
+
+class _MetadataExtension(ctypes.Structure):
+    _fields_ = [("base", _Extension), ("metadata", ctypes.POINTER(_Metadata))]
+
+
+class _Api(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("extension", _Address),
+        ("version", _Version),
+        ("internal", _Address),
+        ("create_error", _Address),
+    ]
+
+
+class _ErrorArguments(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("extension", _Address),
+        ("message", ctypes.c_char_p),
+        ("code", ctypes.c_int),
+    ]
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("extension", _Address),
+        ("dtype", ctypes.c_int),
+        ("data", _Address),
+        ("rank", ctypes.c_int64),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+    ]
+
+
+class _Buffers(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("extension", _Address),
+        ("count", ctypes.c_int64),
+        ("kinds", ctypes.POINTER(ctypes.c_int)),
+        ("each", ctypes.POINTER(ctypes.POINTER(_Buffer))),
+    ]
+
+
+class _Span(ctypes.Structure):
+    _fields_ = [("data", _Address), ("length", ctypes.c_size_t)]
+
+
+class _Attributes(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("extension", _Address),
+        ("count", ctypes.c_int64),
+        ("kinds", ctypes.POINTER(ctypes.c_int)),
+        ("names", ctypes.POINTER(ctypes.POINTER(_Span))),
+        ("each", ctypes.POINTER(ctypes.POINTER(_Span))),
+    ]
+
+
+class _Frame(ctypes.Structure):
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("extension", ctypes.POINTER(_MetadataExtension)),
+        ("api", ctypes.POINTER(_Api)),
+        ("context", _Address),
+        ("stage", ctypes.c_int),
+        ("arguments", _Buffers),
+        ("results", _Buffers),
+        ("attributes", _Attributes),
+    ]
+
+
+_Handler = ctypes.CFUNCTYPE(_Address, ctypes.POINTER(_Frame))
+_CreateError = ctypes.CFUNCTYPE(_Address, ctypes.POINTER(_ErrorArguments))
+
+
+@functools.cache
+def version() -> tuple[int, int]:
+    """The interface's (major, minor) version, as its header says."""
+    header = pathlib.Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
+    names = "XLA_FFI_API_MAJOR", "XLA_FFI_API_MINOR"
+    found = [re.search(rf"#define {name} (\d+)", header) for name in names]
+    major, minor = (-1 if each is None else int(each[1]) for each in found)
+    return major, minor
+
+
+@functools.cache
+def is_known() -> bool:
+    """Whether this module knows the interface of the jaxlib that is installed."""
+    if version() in TRIED:
+        return True
+    _LOG.info(
+        "XLA's foreign function interface has version %s here, of which %s are known: "
+        "softtopk_nb.jax computes by jax.pure_callback, which is slower on small arrays",
+        version(),
+        sorted(TRIED),
+    )
+    return False
+
+
+def _array(buffer: _Buffer) -> Any:
+    """The memory of a buffer as an array."""
+    shape = tuple(buffer.dims[i] for i in range(buffer.rank))
+    dtype = np.dtype(_TYPES[buffer.dtype])
+    if not buffer.data or 0 in shape:
+        return np.empty(shape, dtype)
+    length = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+    memory: Any = (ctypes.c_char * length).from_address(buffer.data)
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def _arrays(buffers: _Buffers) -> list[Any]:
+    return [_array(buffers.each[i].contents) for i in range(buffers.count)]
+
+
+def _word(attributes: _Attributes) -> str:
+    """Which call it is: the one attribute."""
+    span = attributes.each[0].contents
+    return ctypes.string_at(span.data, span.length).decode()
+
+
+def _error(frame: _Frame, error: BaseException) -> Any:
+    """An exception as XLA's own kind of error, which JAX raises."""
+    code = _INTERNAL
+    if isinstance(error, (ValueError, TypeError)):
+        code = _INVALID_ARGUMENT
+    elif isinstance(error, NotImplementedError):
+        code = _UNIMPLEMENTED
+    message = str(error) if code != _INTERNAL else repr(error)
+    arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, message.encode(), code)
+    return _CreateError(frame.api.contents.create_error)(ctypes.byref(arguments))
+
+
+def _answer(verb: str, address: Any) -> Any:
+    """What XLA asks: the version of its interface that is meant, or a call."""
+    frame = address.contents
+    if frame.extension and frame.extension.contents.base.kind == _METADATA:
+        described = frame.extension.contents.metadata.contents.version
+        described.major, described.minor = version()
+        return None
+    try:
+        made = calls.find(_word(frame.attributes))
+        found = made.compute(verb, *_arrays(frame.arguments))
+        for result, values in zip(_arrays(frame.results), found, strict=True):
+            result[...] = values
+    except BaseException as error:  # nothing may go through XLA's own frames
+        return _error(frame, error)
+    return None
+
+
+_handlers: dict[str, Callable[..., Any]] = {}  # what XLA has the address of lives for ever
+
+
+def _registered(name: str, handler: Any) -> str:
+    if name not in _handlers:
+        _handlers[name] = handler
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
+        jax.ffi.register_ffi_target_as_batch_partitionable(name)
+    return name
+
+
+def target(verb: str, call: calls.Call, dtype: Any) -> str:
+    """The name by which XLA calls the primitive; it is made known first."""
+    return _registered(f"softtopk_nb.{verb}", _Handler(functools.partial(_answer, verb)))

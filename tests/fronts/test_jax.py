@@ -1,0 +1,491 @@
+"""The JAX front: every operator of the registry under every transform, and its arguments."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import os
+import pickle
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from operators import every, smooth
+
+import softtopk_nb as stk
+from softtopk_nb._api.operator import registry
+
+jax = pytest.importorskip("jax")
+stj = pytest.importorskip("softtopk_nb.jax")
+
+import jax.numpy as jnp  # noqa: E402
+from jax.test_util import check_grads  # noqa: E402
+
+from softtopk_nb.jax import calls, foreign, operators  # noqa: E402
+
+pytestmark = pytest.mark.jax
+K = 3
+WITH_POTENTIAL = [name for name, op in registry.items() if op.has_potential]
+BOTH = ("fwd", "rev")
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def front(op):
+    return operators.OPERATORS[op.__name__]
+
+
+def scores(rng, *shape, dtype=jnp.float64):
+    return jnp.asarray(rng.normal(size=shape), dtype)
+
+
+def problem(op, rng):
+    """x, and k and the temperature of each row."""
+    k = jnp.array([1.5, 3.25, 4.25]) if op.real_k else jnp.array([1, 3, 4])
+    return scores(rng, 3, 7), k, jnp.array([0.5, 1.0, 2.0])
+
+
+def function_of_reals(op, options, given):
+    """(function, its arguments), of all that is differentiated."""
+    x, k, tau = given
+    if op.real_k:
+        return lambda x, k, tau: front(op)(x, k, temperature=tau, **options), (x, k, tau)
+    return lambda x, tau: front(op)(x, k, temperature=tau, **options), (x, tau)
+
+
+def close(a, b):
+    np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+# Values and derivatives
+
+
+@every
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_values_are_those_of_numpy(op, options, dtype, rng):
+    x = scores(rng, 4, 9, 5, dtype=dtype)
+    there = jnp.asarray(rng.random((9, 5)) < 0.8)
+    for more in ({}, {"largest": False}, {"temperature": 0.25}):
+        function = functools.partial(front(op), k=2, axis=1, **more, **options)
+        expected = op(np.asarray(x), 2, axis=1, **more, **options)
+        for found in (function(x), jax.jit(function)(x)):
+            assert isinstance(found, jax.Array)
+            assert found.dtype == dtype
+            np.testing.assert_array_equal(found, expected)
+    masked = front(op)(x, 2, axis=1, where=there, **options)
+    expected = op(np.asarray(x), 2, axis=1, where=np.asarray(there), **options)
+    np.testing.assert_array_equal(masked, expected)
+
+
+@smooth
+def test_gradients_are_those_of_numpy(op, options, rng):
+    given = problem(op, rng)
+    g = scores(rng, 3, 7)
+    arrays = [np.asarray(each) for each in (*given, g)]
+    _, pullback = op.vjp(*arrays[:2], temperature=arrays[2], **options)
+    expected = pullback(arrays[3])
+    function, reals = function_of_reals(op, options, given)
+    found = jax.jit(lambda *reals: jax.vjp(function, *reals)[1](g))(*reals)
+    wanted = [each for each in expected if each is not None]
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@smooth
+def test_derivatives(op, options, rng):
+    """In x, k and the temperature, in both modes, as often as there are formulas."""
+    given = problem(op, rng)
+    function, reals = function_of_reals(op, options, given)
+    check_grads(function, reals, order=2 if op.has_second else 1, modes=BOTH)
+
+
+@pytest.mark.parametrize("name", WITH_POTENTIAL)
+def test_cotangents_of_second_derivatives(name, rng):
+    """What is linear in two directions is transposed in each."""
+    x, v, a, g = (scores(rng, 7) for _ in range(4))
+
+    def function(x):
+        return operators.OPERATORS[name](x, K)
+
+    def along(v, a):
+        return jax.jvp(lambda x: jax.jvp(function, (x,), (v,))[1], (x,), (a,))[1]
+
+    def of_gradient(v, g):
+        return jax.jvp(lambda x: jax.vjp(function, x)[1](g)[0], (x,), (v,))[1]
+
+    for each, given in ((along, (v, a)), (of_gradient, (v, g))):
+        check_grads(each, given, order=1, modes=BOTH)
+        close(
+            jax.linear_transpose(lambda v, f=each, o=given[1]: f(v, o), v)(g)[0] @ v,
+            each(*given) @ g,
+        )
+
+
+# Transforms
+
+
+@smooth
+def test_transforms(op, options, rng):
+    x = scores(rng, 4, 7)
+
+    def function(x):
+        return front(op)(x, K, **options)
+
+    def total(x):
+        return jnp.square(function(x)).sum()
+
+    close(jax.vmap(function)(x), function(x))
+    close(jax.vmap(function, in_axes=1, out_axes=1)(x.T), function(x).T)
+    close(jax.vmap(jax.vmap(function))(x[None]), function(x)[None])
+    taus = jnp.array([0.5, 2.0])
+    of_tau = jax.vmap(lambda x, tau: front(op)(x, K, temperature=tau, **options), (None, 0))
+    close(of_tau(x[0], taus), front(op)(x[:1].repeat(2, 0), K, temperature=taus, **options))
+    jacobian = jax.jacrev(function)(x[0])
+    close(jax.jacfwd(function)(x[0]), jacobian)
+    close(jax.vmap(jax.jacrev(function))(x)[0], jacobian)
+    value, gradient = jax.jit(jax.value_and_grad(total))(x[0])
+    close(value, total(x[0]))
+    close(gradient, 2 * jacobian.T @ function(x[0]))
+    close(jax.vmap(jax.grad(total))(x)[0], gradient)
+    close(jax.grad(jax.checkpoint(total))(x[0]), gradient)
+    along = functools.partial(lambda x, v: jax.jvp(function, (x,), (v,))[1], x[0])
+    close(jax.linear_transpose(along, x[0])(x[1])[0], jacobian.T @ x[1])
+
+    def step(carry, _):
+        return function(carry), carry.sum()
+
+    def scanned(x):
+        return jax.lax.scan(step, x, jnp.arange(3))[0][1]
+
+    def repeated(x):
+        return function(function(function(x)))[1]
+
+    close(jax.jit(jax.grad(scanned))(x[0]), jax.grad(repeated)(x[0]))
+    donated = jax.jit(function, donate_argnums=0)(x + 0.0)
+    close(donated, function(x))
+
+
+@smooth
+def test_hessians(op, options, rng):
+    x = scores(rng, 3, 7)
+
+    def total(x):
+        return jnp.square(front(op)(x, K, **options)).sum()
+
+    if not op.has_second:
+        with pytest.raises(NotImplementedError, match=f"{op.__name__} has no second derivative"):
+            jax.hessian(total)(x[0])
+        return
+    with pytest.raises(NotImplementedError, match="no third derivative"):
+        jax.jacfwd(jax.hessian(total))(x[0])
+    expected = jax.hessian(total)(x[0])
+    close(jax.jit(jax.jacfwd(jax.jacfwd(total)))(x[0]), expected)
+    close(jax.jacrev(jax.jacrev(total))(x[0]), expected)
+    close(jax.jacrev(jax.jacfwd(total))(x[0]), expected)
+    close(jax.vmap(jax.hessian(total))(x)[0], expected)
+
+
+@every
+def test_layouts(op, options, rng):
+    x = scores(rng, 4, 6)
+    expected = front(op)(x, K, **options)
+    close(front(op)(x.T, K, axis=0, **options).T, expected)
+    assert front(op)(x[:0], K, **options).shape == (0, 6)
+    assert front(op)(scores(rng, 3, 0), 0, **options).shape == (3, 0)
+    assert front(op)(np.asarray(x), K, **options).dtype == x.dtype
+
+
+@every
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_types_are_computed_in_float32(op, options, dtype, rng):
+    x = scores(rng, 4, 6, dtype=dtype)
+    found = front(op)(x, K, **options)
+    assert found.dtype == dtype
+    assert (found == front(op)(x.astype(jnp.float32), K, **options).astype(dtype)).all()
+    gradient = jax.grad(lambda x: front(op)(x, K, **options).astype(jnp.float32)[0, 0])(x)
+    assert gradient.dtype == dtype
+    assert jnp.isfinite(gradient).all()
+
+
+@smooth
+def test_without_float64_everything_is_float32(op, options, rng):
+    with jax.enable_x64(False):
+        x = jnp.asarray(rng.normal(size=(4, 6)))
+        assert x.dtype == jnp.float32
+
+        def function(x, tau):
+            return jnp.square(front(op)(x, K, temperature=tau, **options)).sum()
+
+        gradients = jax.jit(jax.grad(function, (0, 1)))(x, 0.5)
+    assert {each.dtype for each in gradients} == {jnp.dtype("float32")}
+    expected = jax.grad(function, (0, 1))(x.astype(jnp.float64), 0.5)
+    for one, other in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+@smooth
+def test_straight_through(op, options, hard, rng):
+    x, weights = scores(rng, 4, 7), scores(rng, 4, 7)
+    p, pullback = jax.vjp(lambda x: front(op)(x, K, hard=hard, **options), x)
+    soft, of_soft = jax.vjp(lambda x: front(op)(x, K, **options), x)
+    np.testing.assert_array_equal(p, stk.hardtopk(np.asarray(x), K) if hard else soft)
+    np.testing.assert_array_equal(pullback(weights)[0], of_soft(weights)[0])
+
+
+_ON_TWO_DEVICES = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+import softtopk_nb.jax
+from softtopk_nb.jax.operators import OPERATORS
+
+jax.config.update("jax_enable_x64", True)
+x = jax.random.normal(jax.random.key(0), (6, 9))
+k, tau = 2, jnp.float64(0.7)
+for kind in (AxisType.Auto, AxisType.Explicit):
+    mesh = jax.make_mesh((2,), ("rows",), axis_types=(kind,))
+    jax.set_mesh(mesh)
+    apart = jax.device_put(x, NamedSharding(mesh, P("rows")))
+    for name, op in OPERATORS.items():
+        def function(x, tau):
+            return op(x, k, temperature=tau)
+        def loss(f):
+            return lambda x, tau: jnp.square(f(x, tau)).sum()
+        mapped = jax.jit(jax.shard_map(function, in_specs=(P("rows"), P()), out_specs=P("rows")))
+        def same(a, b):
+            np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+        same(mapped(apart, tau), function(x, tau))
+        for i in (0, 1):
+            expected = jax.grad(loss(function), i)(x, tau)
+            same(jax.grad(loss(mapped), i)(apart, tau), expected)
+            same(jax.jit(jax.grad(loss(function), i))(apart, tau), expected)
+        compiled = jax.jit(function).lower(apart, tau).compile()
+        assert "all-gather" not in compiled.as_text(), name
+        found = compiled(apart, tau)
+        same(found, function(x, tau))
+        assert found.sharding.spec[0] == "rows", (name, kind, found.sharding)
+print("ok")
+"""
+
+
+def test_rows_on_two_devices():
+    """Under `shard_map`, and where the compiler divides the work itself."""
+    environment = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    assert _printed(_ON_TWO_DEVICES, environment).endswith("ok\n")
+
+
+def _printed(code, environment=None):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **(environment or {})},
+    ).stdout
+
+
+# Potentials and losses
+
+
+@pytest.mark.parametrize("name", WITH_POTENTIAL)
+def test_potentials_and_losses(name, rng):
+    op, own = operators.OPERATORS[name], registry[name]
+    x, k, tau = problem(own, rng)
+    arrays = [np.asarray(each) for each in (x, k, tau)]
+    np.testing.assert_array_equal(
+        jax.jit(op.potential)(x, k, temperature=tau),
+        own.potential(*arrays[:2], temperature=arrays[2]),
+    )
+    np.testing.assert_array_equal(
+        op.potential(x, k, largest=False), own.potential(*arrays[:2], largest=False)
+    )
+    check_grads(lambda x, t: op.potential(x, K, temperature=t), (x, tau), order=2, modes=BOTH)
+    labels = jnp.array([[0, 4], [3, 1], [6, 2]])
+    y = jnp.zeros((3, 7)).at[jnp.arange(3)[:, None], labels].set(1.0)
+
+    def loss(x, tau, y=y):
+        return stj.fenchel_young(op, x, y, 2, temperature=tau)
+
+    expected = stk.fenchel_young(own, arrays[0], np.asarray(y), 2, temperature=arrays[2])
+    np.testing.assert_array_equal(loss(x, tau), expected)
+    np.testing.assert_array_equal(jax.jit(jax.vmap(loss))(x, tau, y), expected)
+    close(stj.fenchel_young(op, x, labels, 2, temperature=tau), expected)
+    close(stj.fenchel_young(op, x.T, labels.T, 2, temperature=tau, axis=0), expected)
+    several = jnp.array([[0, 4], [3, -1], [6, -1]]), jnp.array([2, 1, 1])
+    arrays = [np.asarray(each) for each in (x, *several)]
+    close(stj.fenchel_young(op, x, *several), stk.fenchel_young(own, *arrays))
+    check_grads(loss, (x, tau), order=2, modes=BOTH)
+
+
+def test_potential_along_k(rng):
+    x, k, tau = problem(stk.thretopk, rng)
+
+    def potential(x, k, tau):
+        return stj.thretopk.potential(x, k, temperature=tau)
+
+    def threshold(x, tau):
+        return jax.grad(lambda k: potential(x, k, tau).sum())(k)
+
+    check_grads(lambda k: potential(x, k, tau), (k,), order=1, modes=BOTH)
+    check_grads(threshold, (x, tau), order=1, modes=BOTH)
+    with pytest.raises(NotImplementedError, match="no second derivative along k twice"):
+        jax.hessian(lambda k: potential(x, k, tau).sum())(k)
+
+
+def test_cross_entropy(rng):
+    theta, labels = scores(rng, 6, 9), jnp.asarray(rng.integers(9, size=6))
+    found = stj.fenchel_young(stj.thretopk, theta, labels, 1, curve="exp")
+    close(found, -jax.nn.log_softmax(theta)[jnp.arange(6), labels])
+
+
+# Arguments
+
+
+def test_bad_arguments_are_refused():
+    x = jnp.zeros((2, 4))
+    wrong = [
+        ((x, 5), {}, ValueError, r"k is 5.*expected 0 <= k <= n = 4"),
+        ((x, jnp.array(-1.0)), {}, ValueError, r"k is -1"),
+        ((x, jnp.zeros(3)), {}, ValueError, r"k has shape \(3,\); expected one that broadcasts"),
+        ((x, True), {}, TypeError, r"k is True of dtype bool"),
+        ((x, 2), {"temperature": math.nan}, ValueError, r"temperature is nan"),
+        ((x, 2), {"temperature": jnp.array(0.0)}, ValueError, r"temperature is 0"),
+        ((x.astype(int), 2), {}, TypeError, r"x has dtype int64; expected float32, float64"),
+        ((x + 0j, 2), {}, TypeError, r"x has dtype complex128"),
+        (("x", 2), {}, TypeError, r"x is a str; expected an array"),
+        ((jnp.array(1.0), 1), {}, ValueError, r"x is 0-dimensional"),
+        ((x, 2), {"axis": 2}, IndexError, r"axis 2 is out of bounds"),
+        ((x, 2), {"where": jnp.ones(4)}, TypeError, r"where has dtype float64; expected bool"),
+        ((x, 2), {"where": jnp.ones(3, bool)}, ValueError, r"where has shape \(3,\)"),
+        ((x, 2), {"out": x}, TypeError, r"unexpected keyword argument 'out'"),
+        ((x, 2), {"curve": "step"}, ValueError, r"curve is 'step'"),
+        ((x, 2), {"largest": 1}, TypeError, r"largest is 1; expected True or False"),
+    ]
+    for arguments, options, kind, message in wrong:
+        with pytest.raises(kind, match=message):
+            stj.thretopk(*arguments, **options)
+    with pytest.raises(TypeError, match=r"k is .*expected integers"):
+        stj.gradtopk(x, 2.0)
+    with pytest.raises(TypeError, match="k has dtype float64; expected integers"):
+        jax.jit(stj.gradtopk)(x, 2.0)
+    with pytest.raises(ValueError, match=r"k has shape \(3,\)"):
+        jax.jit(stj.thretopk)(x, jnp.zeros(3))
+    one = jnp.array([0, 1])
+    with pytest.raises(TypeError, match=r"op is .*itertopk.*with a potential"):
+        stj.fenchel_young(stj.itertopk, x, one, 1)
+    with pytest.raises(ValueError, match=r"target has shape \(3,\) and dtype int64"):
+        stj.fenchel_young(stj.thretopk, x, jnp.arange(3), 1)
+    with pytest.raises(TypeError, match="k is differentiated"):
+        jax.grad(lambda k: stj.fenchel_young(stj.thretopk, x, one, k).sum())(1.0)
+
+
+def test_numbers_that_are_not_known_are_checked_when_they_are():
+    x = jnp.zeros((2, 4))
+    wrong = [
+        (lambda k: stj.thretopk(x, k), 9.0, r"k is 9.0; expected 0 <= k <= n = 4"),
+        (lambda k: stj.thretopk(x, k), math.nan, "k is nan"),
+        (lambda k: stj.gradtopk(x, k), -1, "k is -1"),
+        (lambda tau: stj.thretopk(x, 2, temperature=tau), 0.0, "temperature is 0.0"),
+        (lambda tau: stj.itertopk(x, 2, temperature=tau), math.inf, "temperature is inf"),
+        (lambda y: stj.fenchel_young(stj.thretopk, x, y, 1), jnp.array([0, 4]), "target sums to 0"),
+    ]
+    for function, value, message in wrong:
+        with pytest.raises(jax.errors.JaxRuntimeError, match=f"INVALID_ARGUMENT: {message}"):
+            jax.jit(function)(value)
+
+
+def test_what_a_program_of_another_process_calls_is_refused():
+    with pytest.raises(ValueError, match="'thretopk curve=3' was compiled in another process"):
+        calls.find("thretopk curve=3")
+
+
+def test_a_curve_of_ones_own(rng):
+    curve = stk.Curve(
+        lambda t: 0.5 + t / (2 * math.sqrt(1 + t * t)), lambda t: 0.5 / (1 + t * t) ** 1.5
+    )
+    x = scores(rng, 3, 7)
+    check_grads(lambda x: stj.thretopk(x, 2.5, curve=curve), (x,), order=1, modes=BOTH)
+    close(stj.thretopk(x, 2.5, curve=curve), stk.thretopk(np.asarray(x), 2.5, curve=curve))
+
+
+def test_pickling():
+    assert pickle.loads(pickle.dumps(stj.gradtopk)) is stj.gradtopk
+
+
+# How it is computed
+
+
+def test_an_interface_that_is_not_known(rng, monkeypatch, caplog):
+    """Then JAX calls Python, and one line says so."""
+    x = scores(rng, 3, 7)
+
+    def results():
+        function = jax.jit(lambda x: jnp.square(stj.thretopk(x, 2.5)).sum())
+        return jax.grad(function)(x), jax.hessian(function)(x), jax.vmap(jax.grad(function))(x)
+
+    expected = results()
+    monkeypatch.setattr(foreign, "TRIED", {(9, 9)})
+    foreign.is_known.cache_clear()
+    jax.clear_caches()
+    try:
+        with caplog.at_level(logging.INFO, "softtopk_nb"):
+            for one, other in zip(results(), expected, strict=True):
+                np.testing.assert_array_equal(one, other)
+        said = [each.message for each in caplog.records if "foreign" in each.message]
+        assert len(said) == 1
+        assert "(0, 3) here, of which [(9, 9)] are known" in said[0]
+        with pytest.raises(jax.errors.JaxRuntimeError, match="k is 9"):
+            jax.jit(lambda k: stj.thretopk(x, k))(9.0)
+    finally:
+        monkeypatch.undo()
+        foreign.is_known.cache_clear()
+        jax.clear_caches()
+
+
+def test_calls_side_by_side(rng):
+    """Compiled programs in several threads, and operators of NumPy beside them."""
+    x = scores(rng, 300, 400, dtype=jnp.float32)
+    given = np.asarray(x)
+    function = jax.jit(jax.value_and_grad(lambda x: jnp.square(stj.thretopk(x, 20.0)).sum()))
+    expected, array = function(x), stk.thretopk(given, 20.0)
+    failures = []
+
+    def by_jax():
+        for _ in range(20):
+            if not (function(x)[1] == expected[1]).all():
+                failures.append("jax")
+
+    def by_numpy():
+        for _ in range(40):
+            if not np.array_equal(stk.thretopk(given, 20.0), array):
+                failures.append("numpy")
+
+    threads = [
+        threading.Thread(target=each, daemon=True) for each in (by_jax, by_jax, by_numpy, by_numpy)
+    ]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(timeout=60)
+        assert not each.is_alive()
+    assert not failures
+
+
+def test_without_jax_the_import_says_what_to_install():
+    code = """
+import sys
+sys.modules["jax"] = None
+import softtopk_nb
+try:
+    import softtopk_nb.jax
+except ImportError as error:
+    print(error)
+"""
+    assert "pip install softtopk_nb[jax]" in _printed(code)
