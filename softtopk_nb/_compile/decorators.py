@@ -225,6 +225,19 @@ def kernel(function: Callable[..., Any]) -> Any:
     return _logged(_collector_paused(_cached(njit(**_INNER, **_EXACT)(function))))
 
 
+def called_by_c(function: Callable[..., Any]) -> Any:
+    """As `kernel`, for a function of integers that is called from outside by its address."""
+    return _logged(_collector_paused(_cached(njit(nogil=True, **_EXACT)(function))))
+
+
+def c_address(function: Any, *kinds: Any) -> int:
+    """Where C finds such a function; compiled, if it is not yet."""
+    function.compile(kinds)
+    compiled = function.overloads[kinds]
+    name = compiled.fndesc.llvm_cfunc_wrapper_name
+    return int(compiled.library.get_pointer_to_function(name))
+
+
 @functools.cache
 def in_memory(compiled: Any) -> Any:
     """The same kernel without the disk cache, for arguments whose types end with the process.

@@ -36,7 +36,7 @@ CALL, KERNEL, COUNT, UNIT, UNITS, THREADS, FAILED, FAILED_LO, FAILED_HI = range(
 BEGUN = 16 * WORD  # apart from what is only read
 JOB_WORDS = 32
 
-_YIELD_AFTER = 4096  # pauses before a thread that waits for another offers it its core
+YIELD_AFTER = 4096  # pauses before a thread that waits for another offers it its core
 
 _word = ir.IntType(64)
 _yields = os.name == "posix"
@@ -47,7 +47,7 @@ def _at(builder: Any, address: Any) -> Any:
 
 
 @intrinsic
-def _get(typingctx: Any, address: Any) -> Any:
+def get(typingctx: Any, address: Any) -> Any:
     """The word at this address, and all that was written before it was put there."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -57,7 +57,7 @@ def _get(typingctx: Any, address: Any) -> Any:
 
 
 @intrinsic
-def _put(typingctx: Any, address: Any, value: Any) -> Any:
+def put(typingctx: Any, address: Any, value: Any) -> Any:
     """Write a word; who gets it finds all that was written before."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -68,7 +68,7 @@ def _put(typingctx: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
-def _replace(typingctx: Any, address: Any, old: Any, new: Any) -> Any:
+def replace(typingctx: Any, address: Any, old: Any, new: Any) -> Any:
     """Write the new word if the old one is still there; say whether it was."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -79,7 +79,7 @@ def _replace(typingctx: Any, address: Any, old: Any, new: Any) -> Any:
 
 
 @intrinsic
-def _pause(typingctx: Any) -> Any:
+def pause(typingctx: Any) -> Any:
     """Tell the core that this thread only waits."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -93,7 +93,7 @@ def _pause(typingctx: Any) -> Any:
 
 
 @intrinsic
-def _offer_core(typingctx: Any) -> Any:
+def offer_core(typingctx: Any) -> Any:
     """Let another thread have this core, where the system can be asked."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -133,7 +133,7 @@ def _caller(context: Any, builder: Any, arguments: Any) -> Any:
 
 
 @intrinsic
-def _written_down(typingctx: Any, address: Any, arguments: Any) -> Any:
+def written_down(typingctx: Any, address: Any, arguments: Any) -> Any:
     """The address of a job with this kernel and arguments: it lives as long as the caller."""
     kinds = tuple(arguments)
 
@@ -151,7 +151,7 @@ def _written_down(typingctx: Any, address: Any, arguments: Any) -> Any:
 
 
 @intrinsic
-def _call(typingctx: Any, function: Any, job: Any, lo: Any, hi: Any) -> Any:
+def call_kernel(typingctx: Any, function: Any, job: Any, lo: Any, hi: Any) -> Any:
     """Call a job's kernel on a range; anything but 0 says that it has raised an exception."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -179,37 +179,53 @@ def _call_and_raise(typingctx: Any, address: Any, lo: Any, hi: Any, arguments: A
     return types.void(types.int64, types.int64, types.int64, arguments), codegen
 
 
+@intrinsic
+def call_at(typingctx: Any, address: Any, lo: Any, hi: Any, arguments: Any) -> Any:
+    """Call the kernel at this address; anything but 0 says that it has raised an exception."""
+    kinds = (types.int64, types.int64, *arguments)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        callee = context.call_conv.get_function_type(types.none, kinds)
+        values = [args[1], args[2], *cgutils.unpack_tuple(builder, args[3])]
+        status, _ = context.call_conv.call_function(
+            builder, builder.inttoptr(args[0], callee.as_pointer()), types.none, kinds, values
+        )
+        return status.code
+
+    return types.int32(types.int64, types.int64, types.int64, arguments), codegen
+
+
 @scalar
-def _take_part(job):
+def take_part(job):
     """Take ranges, large ones first, until none is left."""
-    call, count = _get(job + CALL), _get(job + COUNT)
-    unit, units = _get(job + UNIT), _get(job + UNITS)
-    shares = 2 * _get(job + THREADS)
+    call, count = get(job + CALL), get(job + COUNT)
+    unit, units = get(job + UNIT), get(job + UNITS)
+    shares = 2 * get(job + THREADS)
     while True:
-        begun = _get(job + BEGUN)
+        begun = get(job + BEGUN)
         if begun >= units:
             return
         size = (units - begun) // shares if units - begun > shares else 1
-        if not _replace(job + BEGUN, begun, begun + size):
+        if not replace(job + BEGUN, begun, begun + size):
             continue
         lo, hi = begun * unit, (begun + size) * unit
         hi = hi if hi < count else count
-        if _call(call, job, lo, hi) != 0 and _replace(job + FAILED, 0, 1):
-            _put(job + FAILED_LO, lo)
-            _put(job + FAILED_HI, hi)
-            _put(job + BEGUN, units)
+        if call_kernel(call, job, lo, hi) != 0 and replace(job + FAILED, 0, 1):
+            put(job + FAILED_LO, lo)
+            put(job + FAILED_HI, hi)
+            put(job + BEGUN, units)
 
 
 @scalar
 def _wait_for(box):
     """Until the helper of this box has ended its last range."""
     waited = 0
-    while _get(box + STATE) != IDLE:
+    while get(box + STATE) != IDLE:
         waited += 1
-        if waited > _YIELD_AFTER:
-            _offer_core()
+        if waited > YIELD_AFTER:
+            offer_core()
         else:
-            _pause()
+            pause()
 
 
 @kernel
@@ -218,28 +234,28 @@ def shared(address, first, start, count, unit, threads, *arguments):
 
     `first` is the box of the first helper, or 0; each box says which is the next.
     """
-    job = _written_down(address, arguments)
-    _put(job + COUNT, count)
-    _put(job + UNIT, unit)
-    _put(job + UNITS, (count + unit - 1) // unit)
-    _put(job + THREADS, threads)
-    _put(job + FAILED, 0)
-    _put(job + BEGUN, start // unit)
+    job = written_down(address, arguments)
+    put(job + COUNT, count)
+    put(job + UNIT, unit)
+    put(job + UNITS, (count + unit - 1) // unit)
+    put(job + THREADS, threads)
+    put(job + FAILED, 0)
+    put(job + BEGUN, start // unit)
     box = first
     while box != 0:
-        _put(box + JOB, job)
-        _put(box + STATE, OFFERED)
-        box = _get(box + NEXT)
-    _take_part(job)
+        put(box + JOB, job)
+        put(box + STATE, OFFERED)
+        box = get(box + NEXT)
+    take_part(job)
     box = first
     while box != 0:
         # A helper that has not come yet is not waited for: at the end of the process none comes.
-        if not _replace(box + STATE, OFFERED, IDLE):
+        if not replace(box + STATE, OFFERED, IDLE):
             _wait_for(box)
-        box = _get(box + NEXT)
-    if _get(job + FAILED) != 0:
+        box = get(box + NEXT)
+    if get(job + FAILED) != 0:
         # What has failed is done again here, and fails here.
-        lo, hi = _get(job + FAILED_LO), _get(job + FAILED_HI)
+        lo, hi = get(job + FAILED_LO), get(job + FAILED_HI)
         _call_and_raise(address, lo, hi, arguments)
 
 
@@ -250,10 +266,10 @@ def serve(box, patience):
     while waited < patience:
         # Read first: a core that is about to write takes the word from all others.
         state = box + STATE
-        if _get(state) == OFFERED and _replace(state, OFFERED, TAKEN):
-            _take_part(_get(box + JOB))
-            _put(state, IDLE)
+        if get(state) == OFFERED and replace(state, OFFERED, TAKEN):
+            take_part(get(box + JOB))
+            put(state, IDLE)
             waited = 0
         else:
-            _pause()
+            pause()
             waited += 1

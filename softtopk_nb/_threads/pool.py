@@ -23,11 +23,11 @@ from numba import _dispatcher, config, int64, typeof
 from .._compile.decorators import in_memory
 from .jobs import BOX, NEXT, WORD, serve, shared
 
-_WORTH_A_THREAD = 1 << 16  # about so many nanoseconds of work; to wake a thread takes about 40 us
-_UNIT = 1 << 14  # nanoseconds of work that are worth asking for
+WORTH_A_THREAD = 1 << 16  # about so many nanoseconds of work; to wake a thread takes about 40 us
+UNIT = 1 << 14  # nanoseconds of work that are worth asking for
 # And between two looks for signals; some rows take 30 times as long as others.
 _SLICE = 1 << 23
-_LANES = 16  # kernels work on up to 8, 16 or 32 rows side by side: units are multiples of this
+LANES = 16  # kernels work on up to 8, 16 or 32 rows side by side: units are multiples of this
 _PATIENCE = 1 << 12  # pauses, some 100 us: how long a helper keeps a core that it has no use for
 
 # Which core the calling thread runs on, where that can be asked and threads can be told theirs.
@@ -156,7 +156,7 @@ def thread_count() -> int:
 _addresses: dict[tuple[Any, ...], int] = {}
 
 
-def _address(kernel: Any, args: tuple[Any, ...]) -> int:
+def address_of(kernel: Any, args: tuple[Any, ...]) -> int:
     """Where the kernel's machine code for these arguments is; compiled, if it is not yet."""
     try:  # `typeof` takes 5 us for each argument, a fingerprint 0.1
         key = (kernel, *map(_dispatcher.compute_fingerprint, args))
@@ -184,20 +184,20 @@ def over(count: int, work: int, kernel: Any, *args: Any) -> None:
     """
     if not count:
         return
-    pieces = min(count, 1 + work // _WORTH_A_THREAD)
+    pieces = min(count, 1 + work // WORTH_A_THREAD)
     threads = thread_count() if pieces > 1 else 1  # asking takes longer than a short row
     if threads <= 1 and work <= _SLICE:
         kernel(0, count, *args)
         return
-    unit = -(-count * _UNIT // work)
-    unit = unit if unit < _LANES // 2 else -(-unit // _LANES) * _LANES
+    unit = -(-count * UNIT // work)
+    unit = unit if unit < LANES // 2 else -(-unit // LANES) * LANES
     length = unit * max(1, count * _SLICE // (work * unit))
     slices = [(lo, min(lo + length, count)) for lo in range(0, count, length)]
     if threads <= 1:
         for lo, hi in slices:
             kernel(lo, hi, *args)
         return
-    address = _address(kernel, args)
+    address = address_of(kernel, args)
     share = in_memory(shared)
     if kernel.stats.cache_path:
         # A curve is the numbers in it to whoever hands it on: what is compiled for one serves all.

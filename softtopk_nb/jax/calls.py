@@ -30,9 +30,9 @@ class Call(NamedTuple):
         """Its options by name."""
         return dict(self.settings)
 
-    def compute(self, verb: str, *arrays: Any) -> tuple[Any, ...]:
+    def compute(self, verb: str, *arrays: Any, **where: Any) -> tuple[Any, ...]:
         """What the primitive of this name does."""
-        result: tuple[Any, ...] = getattr(host, verb)(self.op, self.options, *arrays)
+        result: tuple[Any, ...] = getattr(host, verb)(self.op, self.options, *arrays, **where)
         return result
 
 

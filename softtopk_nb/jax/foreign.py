@@ -12,13 +12,13 @@ import functools
 import logging
 import pathlib
 import re
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from . import calls
+from .._threads import pool
+from . import calls, compiled, host
 
 #: The versions of the interface, (major, minor), that this module has been tried with.
 TRIED = {(0, 3)}
@@ -28,7 +28,10 @@ _Address = ctypes.c_void_p
 
 # Codes of XLA's, for errors and for the types of numbers.
 _INVALID_ARGUMENT, _UNIMPLEMENTED, _INTERNAL = 3, 12, 13
-_TYPES = {1: "?", 4: "i4", 5: "i8", 8: "u4", 11: "f4", 12: "f8"}
+_TYPES = {
+    code: np.dtype(name)
+    for code, name in {1: "?", 4: "i4", 5: "i8", 8: "u4", 11: "f4", 12: "f8"}.items()
+}
 _METADATA, _STRING = 1, 4  # an extension, an attribute
 
 
@@ -149,19 +152,34 @@ def is_known() -> bool:
     return False
 
 
+class _Memory:
+    """A buffer, as NumPy asks for it: a type of `ctypes` for each size would take 100 us."""
+
+    def __init__(self, buffer: _Buffer, shape: tuple[int, ...], dtype: Any) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (buffer.data, False),
+            "shape": shape,
+            "typestr": dtype.str,
+        }
+
+
 def _array(buffer: _Buffer) -> Any:
     """The memory of a buffer as an array."""
-    shape = tuple(buffer.dims[i] for i in range(buffer.rank))
-    dtype = np.dtype(_TYPES[buffer.dtype])
+    shape, dtype = tuple(buffer.dims[: buffer.rank]), _TYPES[buffer.dtype]
     if not buffer.data or 0 in shape:
         return np.empty(shape, dtype)
-    length = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
-    memory: Any = (ctypes.c_char * length).from_address(buffer.data)
-    return np.frombuffer(memory, dtype).reshape(shape)
+    return np.asarray(_Memory(buffer, shape, dtype))
 
 
 def _arrays(buffers: _Buffers) -> list[Any]:
     return [_array(buffers.each[i].contents) for i in range(buffers.count)]
+
+
+def _spread(arrays: list[Any]) -> list[Any]:
+    """With numbers that came as one for all rows as one for each."""
+    batch = arrays[0].shape[:-1]
+    return [np.broadcast_to(each, batch) if each.ndim == 0 else each for each in arrays]
 
 
 def _word(attributes: _Attributes) -> str:
@@ -191,25 +209,42 @@ def _answer(verb: str, address: Any) -> Any:
         return None
     try:
         made = calls.find(_word(frame.attributes))
-        found = made.compute(verb, *_arrays(frame.arguments))
-        for result, values in zip(_arrays(frame.results), found, strict=True):
-            result[...] = values
+        results = _arrays(frame.results)
+        where = {"out": results[0]} if verb in host.IN_PLACE else {}
+        found = made.compute(verb, *_spread(_arrays(frame.arguments)), **where)
+        for result, values in zip(results, found, strict=True):
+            if result is not values:
+                result[...] = values
     except BaseException as error:  # nothing may go through XLA's own frames
         return _error(frame, error)
     return None
 
 
-_handlers: dict[str, Callable[..., Any]] = {}  # what XLA has the address of lives for ever
+_handlers: dict[str, Any] = {}  # what XLA has the address of lives for ever
 
 
-def _registered(name: str, handler: Any) -> str:
+def _register(name: str, handler: Any) -> None:
     if name not in _handlers:
         _handlers[name] = handler
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
         jax.ffi.register_ffi_target_as_batch_partitionable(name)
-    return name
 
 
-def target(verb: str, call: calls.Call, dtype: Any) -> str:
+@functools.cache
+def _in_python(verb: str) -> Any:
+    return _Handler(functools.partial(_answer, verb))
+
+
+def target(verb: str, call: calls.Call, x: Any) -> str:
     """The name by which XLA calls the primitive; it is made known first."""
-    return _registered(f"softtopk_nb.{verb}", _Handler(functools.partial(_answer, verb)))
+    python = _in_python(verb)
+    address = ctypes.cast(python, ctypes.c_void_p).value
+    small = x.size < pool.WORTH_A_THREAD
+    found = compiled.handler(verb, call, str(x.dtype), x.shape[-1], small, address)
+    name = f"softtopk_nb.{verb}"
+    if found is None:
+        _register(name, python)
+        return name
+    name = f"{name}.{found.name}"
+    _register(name, ctypes.c_void_p(found.address))
+    return name

@@ -18,6 +18,7 @@ Array = npt.NDArray[Any]
 Options = dict[str, Any]
 
 WORDS = 2  # of 32 bits, in a number of a state
+IN_PLACE = {"constant", "solve"}  # those that write their value to `out`
 
 
 def state_width(op: Any, options: Options, n: int) -> int:
@@ -26,14 +27,18 @@ def state_width(op: Any, options: Options, n: int) -> int:
     return WORDS * width
 
 
-def constant(op: Any, options: Options, x: Array, k: Array, temperature: Array) -> tuple[Any]:
+def constant(
+    op: Any, options: Options, x: Array, k: Array, temperature: Array, *, out: Any = None
+) -> tuple[Any]:
     """The value alone."""
-    return (op(x, k, temperature=temperature, **options),)
+    return (op(x, k, temperature=temperature, out=out, **options),)
 
 
-def solve(op: Any, options: Options, x: Array, k: Array, temperature: Array) -> tuple[Array, Array]:
+def solve(
+    op: Any, options: Options, x: Array, k: Array, temperature: Array, *, out: Any = None
+) -> tuple[Array, Array]:
     """(value, state)."""
-    p, call, state = op._solved(x, k, temperature, -1, True, None, None, options)
+    p, call, state = op._solved(x, k, temperature, -1, True, None, out, options)
     packed = np.ascontiguousarray(op._pack(call, state)).view(np.uint32)
     return p, packed.reshape((*call.batch, packed.shape[1]))
 

@@ -99,6 +99,29 @@ def test_gradients_are_those_of_numpy(op, options, rng):
 
 
 @smooth
+@pytest.mark.parametrize("temperature", [0.5, 2.0**-200, 2.0**200])
+@pytest.mark.parametrize("rows", [8, 264])
+def test_rows_of_every_kind(op, options, rows, temperature, rng):
+    """To the bit as NumPy's: on one thread and on several, in machine code and by way of Python."""
+    x, v, g = (rng.normal(size=(rows, 512)) for _ in range(3))
+    x[1, 3], x[2, 3], x[3], x[4, 5:300] = np.inf, -np.inf, 1.0, 0.25
+    x[5] *= 2.0**200
+    x[6, 7] = np.nan
+    numbers = {"temperature": temperature}
+    expected, along = op.jvp(x, K, v, **numbers, **options)
+    _, pullback = op.vjp(x, K, **numbers, **options)
+
+    def function(x):
+        return front(op)(x, K, **numbers, **options)
+
+    found = jax.jit(lambda x, v: jax.jvp(function, (x,), (v,)))(x, v)
+    np.testing.assert_array_equal(found[0], expected)
+    np.testing.assert_array_equal(found[1], along)
+    (back,) = jax.jit(lambda x, g: jax.vjp(function, x)[1](g))(x, g)
+    np.testing.assert_array_equal(back, pullback(g).x)
+
+
+@smooth
 def test_derivatives(op, options, rng):
     """In x, k and the temperature, in both modes, as often as there are formulas."""
     given = problem(op, rng)
