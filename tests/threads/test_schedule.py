@@ -280,8 +280,8 @@ def test_a_kernel_is_called_where_it_was_compiled(monkeypatch, new_pool):
     (compiled,) = (mark.overloads[kinds] for kinds in mark.signatures if len(kinds) == 4)
     name = compiled.fndesc.llvm_func_name
     address = compiled.library.get_pointer_to_function(name)
-    assert schedule._address(mark, (times, 1)) == address
-    assert schedule._address(mark, (times, 1)) == address  # from the notes
+    assert schedule.address_of(mark, (times, 1)) == address
+    assert schedule.address_of(mark, (times, 1)) == address  # from the notes
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
