@@ -27,6 +27,11 @@ def array(value: Any) -> Any:
     return (value.resolve_neg() if value.is_neg() else value).numpy()
 
 
+def detached(*values: Any) -> list[Any]:
+    """Tensors without their graph; numbers are left as they are."""
+    return [v.detach() if isinstance(v, Tensor) else v for v in values]
+
+
 def tensor(value: Any) -> Tensor:
     """An array as a tensor that shares its memory."""
     return torch.from_numpy(np.asarray(value))
@@ -41,7 +46,8 @@ def state_width(op: Any, options: dict[str, Any], n: int) -> int:
 def value(op: Any, options: dict[str, Any], x: Tensor, k: Any, temperature: Any) -> Tensor:
     """The value alone; on a device as well."""
     if x.is_cuda:
-        result: Tensor = op(x.detach(), k, temperature=temperature, **options)
+        x, k, temperature = detached(x, k, temperature)
+        result: Tensor = op(x, k, temperature=temperature, **options)
         return result
     return tensor(op(array(x), array(k), temperature=array(temperature), **options))
 
@@ -87,8 +93,8 @@ def push(
 ) -> Tensor:
     """The derivative along a direction in x, k and the temperature."""
     if problem[0].is_cuda:
-        x, k, temperature = (each.detach() for each in problem)
-        dx, dk, dtau = (each.detach() for each in direction)
+        x, k, temperature = detached(*problem)
+        dx, dk, dtau = detached(*direction)
         moves = {"dtemperature": dtau, **({"dk": dk} if op.real_k else {})}
         result: Tensor = op.jvp(x, k, dx, temperature=temperature, **moves, **options)[1]
         return result
@@ -106,7 +112,7 @@ def pull(
     """The gradients of <g, value>, row by row."""
     x = problem[0]
     if x.is_cuda:
-        x, k, temperature = (each.detach() for each in problem)
+        x, k, temperature = detached(*problem)
         found = op.vjp(x, k, temperature=temperature, **options)[1](g.detach())
         in_k = torch.zeros_like(found.temperature) if found.k is None else found.k
         return found.x, in_k, found.temperature
@@ -160,7 +166,8 @@ def _of_rows(
     function: Any, options: dict[str, Any], x: Tensor, k: Tensor, temperature: Tensor
 ) -> Tensor:
     if x.is_cuda:
-        result: Tensor = function(x.detach(), k, temperature=temperature.detach(), **options)
+        x, k, temperature = detached(x, k, temperature)
+        result: Tensor = function(x, k, temperature=temperature, **options)
         return result
     given = array(x), array(k)
     return tensor(function(*given, temperature=array(temperature), **options))
