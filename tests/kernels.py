@@ -107,6 +107,7 @@ MIXTURE = UserCurve(
     ),
     lambda t: (1 / (1 + (t - 1) ** 2) + 1 / (1 + t**2) + 1 / (1 + (t + 1) ** 2)) / (3 * math.pi),
     lambda t: (_cauchy_integral(t - 1) + _cauchy_integral(t) + _cauchy_integral(t + 1)) / 3,
+    slope=lambda t: -2 * t / (math.pi * (1 + t * t) ** 2),
 )
 OTHERS: dict[str, Any] = {"entmax": Entmax(1.5), "entmax 1.3": Entmax(1.3), "user": MIXTURE}
 
@@ -211,6 +212,14 @@ KERNELS = {
     ),
     "thretopk push, user": made(thretopk.make_push, MIXTURE, in_float64=True, **TWO_ROWS),
     "thretopk pull, user": made(thretopk.make_pull, MIXTURE, in_float64=True, **TWO_ROWS),
+    "thretopk second": made(thretopk.make_second, LAPLACE, **TWO_ROWS),
+    "thretopk second, user": made(thretopk.make_second, MIXTURE, in_float64=True, **TWO_ROWS),
+    **{
+        f"thretopk long, second {part}": made(
+            thretopk.make_second, LAPLACE, part=part, reads=2, writes=int(part > 0), **LONG
+        )
+        for part in (0, 1, 2)
+    },
     "thretopk threshold": without_group(thretopk.make_threshold),
     "thretopk long, moments": made(thretopk.make_push, LAPLACE, part=0, reads=2, writes=0, **LONG),
     "thretopk long, push": made(thretopk.make_push, LAPLACE, part=1, reads=2, **LONG),

@@ -344,19 +344,45 @@ def vjp(op: Any, *arguments: Any) -> tuple[Any, Callable[[Any], Any]]:
         with given.kind.device:
             cotangent, owner = _cotangent(op, given, g)
             gx = Target(given, sign=c.sign)
-            numbers = [new_buffer(given.kind, given.rows, np.float64) for _ in op.names]
+            numbers = _numbers_of(op, given)
             c.room.pull(c.rows, c.plan, state, cotangent, gx.rows, *numbers)
             del owner  # not before the launch
-            pairs = zip(numbers[op.fixed :], c.shapes[op.fixed :], strict=True)
-            sums = [_gradient(given, each, shape) for each, shape in pairs]
-            return op._gradients(gx.finish(), *[None] * op.fixed, *sums)
+            return _gradients(op, c, gx, numbers)
 
     return p, pullback
 
 
-def hvp(op: Any, *arguments: Any) -> Any:
-    """Second derivatives: on the CPU alone, so far."""
-    raise NotImplementedError(f"{op.__name__}.hvp takes no arrays on a device")
+def hvp(op: Any, v: Any, directions: tuple[Any, ...], g: Any, *arguments: Any) -> Any:
+    """The gradients of <g, derivative along a direction>."""
+    c = check(op, *arguments)
+    given = c.given
+    if not hasattr(c.room, "second"):
+        raise NotImplementedError(f"{op.__name__}.hvp takes no arrays on a device")
+    with given.kind.device:
+        along = tangent(given, v, "v", c.sign)
+        pairs = zip(op.names, directions, strict=True)
+        moves = [direction(given, value, f"d{name}") for name, value in pairs]
+        cotangent = tangent(given, g, "g")
+        gx, numbers = Target(given, sign=c.sign), _numbers_of(op, given)
+        state = c.room.linearize(
+            c.rows, c.plan, new_buffer(given.kind, given.view.size, given.compute)
+        )
+        given_moves = (move for move, _ in moves)
+        c.room.second(c.rows, c.plan, state, along, *given_moves, cotangent, gx.rows, *numbers)
+        del moves  # the owners of memory: not before the launch
+        return _gradients(op, c, gx, numbers)
+
+
+def _numbers_of(op: Any, given: Given) -> list[Buffer]:
+    """Room for a gradient of each row in each of its numbers."""
+    return [new_buffer(given.kind, given.rows, np.float64) for _ in op.names]
+
+
+def _gradients(op: Any, c: Call, gx: Target, numbers: list[Buffer]) -> Any:
+    """What has been written, in the shapes of what it belongs to."""
+    pairs = zip(numbers[op.fixed :], c.shapes[op.fixed :], strict=True)
+    sums = [_gradient(c.given, each, shape) for each, shape in pairs]
+    return op._gradients(gx.finish(), *[None] * op.fixed, *sums)
 
 
 def batch(op: Any, name: str, *arguments: Any) -> Any:

@@ -399,6 +399,26 @@ def test_derivatives(op, options, dtype, rng):
 
 
 @smooth
+def test_second_derivatives(op, options, rng):
+    x, v, g = rng.normal(size=(3, 2, 6, 4))
+    # Not a whole k: an entry would lie on a corner of clip, where either slope is right.
+    k, tau = rng.integers(1, 4, size=(2, 1)) + (0.5 if op.real_k else 0), rng.uniform(0.5, 1.5)
+    where = rng.random(x.shape) < 0.9
+    common = {"temperature": tau, "dtemperature": 0.5, "axis": 1, **options}
+    common |= {"dk": 0.25} if op.real_k else {}
+    if not hasattr(op._device()._room(type(op).__module__), "second"):
+        with pytest.raises(NotImplementedError):
+            op.hvp(on(x), on(k), on(v), on(g), **common)
+        return
+    for more in ({}, {"largest": False}, {"where": where}):
+        expected = op.hvp(x, k, v, g, **common, **more)
+        there = {name: on(each) if name == "where" else each for name, each in more.items()}
+        got = op.hvp(on(x), on(k), on(v), on(g), **common, **there)
+        for one, other in zip(got, expected, strict=True):
+            close(one, other, x, 0.5, scale=300)
+
+
+@smooth
 def test_derivatives_with_where(op, options, rng):
     x, v = rng.normal(size=(2, 3, 10))
     mask = rng.random((3, 10)) < 0.8

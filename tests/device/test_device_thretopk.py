@@ -50,6 +50,9 @@ def all_of(x, k, tau, v, to=lambda a: a, back=lambda a: a, **options):
         _, found["dp"] = stk.thretopk.jvp(there, k, u, dk=0.3, dtemperature=-0.2, **more)
         found["q"], pullback = stk.thretopk.vjp(there, k, **more)
         found["gx"], found["gk"], found["gtau"] = pullback(u)
+        g, moves = to(np.roll(v, 1, axis=1)), {"dk": 0.3, "dtemperature": -0.2}
+        gradients = stk.thretopk.hvp(there, k, u, g, **moves, **more)
+        found["hx"], found["hk"], found["htau"] = gradients
         found["phi"] = stk.thretopk.potential(there, k, **more)
         found["lam"] = stk.thretopk.threshold(there, k, **more)
     return {name: np.asarray(back(value)) for name, value in found.items()}
@@ -204,6 +207,7 @@ def logistic():
         lambda t: 1 / (1 + math.exp(-t)) if t > -700 else 0.0,
         lambda t: math.exp(-abs(t)) / (1 + math.exp(-abs(t))) ** 2,
         integral=lambda t: max(t, 0.0) + math.log1p(math.exp(-abs(t))),
+        slope=lambda t: -math.tanh(t / 2) * math.exp(-abs(t)) / (1 + math.exp(-abs(t))) ** 2,
         name="logistic",
     )
 

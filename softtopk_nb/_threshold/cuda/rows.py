@@ -63,7 +63,9 @@ def on_device(curve: Any, T: Any) -> Any:
         return curve
     most = limits(T(1))[2]
     cdf, pdf = (device(getattr(f, "py_func", f)) for f in (curve.cdf, curve.pdf))
-    integral = curve.integral and device(getattr(curve.integral, "py_func", curve.integral))
+    integral, slope = (
+        f and device(getattr(f, "py_func", f)) for f in (curve.integral, curve.slope)
+    )
 
     @device
     def bounded_cdf(t):
@@ -73,7 +75,7 @@ def on_device(curve: Any, T: Any) -> Any:
     def bounded_pdf(t):
         return pdf(min(max(t, -most), most))
 
-    return curve._replace(cdf=bounded_cdf, pdf=bounded_pdf, integral=integral)
+    return curve._replace(cdf=bounded_cdf, pdf=bounded_pdf, integral=integral, slope=slope)
 
 
 @device

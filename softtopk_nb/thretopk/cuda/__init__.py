@@ -15,8 +15,8 @@ from ..._curves.user import UserCurve
 from ..._threshold.cuda.long import solve as solve_long
 from ..._threshold.cuda.rows import in_order, make_solve
 from ..._threshold.records import SOLUTION
-from ..curve import check_integral
-from .rows import THREADS, make_potential, make_pull, make_push, make_threshold
+from ..curve import check_integral, check_slope
+from .rows import THREADS, make_potential, make_pull, make_push, make_second, make_threshold
 
 
 def _solve(rows: Rows, plan: Any, out: Buffer | None, solution: Buffer | None) -> None:
@@ -60,6 +60,24 @@ def pull(
 ) -> None:
     """Write the gradients of <g, p>."""
     staged(rows, choose_for_two, make_pull, plan.curve)(state, g, gx, gk, gtau)
+
+
+def second(
+    rows: Rows,
+    plan: Any,
+    state: Buffer,
+    v: Buffer,
+    dk: Argument,
+    dtau: Argument,
+    g: Buffer,
+    gx: Buffer,
+    gk: Buffer,
+    gtau: Buffer,
+) -> None:
+    """Write the gradients of <g, dp>, dp the tangent along (v, dk, dtau)."""
+    check_slope(plan.curve, plan.name)
+    given = state, v, g, dk, dtau, gx, gk, gtau
+    staged(rows, choose_for_two, make_second, plan.curve)(*given)
 
 
 def potential(rows: Rows, plan: Any, out: Buffer) -> None:

@@ -17,16 +17,30 @@ from ..._nonfinite import ALL, MIXED, UNDEFINED
 from ..._threshold.cuda.rows import entries_for, on_device, registers_for
 from ..._threshold.newton import inverse_temperature_of
 from ..._threshold.records import CODE, REST, SOLUTION, C, D
-from ..formulas import centre, lever, potential_of_nothing, smoothed, tangent, weight
+from ..formulas import (
+    centre,
+    lever,
+    motion,
+    potential_of_nothing,
+    second_motion,
+    smoothed,
+    tangent,
+    weight,
+    weight_and_curvature,
+)
 
 
 class Derivatives(NamedTuple):
     """What a group does with a row, or with a part of one; v are the entries of a direction."""
 
+    #: level(here, batch, solution) -> (c, 1/tau, d) of the threshold that was found
+    level: Any
     #: moments(here, s, batch, solution, v) -> what a `Stage` finds: sums of w, w v, w t and w v t
     moments: Any
     #: write(here, s, batch, solution, v, mean, dtau, out): the tangent
     write: Any
+    #: constant(here, s, code, out): what it is where all entries are saturated, or undefined
+    constant: Any
 
 
 @made_once
@@ -38,7 +52,6 @@ def derivatives(T: Any, group: ThreadGroup, curve: Any) -> Derivatives:
 
     @device
     def level(here, batch, solution):
-        """(c, 1/tau, d) of the threshold that was found."""
         inv = inverse_temperature_of(of_row(batch.temperature, here.row), T(1))
         base = here.row * SOLUTION
         return T(solution[base + C]), inv, T(solution[base + D])
@@ -93,7 +106,8 @@ def derivatives(T: Any, group: ThreadGroup, curve: Any) -> Derivatives:
             t.store(s.more, beside(span, out), piece)
 
     @device
-    def constant(here, s, value, out):
+    def constant(here, s, code, out):
+        value = nan if code == UNDEFINED else zero
         for j in range(held):
             s.more[j] = value
         for piece in range(t.pieces(here.span.n)):
@@ -103,11 +117,11 @@ def derivatives(T: Any, group: ThreadGroup, curve: Any) -> Derivatives:
     def write(here, s, batch, solution, v, mean, dtau, out):
         code = solution[here.row * SOLUTION + CODE]
         if code > MIXED:
-            constant(here, s, nan if code == UNDEFINED else zero, out)
+            constant(here, s, code, out)
         else:
             spread(here, s, level(here, batch, solution), v, T(mean), T(dtau), out)
 
-    return Derivatives(moments, write)
+    return Derivatives(level, moments, write, constant)
 
 
 @made_once
@@ -158,6 +172,129 @@ def make_pull(T: Any, group: ThreadGroup, curve: Any) -> Staged:
 
     given = NUMBERS, ROWS, ROWS, NUMBERS, NUMBERS
     return Staged(T, group, given, (Stage(moments), Stage(pull)), registers_for(curve))
+
+
+class SecondMotions(NamedTuple):
+    """What a group does with a row, or with a part of one, along two directions."""
+
+    #: motions(here, s, batch, solution, vs, means, dtau, out) -> the sums of s, and of s t + w z y:
+    #: writes s of Theorem thm-second-derivative
+    motions: Any
+    #: centred(here, s, batch, solution, each, out): takes w times `each` from what is in `out`
+    centred: Any
+
+
+@made_once
+def second_motions(T: Any, group: ThreadGroup, curve: Any) -> SecondMotions:
+    """`rows.second_motions`, and what follows it; the second direction is a cotangent."""
+    t, do = tools(T, group), derivatives(T, group, curve)
+    held, entries, curve = group.held, entries_for(curve, group.held), on_device(curve, T)
+    zero, one, infinity = T(0), T(1), T(np.inf)
+
+    @device
+    def halves(here, s, piece, at, v, mean, dtau):
+        """Leave s/y and (s t + w z y)/y of the entries, which the cotangent has no part in."""
+        c, inv, d = at
+        t.load(here.span, piece, -infinity, s.regs)
+        t.load(beside(here.span, v), piece, zero, s.more)
+        for j in range(held):
+            entry, move, paired = entries.at(s.regs, j), zero, zero
+            if abs(entry) < infinity:
+                u = (entry - c) * inv - d
+                w, bend = weight_and_curvature(curve, u)
+                z = motion(w, u, entries.at(s.more, j), inv, mean, dtau)
+                move = T(second_motion(w, bend, z, one, inv * dtau, zero))
+                paired = T((move * u if move != zero else zero) + w * z)
+            entries.put(s.regs, j, paired)
+            entries.put(s.more, j, move)
+
+    @device
+    def motions(here, s, batch, solution, vs, means, dtau, out):
+        (v, g), (mean, other), span = vs, means, here.span
+        at = do.level(here, batch, solution)
+        total, pairs = 0.0, 0.0
+        for piece in range(t.pieces(span.n)):
+            halves(here, s, piece, at, v, mean, dtau)
+            # Two rows of entries fit: the third goes where the result will be.
+            t.store(s.more, beside(span, out), piece)
+            t.load(beside(span, g), piece, zero, s.more)
+            part = zero
+            for j in range(held):
+                # A saturated entry does not move, however large its cotangent.
+                y = at[1] * (s.more[j] - other)
+                part += y * s.regs[j] if s.regs[j] != zero else zero
+                s.regs[j] = y
+            pairs += part
+            t.load(beside(span, out), piece, zero, s.more)
+            part = zero
+            for j in range(held):
+                s.more[j] = s.more[j] * s.regs[j] if s.more[j] != zero else zero
+                part += s.more[j]
+            total += part
+            t.store(s.more, beside(span, out), piece)
+        total, pairs, _, _ = t.totals(total, pairs, 0.0, 0.0, s.shared)
+        return total, pairs
+
+    @device
+    def centred(here, s, batch, solution, each, out):
+        c, inv, d = do.level(here, batch, solution)
+        for piece in range(t.pieces(here.span.n)):
+            t.load(here.span, piece, -infinity, s.regs)
+            t.load(beside(here.span, out), piece, zero, s.more)
+            for j in range(held):
+                entry = entries.at(s.regs, j)
+                if abs(entry) < infinity:
+                    w = T(weight(curve, (entry - c) * inv - d))
+                    entries.put(s.more, j, entries.at(s.more, j) - w * each)
+            t.store(s.more, beside(here.span, out), piece)
+
+    return SecondMotions(motions, centred)
+
+
+@made_once
+def make_second(T: Any, group: ThreadGroup, curve: Any) -> Staged:
+    """The gradients of <g, dp> of every row, dp its tangent along (v, dk, dtau)."""
+    t, do, two = tools(T, group), derivatives(T, group, curve), second_motions(T, group, curve)
+
+    @device
+    def moments(here, s, batch, given, found):
+        solution, v, g = given[0], given[1], given[2]
+        w0, wv, wt, _, _, _ = do.moments(here, s, batch, solution, v)
+        _, wg, _, _, _, _ = do.moments(here, s, batch, solution, g)
+        return w0, wv, wt, wg, 0.0, 0.0
+
+    @device
+    def motions(here, s, batch, given, found):
+        solution, v, g, dks, dtaus, gx, _, _ = given
+        w0, wv, wt, wg = found[0], found[1], found[2], found[3]
+        if solution[here.row * SOLUTION + CODE] > MIXED:
+            return 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        dk, dtau = of_row(dks, here.row), of_row(dtaus, here.row)
+        inv = inverse_temperature_of(of_row(batch.temperature, here.row), T(1))
+        means = T(centre(w0, wv - dtau * wt - dk / inv)), T(centre(w0, wg))
+        total, pairs = two.motions(here, s, batch, solution, (v, g), means, T(dtau), gx)
+        # Sums over all of a row are added up over its parts: only one of them has these.
+        first = here.part == 0
+        return total, pairs, w0 if first else 0.0, wt if first else 0.0, 0.0, 0.0
+
+    @device
+    def gradients(here, s, batch, given, found):
+        solution, _, _, _, _, gx, gk, gtau = given
+        total, pairs, w0, wt = found[0], found[1], found[2], found[3]
+        each, code = centre(w0, total), solution[here.row * SOLUTION + CODE]
+        if here.part == 0 and t.rank() == 0:
+            inv = inverse_temperature_of(of_row(batch.temperature, here.row), T(1))
+            undefined = code == UNDEFINED
+            gk[here.row] = np.nan if undefined else each / inv
+            gtau[here.row] = np.nan if undefined else each * wt - pairs
+        if code > MIXED:
+            do.constant(here, s, code, gx)
+        else:
+            two.centred(here, s, batch, solution, T(each), gx)
+
+    given = NUMBERS, ROWS, ROWS, PER_ROW, PER_ROW, ROWS, NUMBERS, NUMBERS
+    stages = Stage(moments), Stage(motions), Stage(gradients)
+    return Staged(T, group, given, stages, registers_for(curve))
 
 
 @made_once
