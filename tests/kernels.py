@@ -28,6 +28,7 @@ from softtopk_nb._threshold.cuda import long_start
 from softtopk_nb._threshold.cuda import rows as threshold
 from softtopk_nb._threshold.methods import METHODS
 from softtopk_nb.gradtopk import cuda as gradtopk
+from softtopk_nb.gradtopk.cuda import cumulant as cuda_cumulant
 from softtopk_nb.gradtopk.cuda import long as long_gradtopk
 from softtopk_nb.gradtopk.cuda import long_tangent
 from softtopk_nb.gradtopk.cuda import nodes as cuda_nodes
@@ -234,6 +235,10 @@ KERNELS = {
     "gradtopk potential": made(cuda_rows.make_solve, 0.02, False, False, writes=0, **WHOLE_WARPS),
     "gradtopk push": made(cuda_tangent.make_push, False, **MOVING),
     "gradtopk pull": made(cuda_tangent.make_push, True, **MOVING),
+    "gradtopk second": made(
+        cuda_cumulant.make_second,
+        **{**MOVING, "reads": 0, "writes": 0, "in_float64": True},
+    ),
     **{
         f"gradtopk long, {part}": made(
             long_gradtopk._make_launches, 0.01, part=part, writes=0, **LONG

@@ -356,8 +356,6 @@ def hvp(op: Any, v: Any, directions: tuple[Any, ...], g: Any, *arguments: Any) -
     """The gradients of <g, derivative along a direction>."""
     c = check(op, *arguments)
     given = c.given
-    if not hasattr(c.room, "second"):
-        raise NotImplementedError(f"{op.__name__}.hvp takes no arrays on a device")
     with given.kind.device:
         along = tangent(given, v, "v", c.sign)
         pairs = zip(op.names, directions, strict=True)

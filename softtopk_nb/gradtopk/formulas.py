@@ -112,10 +112,15 @@ def weighted_q_by_powers(g, sine, re, im, odd, even, sums):
 
 
 @scalar
+def product(re, im, a, b):
+    """(re + i im) (a + i b)."""
+    return re * a - im * b, re * b + im * a
+
+
+@scalar
 def weighted_q(g, sine, re, im, odd, even):
     """c_j Q_j (Theorem thm-grad-jacobian), from the sums over the row at node j."""
-    qr, qi = 0.5 * g * odd, sine * even
-    return re * qr - im * qi, re * qi + im * qr
+    return product(re, im, 0.5 * g * odd, sine * even)
 
 
 @scalar

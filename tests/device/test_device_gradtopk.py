@@ -87,6 +87,9 @@ def all_of(x, k, tau, v=None, to=lambda a: a, back=lambda a: a):
         found["q"], pullback = stk.gradtopk.vjp(there, k, **more)
         found["gx"], gk, found["gtau"] = pullback(u)
         assert gk is None
+        found["hx"], _, found["htau"] = stk.gradtopk.hvp(
+            there, k, u, to(np.roll(v, 1, axis=1)), dtemperature=-0.2, **more
+        )
     return {name: np.asarray(back(value)) for name, value in found.items()}
 
 
@@ -108,6 +111,8 @@ def check(x, k, tau, v=None):
         assert value.dtype == x.dtype
         assert value.shape == other.shape
         scale = 1.0 if name in ("p", "q") else np.abs(other[np.isfinite(other)]).max(initial=1.0)
+        if name.startswith("h"):  # cumulants of sums of v, over tau^2
+            scale = max(scale, np.abs(v).max() ** 2 / tau.min() ** 2)
         atol = bounds["p" if name in ("p", "q") else "dp"] * scale
         np.testing.assert_allclose(value, other, rtol=0, atol=atol, err_msg=name)
     np.testing.assert_array_equal(got["p"], got.get("q", got["p"]))

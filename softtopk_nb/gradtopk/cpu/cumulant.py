@@ -17,6 +17,7 @@ from ..formulas import (
     combined_direction,
     cumulant_at_node,
     minority_probability,
+    product,
     tilted_fraction,
     variance_share,
 )
@@ -102,18 +103,16 @@ def deviations(used, sums, nodes):
             sums[m, j] -= mean
     covariance = 0.0
     for j in range(used):
-        vr, vi, ar, ai = sums[0, j], sums[1, j], sums[2, j], sums[3, j]
-        sums[6, j] += vr * ar - vi * ai
-        sums[7, j] += vr * ai + vi * ar
+        both = product(sums[0, j], sums[1, j], sums[2, j], sums[3, j])
+        sums[6, j] += both[0]
+        sums[7, j] += both[1]
         covariance += nodes[RE, j] * sums[6, j] - nodes[IM, j] * sums[7, j]
     for j in range(used):
         re, im = nodes[RE, j], nodes[IM, j]
         own_re, own_im = sums[6, j] - covariance - sums[4, j], sums[7, j] - sums[5, j]
-        nodes[MOVE_RE, j] = re * sums[0, j] - im * sums[1, j]
-        nodes[MOVE_IM, j] = re * sums[1, j] + im * sums[0, j]
-        nodes[OTHER_RE, j] = re * sums[2, j] - im * sums[3, j]
-        nodes[OTHER_IM, j] = re * sums[3, j] + im * sums[2, j]
-        nodes[OWN_RE, j], nodes[OWN_IM, j] = re * own_re - im * own_im, re * own_im + im * own_re
+        nodes[MOVE_RE, j], nodes[MOVE_IM, j] = product(re, im, sums[0, j], sums[1, j])
+        nodes[OTHER_RE, j], nodes[OTHER_IM, j] = product(re, im, sums[2, j], sums[3, j])
+        nodes[OWN_RE, j], nodes[OWN_IM, j] = product(re, im, own_re, own_im)
     return covariance
 
 

@@ -10,6 +10,7 @@ from ..._cuda.arrays import Argument, Buffer, Rows
 from ..._cuda.long_rows import is_long
 from ..records import SOLUTION
 from . import long, long_tangent
+from .cumulant import make_second
 from .nodes import choose_whole
 from .rows import make_solve
 from .tangent import make_push
@@ -84,3 +85,21 @@ def pull(
 ) -> None:
     """Write the gradients of <g, p>: the Jacobian is symmetric. gk has no meaning here."""
     _push(rows, state, g, Argument(rows.nothing.pointer, 0.0, 0), gx, gtau)
+
+
+def second(
+    rows: Rows,
+    plan: Any,
+    state: Buffer,
+    v: Buffer,
+    dk: Argument,
+    dtau: Argument,
+    g: Buffer,
+    gx: Buffer,
+    gk: Buffer,
+    gtau: Buffer,
+) -> None:
+    """Write the gradients of <g, dp>, dp the tangent along (v, dtau); gk has no meaning here."""
+    # A row has one block at any length.
+    group = choose_whole(rows.n, rows.dtype, MOVERS)
+    make_second(rows.dtype, group).run(rows, state, v, g, dtau, gx, gtau)
