@@ -1,8 +1,7 @@
-"""What XLA calls in machine code: ThreTopK on rows, its tangent and its pullback.
+"""Handlers in machine code: which calls have one, and where XLA and the handler find what.
 
-A handler reads XLA's call frame, runs the kernel that the operator of arrays runs, by its address,
-and returns. What is unusual it leaves to Python, which does the whole call: numbers that are not
-right or not moderate, and rows whose search wants another turn.
+A handler (`handlers`) reads XLA's call frame, runs the kernels that the operator of arrays runs, by
+their addresses, and returns. What is unusual it leaves to Python, which does the whole call.
 """
 
 from __future__ import annotations
@@ -13,170 +12,23 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding
 import numpy as np
-from numba import carray, types
-from numba.extending import intrinsic
+from numba import types
 
-from .._api.scaling import MODERATE
-from .._compile.decorators import c_address, called_by_c, scalar
+from .._compile.decorators import c_address, called_by_c
 from .._curves.base import is_steep
 from .._curves.user import UserCurve
 from .._threads import pool
 from .._threads.jobs import WORD, get
 from .._threads.long_rows import LONG
-from .._threshold.cpu import batch
-from .._threshold.records import FLAGS, SOLUTION
-from ..thretopk.cpu import rows as _rows
-from . import sharing
+from .._threshold.records import FLAGS
+from ..gradtopk.records import SHORT_32, SOLUTION
+from . import handlers, sharing
 from .calls import Call
-from .sharing import PYTHON, SLOTS, call_c, slots_of
+from .frame import EXTENSION
+from .handlers import Sample, Setting, Verb
+from .sharing import KERNEL, PYTHON, SHARED, SLOTS, THREADS, call_c, slots_of
 
-# The call frame, in bytes.
-EXTENSION, ARGUMENTS, RESULTS = WORD, 9 * WORD, 14 * WORD
-DATA, RANK, DIMS = 3 * WORD, 4 * WORD, 5 * WORD
-FAR = 2.0**64  # as `_api.arguments.Direction` has room for
-
-
-@intrinsic
-def _pointer(typingctx: Any, address: Any, kind: Any) -> Any:
-    """An address as a pointer to numbers of this type."""
-    result = types.CPointer(kind.dtype)
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], context.get_value_type(result))
-
-    return result(types.int64, kind), codegen
-
-
-@scalar
-def _buffer(frame, side, i):
-    """The address of the i-th argument's or result's buffer."""
-    return get(get(frame + side) + i * WORD)
-
-
-@scalar
-def _shape(frame):
-    """How many rows x has, and how long they are."""
-    buffer = _buffer(frame, ARGUMENTS, 0)
-    rank, dims = get(buffer + RANK), get(buffer + DIMS)
-    rows = 1
-    for i in range(rank - 1):
-        rows *= get(dims + i * WORD)
-    return rows, get(dims + (rank - 1) * WORD)
-
-
-@scalar
-def _numbers(frame, side, i, rows, dtype):
-    return carray(_pointer(get(_buffer(frame, side, i) + DATA), dtype), (rows,))
-
-
-@scalar
-def _table(frame, side, i, rows, n, dtype):
-    return carray(_pointer(get(_buffer(frame, side, i) + DATA), dtype), (rows, n))
-
-
-@scalar
-def _read(frame, i, rows, dtype, least, most, out):
-    """Copy the numbers of an argument, or its one number; whether all lie between these two."""
-    several = get(_buffer(frame, ARGUMENTS, i) + RANK) > 0
-    given, right = _numbers(frame, ARGUMENTS, i, rows if several else 1, dtype), True
-    for j in range(rows):
-        out[j] = given[j if several else 0]
-        right = right and least <= out[j] <= most
-    return right
-
-
-def _solve(curve, method, dtype, name, run):
-    least, most = MODERATE[dtype]
-
-    @called_by_c
-    def solve(frame):
-        slots = slots_of(name)
-        if get(frame + EXTENSION) != 0:
-            return call_c(get(slots + PYTHON), frame)
-        rows, n = _shape(frame)
-        k, tau = np.empty(rows), np.empty(rows)
-        right = _read(frame, 1, rows, dtype, 0.0, float(n), k)
-        right = _read(frame, 2, rows, dtype, least, most, tau) and right
-        flags = np.zeros(FLAGS, np.bool_)
-        if right:
-            x = _table(frame, ARGUMENTS, 0, rows, n, dtype)
-            p = _table(frame, RESULTS, 0, rows, n, dtype)
-            solution = _table(frame, RESULTS, 1, rows, SOLUTION, np.float64)
-            given = x, k, tau, curve, method, p, solution, flags
-            right = run(frame, slots, rows, rows * n, given)
-        if not right or flags.any():
-            return call_c(get(slots + PYTHON), frame)
-        return 0
-
-    return solve
-
-
-def _push(curve, method, dtype, name, run):
-    least, most = MODERATE[dtype]
-
-    @called_by_c
-    def push(frame):
-        slots = slots_of(name)
-        if get(frame + EXTENSION) != 0:
-            return call_c(get(slots + PYTHON), frame)
-        rows, n = _shape(frame)
-        tau, dk, dtau = np.empty(rows), np.empty(rows), np.empty(rows)
-        right, far = _read(frame, 2, rows, dtype, least, most, tau), FAR
-        right = _read(frame, 5, rows, dtype, -far, far, dk) and right
-        right = _read(frame, 6, rows, dtype, -far, far, dtau) and right
-        mixed = np.zeros(1, np.bool_)
-        if right:
-            x = _table(frame, ARGUMENTS, 0, rows, n, dtype)
-            solution = _table(frame, ARGUMENTS, 3, rows, SOLUTION, np.float64)
-            v = _table(frame, ARGUMENTS, 4, rows, n, dtype)
-            dp = _table(frame, RESULTS, 0, rows, n, dtype)
-            right = run(
-                frame, slots, rows, rows * n, (x, tau, curve, solution, v, dp, dk, dtau, mixed)
-            )
-        if not right or mixed[0]:
-            return call_c(get(slots + PYTHON), frame)
-        return 0
-
-    return push
-
-
-def _pull(curve, method, dtype, name, run):
-    least, most = MODERATE[dtype]
-
-    @called_by_c
-    def pull(frame):
-        slots = slots_of(name)
-        if get(frame + EXTENSION) != 0:
-            return call_c(get(slots + PYTHON), frame)
-        rows, n = _shape(frame)
-        tau, gk, gtau = np.empty(rows), np.empty(rows), np.empty(rows)
-        right = _read(frame, 2, rows, dtype, least, most, tau)
-        mixed = np.zeros(1, np.bool_)
-        if right:
-            x = _table(frame, ARGUMENTS, 0, rows, n, dtype)
-            solution = _table(frame, ARGUMENTS, 3, rows, SOLUTION, np.float64)
-            g = _table(frame, ARGUMENTS, 4, rows, n, dtype)
-            gx = _table(frame, RESULTS, 0, rows, n, dtype)
-            right = run(
-                frame, slots, rows, rows * n, (x, tau, curve, solution, g, gx, gk, gtau, mixed)
-            )
-        if not right or mixed[0]:
-            return call_c(get(slots + PYTHON), frame)
-        in_k = _numbers(frame, RESULTS, 1, rows, dtype)
-        in_tau = _numbers(frame, RESULTS, 2, rows, dtype)
-        for i in range(rows):
-            in_k[i], in_tau[i] = gk[i], gtau[i]
-        return 0
-
-    return pull
-
-
-class _Verb(NamedTuple):
-    """A handler and the kernel that it runs."""
-
-    make: Any
-    kernel: Any  # of x
-    arguments: Any  # types like those that the handler hands to the kernel
+VERBS = {"constant", "solve", "push", "pull"}
 
 
 class Compiled(NamedTuple):
@@ -187,19 +39,47 @@ class Compiled(NamedTuple):
     slots: Any
 
 
-def _of_solve(x, numbers, curve, method, state, flags):
-    return x, numbers, numbers, curve, method, x, state, flags
+def _verbs_of(call: Call, plan: Any, dtype: Any, n: int) -> dict[str, Verb]:
+    """The verbs of an operator that have a handler."""
+    if call.name == "thretopk":
+        own = isinstance(plan.curve, UserCurve) or is_steep(plan.curve)
+        return {} if own or not plan.method.sampled else handlers.THRETOPK
+    if call.name == "hardtopk":
+        return handlers.HARDTOPK
+    if call.name == "gradtopk":
+        limits = handlers.limits_of(dtype)
+        # Rows between these are short as well, and have a state of the other kind.
+        between = SHORT_32.always < n <= limits.always
+        if plan != "auto" or between:
+            return {}
+        return handlers.SHORT_SUBSETS if n <= limits.most else handlers.SUBSETS
+    return handlers.ITERATIONS
 
 
-def _of_push(x, numbers, curve, method, state, flags):
-    return x, numbers, curve, state, x, x, numbers, numbers, flags
+def work_of(call: Call) -> float:
+    """The work for each entry of x, as `_threads.pool.over` counts it."""
+    known = {"thretopk": 1, "gradtopk": 3, "hardtopk": 4}
+    return known.get(call.name, np.inf)  # of an iteration k times as much, which nobody knows yet
 
 
-_VERBS = {
-    "solve": _Verb(_solve, batch.fast_search, _of_solve),
-    "push": _Verb(_push, lambda x: _rows.push, _of_push),
-    "pull": _Verb(_pull, lambda x: _rows.pull, _of_push),
-}
+def _made(verb: Verb, setting: Setting, name: str) -> Any:
+    """The handler itself, as XLA calls it."""
+    do = verb.make(setting)
+
+    @called_by_c
+    def handle(frame):
+        slots = slots_of(name)
+        if get(frame + EXTENSION) != 0 or not do(frame, slots):
+            return call_c(get(slots + PYTHON), frame)
+        return 0
+
+    return handle
+
+
+def _like(dtype: Any, n: int, pulls: bool) -> Sample:
+    x, reals, whole = np.empty((1, n), dtype), np.empty(1), np.empty(1, np.int64)
+    state, flags = np.empty((1, SOLUTION)), np.zeros(FLAGS, np.bool_)
+    return Sample(x, reals, whole, state, flags, np.empty((1, int(pulls))))
 
 
 @functools.cache
@@ -209,26 +89,26 @@ def handler(verb: str, call: Call, kind: str, n: int, small: bool, python: int) 
     `kind`: the type of the rows; `n`: their length; `small`: that all of them are not worth a
     second thread; `python`: the address of what calls Python.
     """
-    if verb not in _VERBS or call.name != "thretopk" or not 0 < n < LONG:
+    if verb not in VERBS or not 0 < n < LONG:
         return None
     plan, dtype = call.op._plan(call.options), np.dtype(kind).type
-    curve = plan.curve
-    if isinstance(curve, UserCurve) or is_steep(curve) or not plan.method.sampled:
+    found = _verbs_of(call, plan, dtype, n).get(verb)
+    if found is None:
         return None
-    made = _VERBS[verb]
-    x, numbers = np.empty((1, n), dtype), np.empty(1)
-    state, flags = np.empty((1, SOLUTION)), np.zeros(1, np.bool_)
-    kernel = made.kernel(x)
-    given = made.arguments(x, numbers, curve, plan.method, state, flags)
-    slots = np.zeros(SLOTS, np.int64)
-    slots[:2] = python, pool.address_of(kernel, given)
-    if not small:
-        share = pool.address_of(sharing.shared, (0, 0, 0, given))
-        helper = c_address(sharing.help_out, types.int64)
-        slots[2:] = pool.thread_count(), share, helper
-    run = sharing.alone if small else sharing.together
-    spelled = f"{verb} {call.word} {kind} {kernel.py_func.__name__} {small}"
+    kernels = found.kernels(plan, _like(dtype, n, verb == "pull"))
+    slots = np.zeros(SLOTS * len(kernels), np.int64)
+    slots[PYTHON // WORD] = python
+    for i, (kernel, given) in enumerate(kernels):
+        own = slots[i * SLOTS :]
+        own[KERNEL // WORD] = pool.address_of(kernel, given)
+        if not small:
+            own[THREADS // WORD] = pool.thread_count()
+            own[SHARED // WORD] = pool.address_of(sharing.shared, (0, 0, 0, given))
+            own[sharing.HELP // WORD] = c_address(sharing.help_out, types.int64)
+    functions = [kernel.py_func for kernel, _ in kernels]
+    names = " ".join(f"{each.__module__}.{each.__name__}" for each in functions)
+    spelled = f"{verb} {call.word} {kind} {names} {small}"
     name = f"softtopk_nb_{hashlib.sha256(spelled.encode()).hexdigest()[:16]}"
     llvmlite.binding.add_symbol(name, slots.ctypes.data)
-    function = made.make(curve, plan.method, dtype, name, run)
-    return Compiled(name, c_address(function, types.int64), slots)
+    setting = Setting(plan, dtype, sharing.alone if small else sharing.together)
+    return Compiled(name, c_address(_made(found, setting, name), types.int64), slots)

@@ -239,7 +239,7 @@ def target(verb: str, call: calls.Call, x: Any) -> str:
     """The name by which XLA calls the primitive; it is made known first."""
     python = _in_python(verb)
     address = ctypes.cast(python, ctypes.c_void_p).value
-    small = x.size < pool.WORTH_A_THREAD
+    small = x.size * compiled.work_of(call) < pool.WORTH_A_THREAD
     found = compiled.handler(verb, call, str(x.dtype), x.shape[-1], small, address)
     name = f"softtopk_nb.{verb}"
     if found is None:

@@ -100,13 +100,18 @@ def test_gradients_are_those_of_numpy(op, options, rng):
 
 @smooth
 @pytest.mark.parametrize("temperature", [0.5, 2.0**-200, 2.0**200])
-@pytest.mark.parametrize("rows", [8, 264])
-def test_rows_of_every_kind(op, options, rows, temperature, rng):
+@pytest.mark.parametrize("shape", [(8, 40), (8, 700), (264, 512)], ids=str)
+def test_rows_of_every_kind(op, options, shape, temperature, rng):
     """To the bit as NumPy's: on one thread and on several, in machine code and by way of Python."""
-    x, v, g = (rng.normal(size=(rows, 512)) for _ in range(3))
-    x[1, 3], x[2, 3], x[3], x[4, 5:300] = np.inf, -np.inf, 1.0, 0.25
+    x, v, g = (rng.normal(size=shape) for _ in range(3))
+    x[1, 3], x[2, 3], x[3], x[4, 5:30] = np.inf, -np.inf, 1.0, 0.25
     x[5] *= 2.0**200
     x[6, 7] = np.nan
+    for some in (slice(None), slice(7, None)):  # all of them, and those without surprises
+        _check_rows_of(op, options, temperature, x[some], v[some], g[some])
+
+
+def _check_rows_of(op, options, temperature, x, v, g):
     numbers = {"temperature": temperature}
     expected, along = op.jvp(x, K, v, **numbers, **options)
     _, pullback = op.vjp(x, K, **numbers, **options)
@@ -119,6 +124,22 @@ def test_rows_of_every_kind(op, options, rows, temperature, rng):
     np.testing.assert_array_equal(found[1], along)
     (back,) = jax.jit(lambda x, g: jax.vjp(function, x)[1](g))(x, g)
     np.testing.assert_array_equal(back, pullback(g).x)
+
+
+@pytest.mark.parametrize("name", registry)
+def test_ordinary_rows_do_not_touch_python(name, rng, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("Python was called")
+
+    monkeypatch.setattr(calls.Call, "compute", refuse)
+
+    def square(x):
+        return jnp.square(operators.OPERATORS[name](x, K)).sum()
+
+    for n in (40, 700):
+        x = scores(rng, 8, n, dtype=jnp.float32)
+        assert jnp.isfinite(jax.jit(jax.grad(square))(x)).all()
+        assert jnp.isfinite(jax.jit(lambda x: jax.jvp(square, (x,), (x,))[1])(x))
 
 
 @smooth

@@ -68,14 +68,21 @@ def radius(level, n, k):
     return int(bernstein_radius(level, variance) + variance / 8.0) + 2
 
 
-@functools.lru_cache(maxsize=256)
-def scratch_sizes(n: int, dtype: Any) -> tuple[float, int, int, int, int]:
-    """(level of `radius`, lengths of a row, a law in lanes and a law in a row, zeros below it)."""
-    level = exponent(0.25 * SHORT.most, dtype.type(1))
+@scalar
+def sizes_of(n, one):
+    """`scratch_sizes`, with the 1 of its type."""
+    level = exponent(0.25 * SHORT.most, one)
     width = (n + STRETCH - 1) // STRETCH * STRETCH
     zeros = radius(level, max(n, 1), n // 2) + 1
     in_row = width + LANES + 2 * zeros
     return level, width, BELOW + LANES * (in_row + LANES), in_row, zeros
+
+
+@functools.lru_cache(maxsize=256)
+def scratch_sizes(n: int, dtype: Any) -> tuple[float, int, int, int, int]:
+    """(level of `radius`, lengths of a row, a law in lanes and a law in a row, zeros below it)."""
+    sizes: tuple[float, int, int, int, int] = sizes_of(n, dtype.type(1))
+    return sizes
 
 
 @summing

@@ -1,0 +1,449 @@
+"""What XLA calls in machine code, operator by operator: arrays of a frame to the rooms' kernels.
+
+A handler says whether it has done the call. Where it has not, Python does all of it again: numbers
+that are not right or not moderate, and rows that want another turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._api.scaling import MODERATE
+from .._compile.decorators import scalar
+from .._curves.registry import CURVES
+from .._nonfinite import MIXED, NONE
+from .._threads.jobs import WORD
+from .._threshold.cpu import batch
+from .._threshold.records import CODE, FLAGS, OPEN
+from .._threshold.records import SOLUTION as TILT
+from ..gradtopk.cpu import poisson_binomial, poisson_binomial_tangent
+from ..gradtopk.cpu import rows as subset_rows
+from ..gradtopk.cpu.poisson_binomial import sizes_of
+from ..gradtopk.records import SHORT, SHORT_32, SOLUTION, USED, WEIGHTS
+from ..hardtopk.cpu import rows as hard_rows
+from ..iterative.cpu import rows as iterated_rows
+from ..thretopk.cpu import rows as threshold_rows
+from .frame import ARGUMENTS, FAR, RESULTS, numbers, read, shape_of, table
+from .sharing import SLOTS
+
+SECOND = SLOTS * WORD  # where the slots of a second kernel are, behind those of the first
+TINY, HUGE = 5e-324, 1.7e308
+
+
+class Setting(NamedTuple):
+    """What a handler is made for."""
+
+    plan: Any  # the operator's own options, checked
+    dtype: Any  # np.float32 or np.float64
+    run: Any  # `sharing.alone` or `sharing.together`
+
+
+class Sample(NamedTuple):
+    """Arrays as a handler has them: their types are what kernels are compiled for."""
+
+    x: Any
+    reals: Any  # one for each row
+    whole: Any
+    state: Any  # float64
+    flags: Any
+    columns: Any  # float64 in two dimensions
+
+
+# (a handler is made by the first, the kernels that it runs with arguments like theirs)
+Kernels = list[tuple[Any, tuple[Any, ...]]]
+
+
+class Verb(NamedTuple):
+    """How the handler of a verb is made, and what it runs."""
+
+    make: Callable[[Setting], Any]
+    kernels: Callable[[Any, Sample], Kernels]  # of the plan and the types
+
+
+# ThreTopK
+
+
+def _solve(setting: Setting) -> Any:
+    (curve, method, _), dtype, run = setting
+    least, most = MODERATE[dtype]
+
+    @scalar
+    def solve(frame, slots):
+        rows, n = shape_of(frame)
+        k, tau, flags = np.empty(rows), np.empty(rows), np.zeros(FLAGS, np.bool_)
+        right = read(frame, 1, rows, dtype, 0.0, float(n), k)
+        if not read(frame, 2, rows, dtype, least, most, tau) or not right:
+            return False
+        x, p = table(frame, ARGUMENTS, 0, rows, n, dtype), table(frame, RESULTS, 0, rows, n, dtype)
+        solution = table(frame, RESULTS, 1, rows, TILT, np.float64)
+        given = x, k, tau, curve, method, p, solution, flags
+        return run(frame, slots, rows, rows * n, given) and not flags.any()
+
+    return solve
+
+
+def _push(setting: Setting) -> Any:
+    curve, dtype, run = setting.plan.curve, setting.dtype, setting.run
+    least, most = MODERATE[dtype]
+
+    @scalar
+    def push(frame, slots):
+        rows, n = shape_of(frame)
+        tau, dk, dtau = np.empty(rows), np.empty(rows), np.empty(rows)
+        right, far = read(frame, 2, rows, dtype, least, most, tau), FAR
+        right = read(frame, 5, rows, dtype, -far, far, dk) and right
+        if not read(frame, 6, rows, dtype, -far, far, dtau) or not right:
+            return False
+        x, v = (
+            table(frame, ARGUMENTS, 0, rows, n, dtype),
+            table(frame, ARGUMENTS, 4, rows, n, dtype),
+        )
+        solution = table(frame, ARGUMENTS, 3, rows, TILT, np.float64)
+        dp, mixed = table(frame, RESULTS, 0, rows, n, dtype), np.zeros(1, np.bool_)
+        given = x, tau, curve, solution, v, dp, dk, dtau, mixed
+        return run(frame, slots, rows, rows * n, given) and not mixed[0]
+
+    return push
+
+
+def _pull(setting: Setting) -> Any:
+    curve, dtype, run = setting.plan.curve, setting.dtype, setting.run
+    least, most = MODERATE[dtype]
+
+    @scalar
+    def pull(frame, slots):
+        rows, n = shape_of(frame)
+        tau, gk, gtau = np.empty(rows), np.empty(rows), np.empty(rows)
+        if not read(frame, 2, rows, dtype, least, most, tau):
+            return False
+        x, g = (
+            table(frame, ARGUMENTS, 0, rows, n, dtype),
+            table(frame, ARGUMENTS, 4, rows, n, dtype),
+        )
+        solution = table(frame, ARGUMENTS, 3, rows, TILT, np.float64)
+        gx, mixed = table(frame, RESULTS, 0, rows, n, dtype), np.zeros(1, np.bool_)
+        given = x, tau, curve, solution, g, gx, gk, gtau, mixed
+        if not run(frame, slots, rows, rows * n, given) or mixed[0]:
+            return False
+        _leave(frame, gk, gtau, rows, dtype)
+        return True
+
+    return pull
+
+
+@scalar
+def _leave(frame, gk, gtau, rows, dtype):
+    """Write the gradients in k and in the temperature."""
+    in_k, in_tau = numbers(frame, RESULTS, 1, rows, dtype), numbers(frame, RESULTS, 2, rows, dtype)
+    for i in range(rows):
+        in_k[i], in_tau[i] = gk[i], gtau[i]
+
+
+def _of_thretopk(kernel: Any) -> Callable[[Any, Sample], Kernels]:
+    def kernels(plan: Any, like: Sample) -> Kernels:
+        x, reals, _, _, flags, _ = like
+        state = like.state[:, :TILT].copy()
+        if kernel is None:
+            given = x, reals, reals, plan.curve, plan.method, x, state, flags
+            return [(batch.fast_search(x), given)]
+        return [(kernel, (x, reals, plan.curve, state, x, x, reals, reals, flags))]
+
+    return kernels
+
+
+# HardTopK
+
+
+def _mark(setting: Setting) -> Any:
+    _, dtype, run = setting
+
+    @scalar
+    def mark(frame, slots):
+        rows, n = shape_of(frame)
+        k, tau = np.empty(rows, np.int64), np.empty(rows)
+        right = read(frame, 1, rows, np.int32, 0, n, k)
+        if not read(frame, 2, rows, dtype, TINY, HUGE, tau) or not right:
+            return False
+        x, p = table(frame, ARGUMENTS, 0, rows, n, dtype), table(frame, RESULTS, 0, rows, n, dtype)
+        return run(frame, slots, rows, 4 * rows * n, (x, k, p))
+
+    return mark
+
+
+# The iterations, whose state is empty.
+
+
+def _iterate(setting: Setting) -> Any:
+    kind, dtype, run = setting
+    least, most = MODERATE[dtype]
+
+    @scalar
+    def iterate(frame, slots):
+        rows, n = shape_of(frame)
+        k, tau = np.empty(rows, np.int64), np.empty(rows)
+        right = read(frame, 1, rows, np.int32, 0, n, k)
+        if not read(frame, 2, rows, dtype, least, most, tau) or not right:
+            return False
+        x, p = table(frame, ARGUMENTS, 0, rows, n, dtype), table(frame, RESULTS, 0, rows, n, dtype)
+        return run(frame, slots, rows, 2 * rows * n * max(1, k.max()), (x, k, tau, kind, p))
+
+    return iterate
+
+
+def _push_iterated(setting: Setting) -> Any:
+    kind, dtype, run = setting
+    least, most = MODERATE[dtype]
+
+    @scalar
+    def push(frame, slots):
+        rows, n = shape_of(frame)
+        k, tau, dtau = np.empty(rows, np.int64), np.empty(rows), np.empty(rows)
+        right, far = read(frame, 1, rows, np.int32, 0, n, k), FAR
+        right = read(frame, 2, rows, dtype, least, most, tau) and right
+        if not read(frame, 6, rows, dtype, -far, far, dtau) or not right:
+            return False
+        x, v = (
+            table(frame, ARGUMENTS, 0, rows, n, dtype),
+            table(frame, ARGUMENTS, 4, rows, n, dtype),
+        )
+        dp = table(frame, RESULTS, 0, rows, n, dtype)
+        work = 2 * rows * n * max(1, k.max())
+        return run(frame, slots, rows, work, (x, k, tau, kind, v, dtau, dp))
+
+    return push
+
+
+def _pull_iterated(setting: Setting) -> Any:
+    kind, dtype, run = setting
+    least, most = MODERATE[dtype]
+
+    @scalar
+    def pull(frame, slots):
+        rows, n = shape_of(frame)
+        k, tau, gtau = np.empty(rows, np.int64), np.empty(rows), np.empty(rows)
+        right = read(frame, 1, rows, np.int32, 0, n, k)
+        if not read(frame, 2, rows, dtype, least, most, tau) or not right:
+            return False
+        x, g = (
+            table(frame, ARGUMENTS, 0, rows, n, dtype),
+            table(frame, ARGUMENTS, 4, rows, n, dtype),
+        )
+        gx, work = table(frame, RESULTS, 0, rows, n, dtype), 2 * rows * n * max(1, k.max())
+        if not run(frame, slots, rows, work, (x, k, tau, kind, g, gx, gtau)):
+            return False
+        _leave(frame, np.zeros(rows), gtau, rows, dtype)
+        return True
+
+    return pull
+
+
+# GradTopK: rows that are all short, by the law of the count, and rows that cannot be, by nodes.
+
+
+def limits_of(dtype: Any) -> Any:
+    """Which rows are short, by the method that is chosen if none is named."""
+    return SHORT_32 if dtype == np.float32 else SHORT
+
+
+@scalar
+def _are_short(n, k, limits):
+    return n <= limits.always or (k * (n - k)).max() <= limits.variance * n
+
+
+def _count(setting: Setting) -> Any:
+    _, dtype, run = setting
+    (least, most), limits = MODERATE[dtype], limits_of(dtype)
+    curve, method, narrow = CURVES["sigmoid"], subset_rows.TILT, SHORT_32.always
+
+    @scalar
+    def count(frame, slots):
+        rows, n = shape_of(frame)
+        k, tau = np.empty(rows, np.int64), np.empty(rows)
+        right = read(frame, 1, rows, np.int32, 0, n, k)
+        if not read(frame, 2, rows, dtype, least, most, tau) or not right:
+            return False
+        if not _are_short(n, k, limits):
+            return False
+        x, p = table(frame, ARGUMENTS, 0, rows, n, dtype), table(frame, RESULTS, 0, rows, n, dtype)
+        tilt, flags = np.empty((rows, TILT)), np.zeros(FLAGS, np.bool_)
+        given = x, k - 0.5, tau, curve, method, np.empty((rows, 0), dtype), tilt, flags
+        if not run(frame, slots, rows, rows * n, given) or flags.any():
+            return False
+        left_out = np.zeros(1, np.bool_)
+        problem = x, k, tau, tilt, sizes_of(n, dtype(1)), p, np.empty(0), left_out
+        if not run(frame, slots + SECOND, rows, 3 * rows * n, problem) or left_out[0]:
+            return False
+        if n <= narrow:
+            table(frame, RESULTS, 1, rows, TILT, np.float64)[:] = tilt
+        else:
+            state = table(frame, RESULTS, 1, rows, SOLUTION, np.float64)
+            state[:] = 0.0
+            state[:, CODE], state[:, USED], state[:, WEIGHTS : WEIGHTS + TILT] = NONE, -1.0, tilt
+        return True
+
+    return count
+
+
+@scalar
+def _tilts(frame, rows, n, narrow):
+    """(the tilts in a state of rows, whether all are there)."""
+    if n <= narrow:
+        return table(frame, ARGUMENTS, 3, rows, TILT, np.float64).copy(), True
+    state = table(frame, ARGUMENTS, 3, rows, SOLUTION, np.float64)
+    return state[:, WEIGHTS : WEIGHTS + TILT].copy(), (state[:, USED] < 0.0).all()
+
+
+def _move_counted(pulls: bool) -> Callable[[Setting], Any]:
+    def make(setting: Setting) -> Any:
+        _, dtype, run = setting
+        (least, most), narrow, columns = MODERATE[dtype], SHORT_32.always, int(pulls)
+
+        @scalar
+        def move(frame, slots):
+            rows, n = shape_of(frame)
+            k, tau, dtau = np.empty(rows, np.int64), np.empty(rows), np.zeros(rows)
+            right, far = read(frame, 1, rows, np.int32, 0, n, k), FAR
+            right = read(frame, 2, rows, dtype, least, most, tau) and right
+            if not pulls:
+                right = read(frame, 6, rows, dtype, -far, far, dtau) and right
+            tilt, found = _tilts(frame, rows, n, narrow)
+            if not right or not found:
+                return False
+            x, v = (
+                table(frame, ARGUMENTS, 0, rows, n, dtype),
+                table(frame, ARGUMENTS, 4, rows, n, dtype),
+            )
+            out, mixed = table(frame, RESULTS, 0, rows, n, dtype), np.zeros(1, np.bool_)
+            gtau, sizes = np.empty((rows, columns)), sizes_of(n, dtype(1))
+            given = x, k, tau, tilt, sizes, v, dtau, out, gtau, mixed
+            if not run(frame, slots, rows, 2 * rows * n, given) or mixed[0]:
+                return False
+            if pulls:
+                _leave(frame, np.zeros(rows), gtau[:, 0], rows, dtype)
+            return True
+
+        return move
+
+    return make
+
+
+def _sum_over_nodes(setting: Setting) -> Any:
+    _, dtype, run = setting
+    (least, most), limits = MODERATE[dtype], limits_of(dtype)
+
+    @scalar
+    def sum_over_nodes(frame, slots):
+        rows, n = shape_of(frame)
+        k, tau = np.empty(rows, np.int64), np.empty(rows)
+        right = read(frame, 1, rows, np.int32, 0, n, k)
+        if not read(frame, 2, rows, dtype, least, most, tau) or not right:
+            return False
+        x, p = table(frame, ARGUMENTS, 0, rows, n, dtype), table(frame, RESULTS, 0, rows, n, dtype)
+        solution = table(frame, RESULTS, 1, rows, SOLUTION, np.float64)
+        tilt, flags = np.full((rows, TILT), OPEN), np.zeros(FLAGS, np.bool_)
+        solution[:] = 0.0
+        given = x, k, tau, tilt, limits, p, solution, flags
+        if not run(frame, slots, rows, 2 * rows * n, given) or flags.any():
+            return False
+        for i in range(rows):
+            if solution[i, CODE] > MIXED:
+                solution[i, USED] = 0.0
+        return True
+
+    return sum_over_nodes
+
+
+def _move_nodes(pulls: bool) -> Callable[[Setting], Any]:
+    def make(setting: Setting) -> Any:
+        _, dtype, run = setting
+        (least, most), columns = MODERATE[dtype], int(pulls)
+
+        @scalar
+        def move(frame, slots):
+            rows, n = shape_of(frame)
+            tau, dtau, far = np.empty(rows), np.zeros(rows), FAR
+            right = read(frame, 2, rows, dtype, least, most, tau)
+            if not pulls:
+                right = read(frame, 6, rows, dtype, -far, far, dtau) and right
+            solution = table(frame, ARGUMENTS, 3, rows, SOLUTION, np.float64)
+            if not right or (solution[:, USED] < 0.0).any():
+                return False
+            x, v = (
+                table(frame, ARGUMENTS, 0, rows, n, dtype),
+                table(frame, ARGUMENTS, 4, rows, n, dtype),
+            )
+            out, gtau = table(frame, RESULTS, 0, rows, n, dtype), np.empty((rows, columns))
+            given = x, tau, solution, v, dtau, out, gtau
+            if not run(frame, slots, rows, 2 * rows * n, given):
+                return False
+            if pulls:
+                _leave(frame, np.zeros(rows), gtau[:, 0], rows, dtype)
+            return True
+
+        return move
+
+    return make
+
+
+def _counting(_: Any, like: Sample) -> Kernels:
+    x, reals, whole, _, flags, _ = like
+    tilt, curve, method = np.empty((1, TILT)), CURVES["sigmoid"], subset_rows.TILT
+    search = x, reals, reals, curve, method, np.empty((1, 0), x.dtype), tilt, flags
+    sizes = poisson_binomial.scratch_sizes(x.shape[1], x.dtype)
+    given = x, whole, reals, tilt, sizes, x, reals, flags
+    return [(batch.fast_search(x), search), (poisson_binomial.solve, given)]
+
+
+def _counted(_: Any, like: Sample) -> Kernels:
+    x, reals, whole, _, flags, columns = like
+    sizes = poisson_binomial.scratch_sizes(x.shape[1], x.dtype)
+    given = x, whole, reals, np.empty((1, TILT)), sizes, x, reals, x, columns, flags
+    return [(poisson_binomial_tangent.push, given)]
+
+
+def _by_nodes(_: Any, like: Sample) -> Kernels:
+    x, reals, whole, state, flags, _ = like
+    limits = limits_of(x.dtype.type)
+    return [(subset_rows.solve, (x, whole, reals, np.empty((1, TILT)), limits, x, state, flags))]
+
+
+def _of_nodes(_: Any, like: Sample) -> Kernels:
+    x, reals, _, state, _, columns = like
+    return [(subset_rows.push, (x, reals, state, x, reals, x, columns))]
+
+
+# What there is.
+
+THRETOPK = {
+    "solve": Verb(_solve, _of_thretopk(None)),
+    "push": Verb(_push, _of_thretopk(threshold_rows.push)),
+    "pull": Verb(_pull, _of_thretopk(threshold_rows.pull)),
+}
+HARDTOPK = {"constant": Verb(_mark, lambda _, a: [(hard_rows.solve, (a.x, a.whole, a.x))])}
+ITERATIONS = {
+    "solve": Verb(
+        _iterate,
+        lambda kind, a: [(iterated_rows.solve, (a.x, a.whole, a.reals, kind, a.x))],
+    ),
+    "push": Verb(
+        _push_iterated,
+        lambda kind, a: [(iterated_rows.push, (a.x, a.whole, a.reals, kind, a.x, a.reals, a.x))],
+    ),
+    "pull": Verb(
+        _pull_iterated,
+        lambda kind, a: [(iterated_rows.pull, (a.x, a.whole, a.reals, kind, a.x, a.x, a.reals))],
+    ),
+}
+SHORT_SUBSETS = {
+    "solve": Verb(_count, _counting),
+    "push": Verb(_move_counted(False), _counted),
+    "pull": Verb(_move_counted(True), _counted),
+}
+SUBSETS = {
+    "solve": Verb(_sum_over_nodes, _by_nodes),
+    "push": Verb(_move_nodes(False), _of_nodes),
+    "pull": Verb(_move_nodes(True), _of_nodes),
+}
