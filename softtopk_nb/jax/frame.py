@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import carray, types
 from numba.extending import intrinsic
 
@@ -65,3 +66,41 @@ def read(frame, i, rows, dtype, least, most, out):
         out[j] = given[j if several else 0]
         right = right and least <= out[j] <= most
     return right
+
+
+@scalar
+def whole_problem(frame, dtype, least, most):
+    """(rows, their length, k as whole numbers, temperatures, whether all of them are right)."""
+    rows, n = shape_of(frame)
+    k, tau = np.empty(rows, np.int64), np.empty(rows)
+    right = read(frame, 1, rows, np.int32, 0, n, k)
+    return rows, n, k, tau, read(frame, 2, rows, dtype, least, most, tau) and right
+
+
+@scalar
+def direction_of(frame, i, rows, dtype):
+    """(the numbers of an argument that is a direction, whether there is room for them)."""
+    moves, far = np.empty(rows), FAR
+    right = read(frame, i, rows, dtype, -far, far, moves)
+    return moves, right
+
+
+@scalar
+def value_of(frame, rows, n, dtype):
+    """(x, the first result)."""
+    return table(frame, ARGUMENTS, 0, rows, n, dtype), table(frame, RESULTS, 0, rows, n, dtype)
+
+
+@scalar
+def moved_of(frame, rows, n, dtype):
+    """(x, the direction or cotangent, the first result)."""
+    x, out = value_of(frame, rows, n, dtype)
+    return x, table(frame, ARGUMENTS, 4, rows, n, dtype), out
+
+
+@scalar
+def leave(frame, gk, gtau, rows, dtype):
+    """Write gradients in k and in the temperature."""
+    in_k, in_tau = numbers(frame, RESULTS, 1, rows, dtype), numbers(frame, RESULTS, 2, rows, dtype)
+    for i in range(rows):
+        in_k[i], in_tau[i] = gk[i], gtau[i]

@@ -26,7 +26,18 @@ from ..gradtopk.records import SHORT, SHORT_32, SOLUTION, USED, WEIGHTS
 from ..hardtopk.cpu import rows as hard_rows
 from ..iterative.cpu import rows as iterated_rows
 from ..thretopk.cpu import rows as threshold_rows
-from .frame import ARGUMENTS, FAR, RESULTS, numbers, read, shape_of, table
+from .frame import (
+    ARGUMENTS,
+    RESULTS,
+    direction_of,
+    leave,
+    moved_of,
+    read,
+    shape_of,
+    table,
+    value_of,
+    whole_problem,
+)
 from .sharing import SLOTS
 
 SECOND = SLOTS * WORD  # where the slots of a second kernel are, behind those of the first
@@ -77,7 +88,7 @@ def _solve(setting: Setting) -> Any:
         right = read(frame, 1, rows, dtype, 0.0, float(n), k)
         if not read(frame, 2, rows, dtype, least, most, tau) or not right:
             return False
-        x, p = table(frame, ARGUMENTS, 0, rows, n, dtype), table(frame, RESULTS, 0, rows, n, dtype)
+        x, p = value_of(frame, rows, n, dtype)
         solution = table(frame, RESULTS, 1, rows, TILT, np.float64)
         given = x, k, tau, curve, method, p, solution, flags
         return run(frame, slots, rows, rows * n, given) and not flags.any()
@@ -92,17 +103,14 @@ def _push(setting: Setting) -> Any:
     @scalar
     def push(frame, slots):
         rows, n = shape_of(frame)
-        tau, dk, dtau = np.empty(rows), np.empty(rows), np.empty(rows)
-        right, far = read(frame, 2, rows, dtype, least, most, tau), FAR
-        right = read(frame, 5, rows, dtype, -far, far, dk) and right
-        if not read(frame, 6, rows, dtype, -far, far, dtau) or not right:
+        tau, mixed = np.empty(rows), np.zeros(1, np.bool_)
+        right = read(frame, 2, rows, dtype, least, most, tau)
+        dk, near = direction_of(frame, 5, rows, dtype)
+        dtau, moderate = direction_of(frame, 6, rows, dtype)
+        if not (right and near and moderate):
             return False
-        x, v = (
-            table(frame, ARGUMENTS, 0, rows, n, dtype),
-            table(frame, ARGUMENTS, 4, rows, n, dtype),
-        )
+        x, v, dp = moved_of(frame, rows, n, dtype)
         solution = table(frame, ARGUMENTS, 3, rows, TILT, np.float64)
-        dp, mixed = table(frame, RESULTS, 0, rows, n, dtype), np.zeros(1, np.bool_)
         given = x, tau, curve, solution, v, dp, dk, dtau, mixed
         return run(frame, slots, rows, rows * n, given) and not mixed[0]
 
@@ -119,27 +127,16 @@ def _pull(setting: Setting) -> Any:
         tau, gk, gtau = np.empty(rows), np.empty(rows), np.empty(rows)
         if not read(frame, 2, rows, dtype, least, most, tau):
             return False
-        x, g = (
-            table(frame, ARGUMENTS, 0, rows, n, dtype),
-            table(frame, ARGUMENTS, 4, rows, n, dtype),
-        )
+        x, g, gx = moved_of(frame, rows, n, dtype)
         solution = table(frame, ARGUMENTS, 3, rows, TILT, np.float64)
-        gx, mixed = table(frame, RESULTS, 0, rows, n, dtype), np.zeros(1, np.bool_)
+        mixed = np.zeros(1, np.bool_)
         given = x, tau, curve, solution, g, gx, gk, gtau, mixed
         if not run(frame, slots, rows, rows * n, given) or mixed[0]:
             return False
-        _leave(frame, gk, gtau, rows, dtype)
+        leave(frame, gk, gtau, rows, dtype)
         return True
 
     return pull
-
-
-@scalar
-def _leave(frame, gk, gtau, rows, dtype):
-    """Write the gradients in k and in the temperature."""
-    in_k, in_tau = numbers(frame, RESULTS, 1, rows, dtype), numbers(frame, RESULTS, 2, rows, dtype)
-    for i in range(rows):
-        in_k[i], in_tau[i] = gk[i], gtau[i]
 
 
 def _of_thretopk(kernel: Any) -> Callable[[Any, Sample], Kernels]:
@@ -162,12 +159,10 @@ def _mark(setting: Setting) -> Any:
 
     @scalar
     def mark(frame, slots):
-        rows, n = shape_of(frame)
-        k, tau = np.empty(rows, np.int64), np.empty(rows)
-        right = read(frame, 1, rows, np.int32, 0, n, k)
-        if not read(frame, 2, rows, dtype, TINY, HUGE, tau) or not right:
+        rows, n, k, _, right = whole_problem(frame, dtype, TINY, HUGE)
+        if not right:
             return False
-        x, p = table(frame, ARGUMENTS, 0, rows, n, dtype), table(frame, RESULTS, 0, rows, n, dtype)
+        x, p = value_of(frame, rows, n, dtype)
         return run(frame, slots, rows, 4 * rows * n, (x, k, p))
 
     return mark
@@ -182,12 +177,10 @@ def _iterate(setting: Setting) -> Any:
 
     @scalar
     def iterate(frame, slots):
-        rows, n = shape_of(frame)
-        k, tau = np.empty(rows, np.int64), np.empty(rows)
-        right = read(frame, 1, rows, np.int32, 0, n, k)
-        if not read(frame, 2, rows, dtype, least, most, tau) or not right:
+        rows, n, k, tau, right = whole_problem(frame, dtype, least, most)
+        if not right:
             return False
-        x, p = table(frame, ARGUMENTS, 0, rows, n, dtype), table(frame, RESULTS, 0, rows, n, dtype)
+        x, p = value_of(frame, rows, n, dtype)
         return run(frame, slots, rows, 2 * rows * n * max(1, k.max()), (x, k, tau, kind, p))
 
     return iterate
@@ -199,17 +192,11 @@ def _push_iterated(setting: Setting) -> Any:
 
     @scalar
     def push(frame, slots):
-        rows, n = shape_of(frame)
-        k, tau, dtau = np.empty(rows, np.int64), np.empty(rows), np.empty(rows)
-        right, far = read(frame, 1, rows, np.int32, 0, n, k), FAR
-        right = read(frame, 2, rows, dtype, least, most, tau) and right
-        if not read(frame, 6, rows, dtype, -far, far, dtau) or not right:
+        rows, n, k, tau, right = whole_problem(frame, dtype, least, most)
+        dtau, moderate = direction_of(frame, 6, rows, dtype)
+        if not right or not moderate:
             return False
-        x, v = (
-            table(frame, ARGUMENTS, 0, rows, n, dtype),
-            table(frame, ARGUMENTS, 4, rows, n, dtype),
-        )
-        dp = table(frame, RESULTS, 0, rows, n, dtype)
+        x, v, dp = moved_of(frame, rows, n, dtype)
         work = 2 * rows * n * max(1, k.max())
         return run(frame, slots, rows, work, (x, k, tau, kind, v, dtau, dp))
 
@@ -222,19 +209,14 @@ def _pull_iterated(setting: Setting) -> Any:
 
     @scalar
     def pull(frame, slots):
-        rows, n = shape_of(frame)
-        k, tau, gtau = np.empty(rows, np.int64), np.empty(rows), np.empty(rows)
-        right = read(frame, 1, rows, np.int32, 0, n, k)
-        if not read(frame, 2, rows, dtype, least, most, tau) or not right:
+        rows, n, k, tau, right = whole_problem(frame, dtype, least, most)
+        if not right:
             return False
-        x, g = (
-            table(frame, ARGUMENTS, 0, rows, n, dtype),
-            table(frame, ARGUMENTS, 4, rows, n, dtype),
-        )
-        gx, work = table(frame, RESULTS, 0, rows, n, dtype), 2 * rows * n * max(1, k.max())
+        x, g, gx = moved_of(frame, rows, n, dtype)
+        gtau, work = np.empty(rows), 2 * rows * n * max(1, k.max())
         if not run(frame, slots, rows, work, (x, k, tau, kind, g, gx, gtau)):
             return False
-        _leave(frame, np.zeros(rows), gtau, rows, dtype)
+        leave(frame, np.zeros(rows), gtau, rows, dtype)
         return True
 
     return pull
@@ -260,14 +242,12 @@ def _count(setting: Setting) -> Any:
 
     @scalar
     def count(frame, slots):
-        rows, n = shape_of(frame)
-        k, tau = np.empty(rows, np.int64), np.empty(rows)
-        right = read(frame, 1, rows, np.int32, 0, n, k)
-        if not read(frame, 2, rows, dtype, least, most, tau) or not right:
+        rows, n, k, tau, right = whole_problem(frame, dtype, least, most)
+        if not right:
             return False
         if not _are_short(n, k, limits):
             return False
-        x, p = table(frame, ARGUMENTS, 0, rows, n, dtype), table(frame, RESULTS, 0, rows, n, dtype)
+        x, p = value_of(frame, rows, n, dtype)
         tilt, flags = np.empty((rows, TILT)), np.zeros(FLAGS, np.bool_)
         given = x, k - 0.5, tau, curve, method, np.empty((rows, 0), dtype), tilt, flags
         if not run(frame, slots, rows, rows * n, given) or flags.any():
@@ -303,26 +283,21 @@ def _move_counted(pulls: bool) -> Callable[[Setting], Any]:
 
         @scalar
         def move(frame, slots):
-            rows, n = shape_of(frame)
-            k, tau, dtau = np.empty(rows, np.int64), np.empty(rows), np.zeros(rows)
-            right, far = read(frame, 1, rows, np.int32, 0, n, k), FAR
-            right = read(frame, 2, rows, dtype, least, most, tau) and right
+            rows, n, k, tau, right = whole_problem(frame, dtype, least, most)
+            dtau, moderate = np.zeros(rows), True
             if not pulls:
-                right = read(frame, 6, rows, dtype, -far, far, dtau) and right
+                dtau, moderate = direction_of(frame, 6, rows, dtype)
             tilt, found = _tilts(frame, rows, n, narrow)
-            if not right or not found:
+            if not (right and moderate and found):
                 return False
-            x, v = (
-                table(frame, ARGUMENTS, 0, rows, n, dtype),
-                table(frame, ARGUMENTS, 4, rows, n, dtype),
-            )
-            out, mixed = table(frame, RESULTS, 0, rows, n, dtype), np.zeros(1, np.bool_)
+            x, v, out = moved_of(frame, rows, n, dtype)
+            mixed = np.zeros(1, np.bool_)
             gtau, sizes = np.empty((rows, columns)), sizes_of(n, dtype(1))
             given = x, k, tau, tilt, sizes, v, dtau, out, gtau, mixed
             if not run(frame, slots, rows, 2 * rows * n, given) or mixed[0]:
                 return False
             if pulls:
-                _leave(frame, np.zeros(rows), gtau[:, 0], rows, dtype)
+                leave(frame, np.zeros(rows), gtau[:, 0], rows, dtype)
             return True
 
         return move
@@ -336,12 +311,10 @@ def _sum_over_nodes(setting: Setting) -> Any:
 
     @scalar
     def sum_over_nodes(frame, slots):
-        rows, n = shape_of(frame)
-        k, tau = np.empty(rows, np.int64), np.empty(rows)
-        right = read(frame, 1, rows, np.int32, 0, n, k)
-        if not read(frame, 2, rows, dtype, least, most, tau) or not right:
+        rows, n, k, tau, right = whole_problem(frame, dtype, least, most)
+        if not right:
             return False
-        x, p = table(frame, ARGUMENTS, 0, rows, n, dtype), table(frame, RESULTS, 0, rows, n, dtype)
+        x, p = value_of(frame, rows, n, dtype)
         solution = table(frame, RESULTS, 1, rows, SOLUTION, np.float64)
         tilt, flags = np.full((rows, TILT), OPEN), np.zeros(FLAGS, np.bool_)
         solution[:] = 0.0
@@ -364,23 +337,20 @@ def _move_nodes(pulls: bool) -> Callable[[Setting], Any]:
         @scalar
         def move(frame, slots):
             rows, n = shape_of(frame)
-            tau, dtau, far = np.empty(rows), np.zeros(rows), FAR
+            tau, dtau, moderate = np.empty(rows), np.zeros(rows), True
             right = read(frame, 2, rows, dtype, least, most, tau)
             if not pulls:
-                right = read(frame, 6, rows, dtype, -far, far, dtau) and right
+                dtau, moderate = direction_of(frame, 6, rows, dtype)
             solution = table(frame, ARGUMENTS, 3, rows, SOLUTION, np.float64)
-            if not right or (solution[:, USED] < 0.0).any():
+            if not (right and moderate) or (solution[:, USED] < 0.0).any():
                 return False
-            x, v = (
-                table(frame, ARGUMENTS, 0, rows, n, dtype),
-                table(frame, ARGUMENTS, 4, rows, n, dtype),
-            )
-            out, gtau = table(frame, RESULTS, 0, rows, n, dtype), np.empty((rows, columns))
+            x, v, out = moved_of(frame, rows, n, dtype)
+            gtau = np.empty((rows, columns))
             given = x, tau, solution, v, dtau, out, gtau
             if not run(frame, slots, rows, 2 * rows * n, given):
                 return False
             if pulls:
-                _leave(frame, np.zeros(rows), gtau[:, 0], rows, dtype)
+                leave(frame, np.zeros(rows), gtau[:, 0], rows, dtype)
             return True
 
         return move
