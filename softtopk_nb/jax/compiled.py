@@ -39,6 +39,9 @@ class Compiled(NamedTuple):
     slots: Any
 
 
+_known: dict[str, Compiled] = {}
+
+
 def _verbs_of(call: Call, plan: Any, dtype: Any, n: int) -> dict[str, Verb]:
     """The verbs of an operator that have a handler."""
     if call.name == "thretopk":
@@ -68,10 +71,13 @@ def _made(verb: Verb, setting: Setting, name: str) -> Any:
 
     @called_by_c
     def handle(frame):
-        slots = slots_of(name)
-        if get(frame + EXTENSION) != 0 or not do(frame, slots):
-            return call_c(get(slots + PYTHON), frame)
-        return 0
+        slots, done = slots_of(name), False
+        if get(frame + EXTENSION) == 0:
+            try:
+                done = do(frame, slots)
+            except Exception:  # without memory, say: Python meets it again, and says so
+                done = False
+        return 0 if done else call_c(get(slots + PYTHON), frame)
 
     return handle
 
@@ -109,6 +115,9 @@ def handler(verb: str, call: Call, kind: str, n: int, small: bool, python: int) 
     names = " ".join(f"{each.__module__}.{each.__name__}" for each in functions)
     spelled = f"{verb} {call.word} {kind} {names} {small}"
     name = f"softtopk_nb_{hashlib.sha256(spelled.encode()).hexdigest()[:16]}"
+    if name in _known:  # by rows of another length
+        return _known[name]
     llvmlite.binding.add_symbol(name, slots.ctypes.data)
     setting = Setting(plan, dtype, sharing.alone if small else sharing.together)
-    return Compiled(name, c_address(_made(found, setting, name), types.int64), slots)
+    address = c_address(_made(found, setting, name), types.int64)
+    return _known.setdefault(name, Compiled(name, address, slots))

@@ -63,7 +63,7 @@ class Sample(NamedTuple):
     columns: Any  # float64 in two dimensions
 
 
-# (a handler is made by the first, the kernels that it runs with arguments like theirs)
+# The kernels that a handler runs, each with arguments of the types that it gets.
 Kernels = list[tuple[Any, tuple[Any, ...]]]
 
 
@@ -139,14 +139,18 @@ def _pull(setting: Setting) -> Any:
     return pull
 
 
-def _of_thretopk(kernel: Any) -> Callable[[Any, Sample], Kernels]:
+def _searching(plan: Any, like: Sample) -> Kernels:
+    x, reals, _, state, flags, _ = like
+    solution = state[:, :TILT].copy()
+    given = x, reals, reals, plan.curve, plan.method, x, solution, flags
+    return [(batch.fast_search(x), given)]
+
+
+def _along(kernel: Any) -> Callable[[Any, Sample], Kernels]:
     def kernels(plan: Any, like: Sample) -> Kernels:
-        x, reals, _, _, flags, _ = like
-        state = like.state[:, :TILT].copy()
-        if kernel is None:
-            given = x, reals, reals, plan.curve, plan.method, x, state, flags
-            return [(batch.fast_search(x), given)]
-        return [(kernel, (x, reals, plan.curve, state, x, x, reals, reals, flags))]
+        x, reals, _, state, flags, _ = like
+        solution = state[:, :TILT].copy()
+        return [(kernel, (x, reals, plan.curve, solution, x, x, reals, reals, flags))]
 
     return kernels
 
@@ -388,9 +392,9 @@ def _of_nodes(_: Any, like: Sample) -> Kernels:
 # What there is.
 
 THRETOPK = {
-    "solve": Verb(_solve, _of_thretopk(None)),
-    "push": Verb(_push, _of_thretopk(threshold_rows.push)),
-    "pull": Verb(_pull, _of_thretopk(threshold_rows.pull)),
+    "solve": Verb(_solve, _searching),
+    "push": Verb(_push, _along(threshold_rows.push)),
+    "pull": Verb(_pull, _along(threshold_rows.pull)),
 }
 HARDTOPK = {"constant": Verb(_mark, lambda _, a: [(hard_rows.solve, (a.x, a.whole, a.x))])}
 ITERATIONS = {
