@@ -67,7 +67,7 @@ def test_p_of_the_last_pass_is_moved_or_found_anew(row, curve, dtype, monkeypatc
         called.append(kernel)
         pool.over(count, work, kernel, *args)
 
-    monkeypatch.setattr(long, "over", over)
+    monkeypatch.setattr(long_rows, "over", over)
     for k in (3.5, 1234.5, N / 2):
         called.clear()
         moved = stk.thretopk(x, k, curve=curve)

@@ -10,9 +10,10 @@ from numba import njit
 from scipy import special
 
 from softtopk_nb._curves.registry import CURVES
+from softtopk_nb._threads import long_rows, sampling
 from softtopk_nb._threads.long_rows import LONG, ordinals_of
 from softtopk_nb._threshold import law, records
-from softtopk_nb._threshold.cpu import batch, long, start
+from softtopk_nb._threshold.cpu import batch, long
 from softtopk_nb._threshold.cpu.batch import fast_search
 from softtopk_nb._threshold.cpu.passes import tally
 from softtopk_nb._threshold.methods import METHODS
@@ -145,13 +146,13 @@ def test_no_such_step_ends_a_search():
 
 @njit
 def sampled(x, out):
-    start.sample(x, out, 0, x.shape[0])
+    sampling.sample(x, 0, x.shape[0], out.shape[0], out)
 
 
 @pytest.mark.parametrize("n", [2048, 3000, 4095, 65_537, 131_071, 1_500_000, 2_097_151])
 def test_a_sample_is_of_the_whole_row(n):
     """Sorted rows have their greatest entries at one end."""
-    few = np.empty(start.sample_size(n), np.int64)
+    few = np.empty(sampling.sample_size(n), np.int64)
     sampled(np.arange(n), few)
     steps = np.diff(few)
     assert few[0] == 0
@@ -160,5 +161,5 @@ def test_a_sample_is_of_the_whole_row(n):
     x = np.arange(n, dtype=np.float64)
     if n >= LONG:  # of a long row, part by part
         again, ordinals = np.full(len(few), -1.0), ordinals_of(x)
-        long.look_parts(0, len(ordinals), x, again, ordinals)
+        long_rows.look_parts(0, len(ordinals), x, 0, n, len(few), again, ordinals)
         assert np.array_equal(again, few)

@@ -22,6 +22,7 @@ from ..._compile.decorators import kernel, scalar, specialized
 from ..._curves.base import shift_factors, shifts_by_value_alone
 from ..._math.elementary import wide_vectors
 from ..._nonfinite import FINITE, fill_behind, length
+from ..._threads.sampling import sample_size
 from ..law import by_law, law_of, quantile_of_law, spread_of_law
 from ..newton import inverse_temperature_of, judge, nearest
 from ..policy import (
@@ -78,7 +79,6 @@ from .start import (
     measure,
     part_of,
     pivot_of,
-    sample_size,
 )
 
 WIDE = 8  # columns are worked on so many at a time, whether they are in use or not

@@ -2,7 +2,7 @@
 
 The fast search with a table of one column, each pass over all parts before the next; parts have a
 fixed length and their sums are added in order, so that the bits do not depend on the number of
-threads.
+threads. A row that it leaves is searched robustly, in the same parts.
 """
 
 from __future__ import annotations
@@ -11,29 +11,48 @@ from typing import Any
 
 import numpy as np
 
-from ..._compile.decorators import kernel
+from ..._compile.decorators import kernel, scalar
 from ..._curves.base import has_second_derivative, kernel_for, shifts_by_value_alone
-from ..._nonfinite import FINITE, MIXED, classify, survey
-from ..._threads.long_rows import LONG, PART, ordinals_of, part_count
-from ..._threads.pool import over
+from ..._math.elementary import from_ordinal
+from ..._nonfinite import FINITE, MIXED, classify
+from ..._threads.long_rows import (
+    LONG,
+    PART,
+    Look,
+    Pass,
+    Passes,
+    here,
+    look,
+    nothing,
+    part_count,
+    room,
+)
+from ..newton import begin as bracket
+from ..newton import inverse_temperature
 from ..policy import FAINT, ROUGH, enough_for, final_pass_radius, resembles, when_final
 from ..records import (
     CODE,
     FIELDS,
     FOUND,
     LANES,
+    MAX,
+    MIN,
     OPEN,
+    PASSES,
     REST,
     SEEKING,
     SEEN,
     SOLUTION,
+    STATE,
     TAKEN,
     WEIGHT,
     C,
     D,
+    Given,
     Search,
     Sums,
     given_of,
+    put_given,
     put_search,
     put_sums,
     read,
@@ -43,7 +62,7 @@ from ..records import (
 from . import batch
 from .lanes import WIDE, admit, advance, begin, end
 from .passes import correct, fill, pass_room, search_pass, tally
-from .start import sample, sample_size
+from .rows import take
 
 # Bytes of a row that a last cache holds beside its p. What leaves it is written once only: memory
 # is slower than an exponential.
@@ -98,13 +117,9 @@ def what_row(x, k, lo, hi):
     return code, left
 
 
-@kernel
-def look_parts(lo, hi, x, few, ordinals):
-    """The range of each part, and what of the row's sample lies in it and is at hand now."""
-    for j in range(lo, hi):
-        start, end = j * PART, min((j + 1) * PART, x.shape[0])
-        ordinals[j, 0], ordinals[j, 1] = survey(x[start:end])
-        sample(x, few, start, end)
+@scalar
+def _move_to(table, c, d, rest):
+    put_search(table, 0, Search(c, d, rest, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
 
 
 @kernel
@@ -113,7 +128,7 @@ def open_search(few, n, k, tau, curve, method, start, table):
     T = few.dtype.type
     if not (k >= FAINT and admit(few, n, k, tau, enough_for(method, n), table, 0)):
         return False
-    put_search(table, 0, Search(start[C], start[D], 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+    _move_to(table, start[C], start[D], 0.0)
     _, narrow = when_final(curve, few)
     if 0.0 < narrow < np.inf:
         share = k * few.shape[0] / n
@@ -131,17 +146,75 @@ def step(x, sums, table, curve):
     end(table, WIDE, curve)
 
 
-def _solve_finite(
-    x: Array, k: float, tau: float, curve: Any, method: Any, few: Array, out: Array, solution: Array
-) -> None:
-    """A finite row, 0 < k < n, and entries from all over it: the fast search over its parts."""
-    start = np.empty((1, SOLUTION))
-    share = np.array([k * len(few) / len(x)])
-    nothing, rough = np.empty((1, 0), x.dtype), method._replace(enough=ROUGH, fades=0.0)
-    batch.solve(few[None], share, np.array([tau]), curve, rough, nothing, start)
-    table, sums = np.ones((FIELDS, LANES)), np.empty((part_count(x), len(Sums._fields)))
+@kernel
+def open_robust(few, n, k, tau, curve, method, start, state, table):
+    """Begin a robust search over n entries, as `rows.solve` does where the sample has led."""
+    inv = inverse_temperature(tau, few)
+    bracket(state, curve, k, n, start[C], start[D], inv, method.modelled)
+    put_given(table, 0, Given(np.float64(inv), tau, np.float64(n), k, 0.0, 0.0, 0.0, 0.0, 0.0))
+    _move_to(table, state[C], state[D], 0.0)
+    _, variance = when_final(curve, few)
+    return variance == np.inf or not (method.sampled and k >= FAINT)
+
+
+@kernel
+def step_robust(few, n, k, curve, method, sums, final, state, table):
+    """Take the sums of a pass over the row: (whether it was the last, whether the next may be).
+
+    The table keeps where the last pass was, with p's way from there as `rest`.
+    """
+    T, here = few.dtype.type, search_of(table, 0)
+    inv, (radius, _) = T(given_of(table, 0).inv), when_final(curve, few)
+    found, near = take(state, sums, k, curve, inv, method, enough_for(method, n), final, radius)
+    if found and final:
+        _move_to(table, state[C], here.d, state[D] + state[REST] - here.d)
+        return True, True
+    _move_to(table, state[C], state[D], 0.0)
+    return False, near or not (method.sampled and k >= FAINT)
+
+
+def _sums(
+    x: Array, table: Array, curve: Any, out: Array, slopes: Array, final: bool
+) -> Passes[Sums]:
+    """The sums of a pass over the row, those of its parts added in order."""
+    sums = np.empty((part_count(x), len(Sums._fields)))
+    given = x, table, curve, out, slopes, final, sums
+    yield Pass(kernel_for(curve, tally_parts), x.size // 4, given, (sums,), (), (out, slopes))
+    total = sums.sum(axis=0)
+    total[-1] = sums[:, -1].min()
+    return Sums(*total.tolist())
+
+
+def solve_finite(
+    x: Array, k: float, tau: float, curve: Any, method: Any, seen: Look, out: Array, solution: Array
+) -> Passes[None]:
+    """A finite row, 0 < k < n, after a look at it: p to `out` unless it is empty."""
+    few, start = seen.few, np.empty((1, SOLUTION))
+    share, rough = np.array([k * len(few) / len(x)]), method._replace(enough=ROUGH, fades=0.0)
+    batch.solve(few[None], share, np.array([tau]), curve, rough, nothing(x)[None], start)
     solution[CODE] = OPEN
-    if not kernel_for(curve, open_search)(few, len(x), k, tau, curve, method, start[0], table):
+    problem = x, k, tau, curve, method, few, start[0]
+    yield from _solve_fast(*problem, out, solution)
+    if solution[CODE] == OPEN:
+        yield from _solve_robustly(*problem, seen, out, solution)
+
+
+def _solve_fast(
+    x: Array,
+    k: float,
+    tau: float,
+    curve: Any,
+    method: Any,
+    few: Array,
+    start: Array,
+    out: Array,
+    solution: Array,
+) -> Passes[None]:
+    """The fast search over the parts of the row; one that it leaves stays OPEN."""
+    table = np.ones((FIELDS, LANES))
+    if not method.sampled or not kernel_for(curve, open_search)(
+        few, len(x), k, tau, curve, method, start, table
+    ):
         return
     at = read(Search, table)
     # A pass may keep p and the slopes that `correct` asks for: for some curves p tells
@@ -152,17 +225,13 @@ def _solve_finite(
         and x.nbytes <= CACHED
         and (shifts_by_value_alone(curve) or has_second_derivative(curve))
     )
-    slopes = out if shifts_by_value_alone(curve) else np.empty(len(x) if keeps else 0, x.dtype)
-    radius = final_pass_radius(curve, x)
+    slopes = out if shifts_by_value_alone(curve) else room(x) if keeps else nothing(x)
+    radius, kept = final_pass_radius(curve, x), nothing(x)
     while at.status == SEEKING:
         final = at.move <= radius
-        kept = out if keeps and final else nothing[0]
-        passes = kernel_for(curve, tally_parts)
-        over(len(sums), x.size // 4, passes, x, table, curve, kept, slopes, final, sums)
-        total = sums.sum(axis=0)  # in the order of the parts
-        total[-1] = sums[:, -1].min()
-        found = Sums(*total.tolist())
-        kernel_for(curve, step)(x, found, table, curve)
+        kept = out if keeps and final else nothing(x)
+        found = yield from _sums(x, table, curve, kept, slopes, final)
+        kernel_for(curve, step)(nothing(x), found, table, curve)
         at = read(Search, table)
     if at.status != FOUND:
         return
@@ -170,9 +239,43 @@ def _solve_finite(
     solution[TAKEN], solution[WEIGHT], solution[SEEN] = at.tries, found.w, at.last
     if len(kept):
         moved = kernel_for(curve, correct_parts)
-        over(len(sums), x.size // 4, moved, x, table, curve, out, slopes)
-    elif len(out):
-        over(len(sums), x.size // 4, kernel_for(curve, fill_parts), x, table, curve, out)
+        yield Pass(moved, x.size // 4, (x, table, curve, out, slopes), changed=(out,))
+    else:
+        yield from _fill(x, table, curve, out)
+
+
+def _solve_robustly(
+    x: Array,
+    k: float,
+    tau: float,
+    curve: Any,
+    method: Any,
+    few: Array,
+    start: Array,
+    seen: Look,
+    out: Array,
+    solution: Array,
+) -> Passes[None]:
+    """The robust search over the parts of the row, as `rows.solve`."""
+    state, table = np.empty(STATE), np.ones((FIELDS, LANES))
+    state[MIN], state[MAX] = from_ordinal(seen.lowest), from_ordinal(seen.highest)
+    final = kernel_for(curve, open_robust)(few, len(x), k, tau, curve, method, start, state, table)
+    exact, ended = len(out) > 0 or method.enough == 0.0, False
+    while not ended:
+        at = read(Search, table)
+        found = yield from _sums(x, table, curve, nothing(x), nothing(x), exact and final)
+        ended, final = kernel_for(curve, step_robust)(
+            few, len(x), k, curve, method, tuple(found), final or not exact, state, table
+        )
+    solution[C], solution[D], solution[REST], solution[CODE] = *state[[C, D, REST]], FINITE
+    solution[TAKEN], solution[WEIGHT], solution[SEEN] = state[PASSES], found.w, at.d
+    yield from _fill(x, table, curve, out)
+
+
+def _fill(x: Array, table: Array, curve: Any, out: Array) -> Passes[None]:
+    if len(out):
+        fills = kernel_for(curve, fill_parts)
+        yield Pass(fills, x.size // 4, (x, table, curve, out), written=(out,))
 
 
 def solve(
@@ -183,16 +286,12 @@ def solve(
     if len(x) < LONG:  # what infinities left of a long row
         batch.solve(*one)
         return
-    few, ordinals = np.empty(sample_size(len(x)), x.dtype), ordinals_of(x)
-    # Every stage by as many threads: a core that reads what another one has written waits for it.
-    over(len(ordinals), x.size // 4, look_parts, x, few, ordinals)
-    code, left = what_row(x, k, ordinals[:, 0].min(), ordinals[:, 1].max())
+    seen = look(x)
+    code, left = what_row(x, k, seen.lowest, seen.highest)
     if code > MIXED:
         batch.solve(*one)
     elif code != MIXED:
-        _solve_finite(x, k, tau, curve, method, few, out, solution)
-        if solution[CODE] == OPEN:  # the fast search has left it
-            batch.solve_open(*one)
+        here(solve_finite(x, k, tau, curve, method, seen, out, solution))
     else:
         finite = np.isfinite(x)
         present = x[finite]  # which may be a short row

@@ -19,13 +19,14 @@ from ..._nonfinite import (
     present_part,
     survey,
 )
+from ..._threads.sampling import sample, sample_size
 from ..methods import Bisect, Newton, Scan
 from ..newton import advance, begin, inverse_temperature
 from ..policy import FAINT, ROUGH, enough_for, when_final
 from ..records import CODE, MAX, MIN, OPEN, PASSES, REST, SEEN, STATE, TAKEN, WEIGHT, C, D
 from .passes import fill, pass_room, search_pass
 from .scan import scan
-from .start import SAMPLED, guess, sample, sample_size
+from .start import SAMPLED, guess
 
 
 @scalar
@@ -44,6 +45,15 @@ def first(method, state, x, curve, k, inv):
 @overload_scalar(first)
 def _first(method, state, x, curve, k, inv):
     return _FIRST[method.instance_class]
+
+
+@scalar
+def take(state, sums, k, curve, inv, method, enough, final, radius):
+    """Take the sums of a pass; (whether the threshold is found, whether the next may be final)."""
+    c, d = state[C], state[D]
+    found = advance(state, sums, k, curve, inv, method.modelled, enough, not final)
+    move = abs((state[C] - c) * inv + (state[D] - d))
+    return found, move <= radius or sums[3] == 0.0 or found
 
 
 @kernel
@@ -77,7 +87,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         part, share = present, left
         if method.sampled and n >= SAMPLED:
             part = np.empty(sample_size(n), x.dtype)
-            sample(present, part, 0, n)
+            sample(present, 0, n, part.shape[0], part)
             share = left * part.shape[0] / n
         c, d = first(method, state, part, curve, share, inv)
         begin(state, curve, share, part.shape[0], c, d, inv, method.modelled)
@@ -91,12 +101,10 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
             exact = whole and keeps
             sums = search_pass(part, T(c), inv, T(seen), curve, exact and final, None, None, room)
             enough = enough_for(method, n) if whole else ROUGH
-            found = advance(state, sums, share, curve, inv, method.modelled, enough, not final)
+            found, near = take(state, sums, share, curve, inv, method, enough, final, radius)
             if found and whole and final:
                 break
-            move = abs((state[C] - c) * inv + (state[D] - seen))
-            final = move <= radius or sums[3] == 0.0 or found
-            final = final or not exact or not may_be_cheap
+            final = near or not exact or not may_be_cheap
             if found and not whole:
                 part, share = present, left
                 c, d = state[C], state[D] + state[REST]

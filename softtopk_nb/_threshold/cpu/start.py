@@ -7,12 +7,11 @@ import numpy as np
 from ..._compile.array_intrinsics import window
 from ..._compile.decorators import scalar, summing
 from ..._math.elementary import wide_vectors
+from ..._threads.sampling import sample, sample_size
 from ..law import law_of, quantile_of_law
 
 SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
-LARGEST_SAMPLE = 65536
 FEW = 8.0  # entries of a sample
-FRACTIONS = 1 << 20  # of a place, in which the stride of a sample is counted
 
 
 @summing
@@ -73,24 +72,6 @@ def finite(x):
 
 
 @scalar
-def sample_size(n):
-    """How many entries of a row of n are its sample."""
-    return n // 16 if n // 16 < LARGEST_SAMPLE else LARGEST_SAMPLE
-
-
-@scalar
-def sample(x, out, start, end):
-    """Copy to `out`, whose entries are spaced evenly all over the row, those of start .. end.
-
-    Whole strides would leave out the end, where a sorted row has its greatest entries.
-    """
-    stride = x.shape[0] * FRACTIONS // out.shape[0]
-    first, stop = -(-start * FRACTIONS // stride), -(-end * FRACTIONS // stride)
-    for j in range(first, stop if stop < out.shape[0] else out.shape[0]):
-        out[j] = x[j * stride // FRACTIONS]
-
-
-@scalar
 def has_few(part, n, k):
     """Whether a sample of n entries has few of the k that are chosen, or that are left."""
     return (k if 2.0 * k < n else n - k) * part.shape[0] < FEW * n
@@ -102,5 +83,5 @@ def part_of(x, few):
     part = x
     if x.shape[0] >= SAMPLED:
         part = window(few, 0, sample_size(x.shape[0]))
-        sample(x, part, 0, x.shape[0])
+        sample(x, 0, x.shape[0], part.shape[0], part)
     return part

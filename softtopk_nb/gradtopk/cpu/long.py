@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..._compile.decorators import kernel
 from ..._nonfinite import FINITE, MIXED, UNDEFINED
-from ..._threads.long_rows import LONG, PART, part_count
-from ..._threads.pool import over
-from ..._threshold.cpu.start import finite, law_by_moments, part_of, sample_size
+from ..._threads.long_rows import (
+    LONG,
+    PART,
+    Look,
+    Pass,
+    Passes,
+    here,
+    look,
+    nothing,
+    part_count,
+    room,
+)
+from ..._threshold.cpu import long as threshold
+from ..._threshold.cpu.start import finite, law_by_moments
 from ..._threshold.newton import inverse_temperature, nearest
+from ..._threshold.records import SOLUTION as THRESHOLD
 from ..nodes import CAPACITY, DEGREE, FIELDS, NODES
 from ..records import (
     CODE,
@@ -40,15 +52,14 @@ Array = Any
 
 
 @kernel
-def tilt_of_sample(x, k, tau, tilt):
-    """Write a tilt of k of the row's entries, by a search on a sample of them."""
-    T, n = x.dtype.type, x.shape[0]
-    inv = inverse_temperature(tau, x)
-    part = part_of(x, np.empty(sample_size(n), x.dtype))
-    (c, d), _ = rows.tilt_by_law(law_by_moments(part, inv), n, k, inv)
-    target, width, y = (k - 0.5) * part.shape[0] / n, 1.0 / inv, np.empty(part.shape[0], x.dtype)
+def tilt_of_sample(few, n, k, tau, tilt):
+    """Write a tilt of k of a row's n entries, by a search on a sample of them."""
+    T = few.dtype.type
+    inv = inverse_temperature(tau, few)
+    (c, d), _ = rows.tilt_by_law(law_by_moments(few, inv), n, k, inv)
+    target, width, y = (k - 0.5) * few.shape[0] / n, 1.0 / inv, np.empty(few.shape[0], few.dtype)
     for _ in range(rows.TRIES):
-        seen = tilted_probabilities(part, T(c), inv, T(d), y)
+        seen = tilted_probabilities(few, T(c), inv, T(d), y)
         off, step = rows.tilt_step(seen, target, d, T(1))
         if abs(step) < np.inf:
             c, d = nearest(c + (d + step) * width, c, d + step, inv)
@@ -58,34 +69,29 @@ def tilt_of_sample(x, k, tau, tilt):
 
 
 @kernel
-def tilt_parts(lo, hi, x, tau, solution, y, seen):
-    """`tilted_probabilities` of each part; NaN in place of its sums if it is not finite."""
+def tilt_parts(lo, hi, x, tau, solution, anew, y, seen, sums, cores, found):
+    """`tilted_probabilities` of each part if wanted `anew`; NaN for its sums if it is not finite.
+
+    Where the solution says which series, the sums over each part too, and the core's entries.
+    """
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
+    work, limit, steps = power_sums_room(y), solution[CORE_LIMIT], int(solution[STEPS])
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        unknown = 0.0 if finite(x[part]) else np.nan
-        sums = tilted_probabilities(x[part], c, inv, d, y[part])
-        seen.above[j], seen.variance[j] = sums.above + unknown, sums.variance + unknown
-        seen.tails_above[j] = sums.tails_above + unknown
-        seen.tails_below[j] = sums.tails_below + unknown
-        seen.skewness[j] = sums.skewness + unknown
+        if anew:
+            unknown = 0.0 if finite(x[part]) else np.nan
+            at = tilted_probabilities(x[part], c, inv, d, y[part])
+            seen[j, 0], seen[j, 1] = at.above + unknown, at.tails_above + unknown
+            seen[j, 2], seen[j, 3] = at.tails_below + unknown, at.variance + unknown
+            seen[j, 4] = at.skewness + unknown
+        if limit > 0.0:
+            at = TiltSums(seen[j, 0], seen[j, 1], seen[j, 2], seen[j, 3], seen[j, 4])
+            found[j] = row_sums(y[part], at, inv, limit, steps, work, sums[j], cores[j])
 
 
 @kernel
-def sum_parts(lo, hi, y, tau, solution, seen, sums, core, found):
-    """The sums over each part at a tilt, and the entries of the core."""
-    work, inv = power_sums_room(y), inverse_temperature(tau, y)
-    limit, steps = solution[CORE_LIMIT], int(solution[STEPS])
-    for j in range(lo, hi):
-        part = y[j * PART : (j + 1) * PART]
-        above, variance, skewness = seen.above[j], seen.variance[j], seen.skewness[j]
-        at = TiltSums(above, seen.tails_above[j], seen.tails_below[j], variance, skewness)
-        found[j] = row_sums(part, at, inv, limit, steps, work, sums[j], core[j])
-
-
-@kernel
-def close_row(x, k, tau, sums, cores, found, solution, polynomials, table):
+def close_row(x, n, k, tau, sums, cores, found, solution, polynomials, table):
     """Nodes and polynomials from the sums of the parts, added in order."""
     inv, steps = inverse_temperature(tau, x), int(solution[STEPS])
     core, count, total = np.empty(MOST_IN_CORE), 0, np.zeros(SUMS)
@@ -96,7 +102,7 @@ def close_row(x, k, tau, sums, cores, found, solution, polynomials, table):
             core[count] = cores[j, i]
             count += 1
     nodes = np.empty((FIELDS, CAPACITY))
-    size, used, log_p = quadrature(x.shape[0], k, inv, steps, total, core, count, nodes)
+    size, used, log_p = quadrature(n, k, inv, steps, total, core, count, nodes)
     store_nodes(nodes, size, used, log_p, solution)
     marginal_coefficients(nodes, used, polynomials, table)
 
@@ -160,57 +166,99 @@ def smoothed_parts(lo, hi, x, tau, solution, smoothed, above):
         smoothed[j], above[j] = smoothed_sum(part, tau, solution[C], solution[D])
 
 
-def _find_tilt(x: Array, k: int, tau: float, y: Array, seen: TiltSums, solution: Array) -> bool:
-    """As `rows.find_tilt`; the sums of each part go to the arrays of `seen`."""
-    T, inv = x.dtype.type, inverse_temperature(tau, x)
-    tilt_of_sample(x, k, tau, solution)
-    for _ in range(rows.TRIES):
+class _Tables(NamedTuple):
+    """What passes at a tilt find: all with a row for each part, but for the entries."""
+
+    y: Any
+    seen: Any  # `TiltSums`
+    sums: Any
+    cores: Any  # hardly any of it is ever touched
+    found: Any  # entries of the core
+
+
+def _at_tilt(x: Array, tau: float, solution: Array, anew: bool, tables: _Tables) -> Pass:
+    """A pass at the tilt: for the sums that the solution asks for, and what comes before them."""
+    y, seen, sums, cores, found = tables
+    given, unasked = (x, tau, solution, anew, *tables), solution.copy()
+    unasked[CORE_LIMIT] = 0.0
+    again = (x, tau, unasked, anew, *tables)
+    entries: dict[str, Any] = {"written": (y,), "again": again} if anew else {"changed": (y,)}
+    of_parts: dict[str, Any] = {"sums": (seen, sums, found), "lists": (cores,)}
+    return Pass(tilt_parts, 2 * x.size, given, **of_parts, **entries)
+
+
+def _find_tilt(
+    x: Array, k: int, tau: float, first: Look, tables: _Tables, solution: Array
+) -> Passes[bool]:
+    """Find a tilt that serves, and the sums over each part at it; False if x is not finite.
+
+    Which series serve hardly ever changes from one tilt to the next, so that the pass at a tilt
+    sums them as well; but for a core, which would be gathered where it may not serve.
+    """
+    T, inv = x.dtype.type, inverse_temperature(tau, nothing(x))
+    tilt_of_sample(first.few, len(x), k, tau, solution)
+    solution[CORE_LIMIT], solution[STEPS] = 0.0, 0
+    known, tries = False, 0
+    while True:
         c, d = solution[C], solution[D]
-        over(part_count(x), 2 * x.size, tilt_parts, x, tau, solution, y, seen)
-        total = TiltSums(*(sum(np.asarray(part).tolist()) for part in seen))
+        yield _at_tilt(x, tau, solution, True, tables)
+        total = TiltSums(*(sum(column) for column in tables.seen.T.tolist()))
+        if np.isnan(total.variance):
+            return False
         off, step = rows.tilt_step(total, k - 0.5, d, 1.0)
-        if off * off <= rows.NEAR_ENOUGH * total.variance:
-            solution[C], solution[D] = T(c), T(d)
-            solution[CORE_LIMIT], solution[STEPS] = choose_series(total.variance, inv)
-            return True
-        if not abs(step) < np.inf:
+        limit, steps = choose_series(total.variance, inv)
+        if known or off * off <= rows.NEAR_ENOUGH * total.variance:
             break
-        solution[C], solution[D] = nearest(c + (d + step) / float(inv), c, d + step, inv)
-    return False
+        solution[CORE_LIMIT], solution[STEPS] = (limit, steps) if steps else (0.0, 0)
+        tries += 1
+        known = tries == rows.TRIES or not abs(step) < np.inf
+        if known:
+            tilt, sigmoid = np.empty(THRESHOLD), (rows.SIGMOID, rows.TILT)
+            problem = x, k - 0.5, tau, *sigmoid, first, nothing(x), tilt
+            yield from threshold.solve_finite(*problem)
+            solution[C], solution[D] = tilt[C], tilt[D]
+        else:
+            solution[C], solution[D] = nearest(c + (d + step) / float(inv), c, d + step, inv)
+    solution[C], solution[D] = T(c), T(d)
+    if (limit, steps) != (solution[CORE_LIMIT], solution[STEPS]):
+        solution[CORE_LIMIT], solution[STEPS] = limit, steps
+        yield _at_tilt(x, tau, solution, False, tables)
+    return True
 
 
-def _solve_finite(x: Array, k: int, tau: float, out: Array, solution: Array) -> bool:
-    """A row of 0 < k < n, unless it is not finite or its tilt is not soon found."""
-    parts, y = part_count(x), out if len(out) else np.empty_like(x)
-    seen, sums = TiltSums(*np.empty((len(TiltSums._fields), parts))), np.empty((parts, SUMS))
-    if not _find_tilt(x, k, tau, y, seen, solution):
+def solve_finite(
+    x: Array, k: int, tau: float, first: Look, out: Array, solution: Array
+) -> Passes[bool]:
+    """A row of 0 < k < n, after a look at it; False if it is not finite."""
+    parts, y = part_count(x), out if len(out) else room(x)
+    seen, sums = np.empty((parts, len(TiltSums._fields))), np.empty((parts, SUMS))
+    cores, found = np.empty((parts, MOST_IN_CORE)), np.zeros(parts, np.int64)
+    tables = _Tables(y, seen, sums, cores, found)
+    if not (yield from _find_tilt(x, k, tau, first, tables, solution)):
         return False
-    # Hardly any of the cores is ever touched.
-    cores, found = np.empty((parts, MOST_IN_CORE)), np.empty(parts, np.int64)
-    over(parts, 2 * x.size, sum_parts, y, tau, solution, seen, sums, cores, found)
     polynomials = np.empty((MARGINAL_POLYNOMIALS, DEGREE), x.dtype)
-    table = np.empty((MARGINAL_FIELDS, NODES))
-    close_row(x, k, tau, sums, cores, found, solution, polynomials, table)
+    table, few = np.empty((MARGINAL_FIELDS, NODES)), nothing(x)
+    close_row(few, len(x), k, tau, sums, cores, found, solution, polynomials, table)
+    solution[CODE] = FINITE
     if len(out):
-        over(parts, 2 * x.size, marginals_parts, x, tau, solution, polynomials, table, out)
+        problem = x, tau, solution, polynomials, table, out
+        yield Pass(marginals_parts, 2 * x.size, problem, changed=(out,))
     return True
 
 
 def solve(x: Array, k: int, tau: float, out: Array, solution: Array) -> bool:
     """One row, as `rows.solve`; `solution` always has its columns.
 
-    False if what infinities leave of it is not long, or it needs no solving or a longer search.
+    False if what infinities leave of it is not long, or needs no solving.
     """
-    if 0 < k < len(x) and _solve_finite(x, k, tau, out, solution):
-        solution[CODE] = FINITE
+    if 0 < k < len(x) and here(solve_finite(x, k, tau, look(x), out, solution)):
         return True
     present = np.isfinite(x)
     some, left = x[present], k - int(np.count_nonzero(x == np.inf))
     if not LONG <= len(some) < len(x) or not 0 < left < len(some) or np.isnan(x).any():
         return False
     values = np.empty(len(some) if len(out) else 0, x.dtype)
-    if not _solve_finite(some, left, tau, values, solution):
-        return False
+    here(solve_finite(some, left, tau, look(some), values, solution))
     solution[CODE] = MIXED
     if len(out):
         out[...] = x > 0  # +inf entries are 1, -inf entries 0
@@ -224,8 +272,14 @@ def potential(x: Array, k: int, tau: float, solution: Array) -> float:
         phi = np.empty(1)
         rows.potential(0, 1, x[None], np.array([k]), np.array([tau]), solution[None], phi)
         return float(phi[0])
+    return here(potential_of_finite(x, k, tau, solution))
+
+
+def potential_of_finite(x: Array, k: int, tau: float, solution: Array) -> Passes[float]:
+    """phi of a finite row, 0 < k < n."""
     smoothed, above = np.empty((2, part_count(x)))
-    over(len(above), 16 * x.size, smoothed_parts, x, tau, solution, smoothed, above)
+    problem = x, tau, solution, smoothed, above
+    yield Pass(smoothed_parts, 16 * x.size, problem, (smoothed, above))
     threshold = solution[C] + tau * solution[D]
     return float(smoothed.sum() + (k - above.sum()) * threshold + tau * solution[LOG_P])
 
@@ -249,12 +303,20 @@ def push(
         one = x[None], np.array([tau]), solution[None], v[None], np.array([dtau])
         rows.push(0, 1, *one, out[None], gtau[None])
     else:
-        parts = part_count(x)
-        sums, pairs = np.empty((parts, DIRECTION_SUMS)), np.empty(parts if len(gtau) else 0)
-        problem = x, v, dtau, tau, solution
-        over(parts, 2 * x.size, direction_parts, *problem, sums, out)
-        polynomials = np.empty((TANGENT_POLYNOMIALS, DEGREE), x.dtype)
-        table = np.empty((TANGENT_FIELDS, NODES))
-        close_tangent(solution, sums, polynomials, table)
-        over(parts, 2 * x.size, tangent_parts, *problem, polynomials, table, out, pairs)
-        gtau[...] = -pairs.sum()
+        here(push_finite(x, tau, solution, v, dtau, out, gtau))
+
+
+def push_finite(
+    x: Array, tau: float, solution: Array, v: Array, dtau: float, out: Array, gtau: Array
+) -> Passes[None]:
+    """The tangent or the pullback of a finite row, 0 < k < n."""
+    parts = part_count(x)
+    sums, pairs = np.empty((parts, DIRECTION_SUMS)), np.empty(parts if len(gtau) else 0)
+    problem = x, v, dtau, tau, solution
+    yield Pass(direction_parts, 2 * x.size, (*problem, sums, out), (sums,), (), (out,))
+    polynomials = np.empty((TANGENT_POLYNOMIALS, DEGREE), x.dtype)
+    table = np.empty((TANGENT_FIELDS, NODES))
+    close_tangent(solution, sums, polynomials, table)
+    given = (*problem, polynomials, table, out, pairs)
+    yield Pass(tangent_parts, 2 * x.size, given, (pairs,) if len(gtau) else (), (), (), (out,))
+    gtau[...] = -pairs.sum()

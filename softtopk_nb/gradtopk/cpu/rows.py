@@ -30,12 +30,12 @@ from ..._nonfinite import (
     with_infinities,
     without_infinities,
 )
+from ..._threads.sampling import sample_size
 from ..._threshold.cpu.start import (
     finite,
     has_few,
     law_by_moments,
     part_of,
-    sample_size,
     start_by_law,
 )
 from ..._threshold.methods import Newton

@@ -8,8 +8,7 @@ import numpy as np
 
 from ..._compile.decorators import kernel
 from ..._math.elementary import from_ordinal
-from ..._threads.long_rows import PART, part_count, range_of
-from ..._threads.pool import over
+from ..._threads.long_rows import PART, Pass, Passes, here, part_count, range_of
 from .rows import count
 
 Array = Any
@@ -44,10 +43,10 @@ def _value_at(place: int, dtype: Any) -> Any:
     return from_ordinal(np.int32(place) if dtype == np.float32 else np.int64(place))
 
 
-def _count(x: Array, value: Any, strictly: bool) -> Array:
+def _count(x: Array, value: Any, strictly: bool) -> Passes[Array]:
     """`rows.count` of each part."""
     counts = np.empty(part_count(x))
-    over(len(counts), x.size // 4, count_parts, x, value, strictly, counts)
+    yield Pass(count_parts, x.size // 4, (x, value, strictly, counts), (counts,))
     return counts
 
 
@@ -55,20 +54,25 @@ def solve(x: Array, k: int, out: Array) -> None:
     """One row, as `rows.hard_row`: the same bisection, one pass over all parts at a time."""
     lo, hi = map(int, range_of(x))
     if np.isnan([_value_at(lo, x.dtype), _value_at(hi, x.dtype)]).any() or (
-        k > _count(x, x.dtype.type(-np.inf), True).sum()
+        k > here(_count(x, x.dtype.type(-np.inf), True)).sum()
     ):
         out[...] = np.nan
-        return
+    else:
+        here(solve_present(x, k, lo, hi, out))
+
+
+def solve_present(x: Array, k: int, lo: int, hi: int, out: Array) -> Passes[None]:
+    """A row without a NaN and with k entries above -inf, from the ordinals of its range."""
     # Invariant: at least k entries lie at or above `lo`, fewer than k above `hi`.
     while lo < hi:
         middle = -((-lo - hi) // 2)
-        found = _count(x, _value_at(middle, x.dtype), False).sum()
+        found = (yield from _count(x, _value_at(middle, x.dtype), False)).sum()
         lo, hi = (middle, hi) if found >= k else (lo, middle - 1)
         if found == k:
             break
     value = _value_at(lo, x.dtype)
-    above = _count(x, value, True)
-    equal = _count(x, value, False) - above
+    above = yield from _count(x, value, True)
+    equal = (yield from _count(x, value, False)) - above
     before = np.cumsum(equal) - equal
     ties = np.clip(k - above.sum() - before, 0, equal).astype(np.int64)
-    over(len(ties), x.size, write_parts, x, value, ties, out)
+    yield Pass(write_parts, x.size, (x, value, ties, out), (ties,), (), (out,))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..._compile.decorators import kernel
 from ..._math.elementary import from_ordinal, to_ordinal
 from ..._threads import pool
-from ..._threads.long_rows import LONG, PART, part_count, range_of
+from ..._threads.long_rows import LONG, PART, Look, Pass, Passes, here, part_count, range_of, room
 from ..formulas import OF_LOGS, OF_LOGS_BACK, OF_SHARES, inverse
 from ..records import EXCESS, TOP
 from . import rows
@@ -35,10 +35,20 @@ def _exponentials(lo, hi, x, m, tau, logs, out, sums):
 
 
 @kernel
-def _normalize(lo, hi, excess, logs, out):
+def _normalize(lo, hi, out, excess, logs):
     """Divide the shares of each part by their sum."""
     for j in range(lo, hi):
         normalize(excess, logs, out[j * PART : (j + 1) * PART])
+
+
+@kernel
+def _multiply(lo, hi, out, factor):
+    """Multiply the entries of each part."""
+    factor = out.dtype.type(factor)
+    for j in range(lo, hi):
+        part = out[j * PART : (j + 1) * PART]
+        for i in range(part.shape[0]):
+            part[i] *= factor
 
 
 @kernel
@@ -104,41 +114,86 @@ def value(x: Array, tau: Array, logs: bool, out: Array) -> Array:
     return record
 
 
+def record_of(seen: Look) -> Array:
+    """The record of a row after a look at it, with its largest entry, NaN beside a NaN."""
+    record = np.zeros(SOLVED)
+    record[TOP], _ = _top(seen.lowest, seen.highest)
+    return record
+
+
+def _top(lo: Any, hi: Any) -> tuple[float, bool]:
+    """`rows.top`, from the range of a row as ordinals."""
+    T = np.float32 if isinstance(lo, np.int32) else np.float64
+    lowest, highest = to_ordinal(T(-np.inf)), to_ordinal(T(np.inf))
+    ordered = lowest <= lo and hi <= highest
+    return from_ordinal(hi) if ordered else math.nan, bool(lo == lowest and lowest < hi < highest)
+
+
 def _survey(x: Array, record: Array) -> bool:
     """`rows.top` of a long row, and how many entries take part, to its record; whether not all."""
-    lo, hi = range_of(x)
-    lowest, highest = to_ordinal(x.dtype.type(-np.inf)), to_ordinal(x.dtype.type(np.inf))
-    absent = bool(lo == lowest and lowest < hi < highest)
-    record[TOP] = from_ordinal(hi) if lowest <= lo and hi <= highest else math.nan
+    record[TOP], absent = _top(*range_of(x))
     record[PRESENT] = np.count_nonzero(np.isfinite(x)) if absent else len(x)
     return absent
 
 
 def _value(x: Array, tau: Array, record: Array, logs: bool, out: Array) -> None:
-    sums, m = np.empty((part_count(x[0]), 2)), record[0, TOP]
-    target = out[0] if out.shape[1] else np.empty_like(x[0])
-    pool.over(len(sums), x.size // 4, _exponentials, x[0], m, tau[0], logs, target, sums)
-    record[0, EXCESS] = rows.total_of(m, *sums.sum(axis=0))
+    here(value_finite(x[0], tau[0], record[0], logs, out[0]))
     record[0, PRESENT] = x.shape[1]
-    if out.shape[1]:
-        pool.over(len(sums), x.size // 8, _normalize, record[0, EXCESS], logs, target)
 
 
-def _sums_along(x: Array, v: Array, tau: Array, record: Array, out: Array) -> Any:
+def value_finite(x: Any, tau: float, record: Array, logs: bool, out: Any) -> Passes[None]:
+    """One row without entries at -inf, as `rows.value`; its record has TOP already."""
+    sums, target = np.empty((part_count(x), 2)), out if len(out) else room(x)
+    problem = x, record[TOP], tau, logs, target, sums
+    yield Pass(_exponentials, x.size // 4, problem, (sums,), (), (target,))
+    record[EXCESS] = rows.total_of(record[TOP], *sums.sum(axis=0))
+    if len(out):
+        yield Pass(_normalize, x.size // 8, (target, record[EXCESS], logs), changed=(target,))
+
+
+def _sums_along(x: Any, v: Any, tau: float, record: Array, out: Any) -> Passes[Any]:
     """Write p to `out`; <p, v>, <p, z> and the sum of v."""
-    sums = np.empty((part_count(x[0]), 3))
-    numbers = record[0, TOP], tau[0], 1.0 / (1.0 + record[0, EXCESS])
-    pool.over(len(sums), x.size // 4, _probabilities, x[0], v[0], *numbers, out[0], sums)
+    sums = np.empty((part_count(x), 3))
+    problem = x, v, record[TOP], tau, 1.0 / (1.0 + record[EXCESS]), out, sums
+    yield Pass(_probabilities, x.size // 4, problem, (sums,), (), (out,))
     return sums.sum(axis=0)
 
 
-def _derive(x: Array, v: Array, tau: Array, record: Array, *rule_and_out: Any) -> float:
+def _derive(x: Any, v: Any, tau: float, record: Array, *rule_and_out: Any) -> Passes[float]:
     """`rows.slopes` of a long row."""
-    *rule, out = rule_and_out
-    sums = np.empty(part_count(x[0]))
-    numbers = record[0, TOP], tau[0], *rule
-    pool.over(len(sums), x.size // 4, _slopes, x[0], v[0], *numbers, out[0], sums)
+    sums, out = np.empty(part_count(x)), rule_and_out[-1]
+    problem = x, v, record[TOP], tau, *rule_and_out, sums
+    yield Pass(_slopes, x.size // 4, problem, (sums,), (), (), (out,))
     return float(sums.sum())
+
+
+def push_finite(
+    x: Any, tau: float, record: Array, logs: bool, dx: Any, dtau: float, out: Any
+) -> Passes[None]:
+    """One row whose largest entry is finite, without any at -inf, as `rows.push`."""
+    mean_v, mean_z, _ = yield from _sums_along(x, dx, tau, record, out)
+    mean, rule = mean_v - dtau * mean_z, OF_LOGS if logs else OF_SHARES
+    yield from _derive(x, dx, tau, record, dtau, mean, rule, out)
+
+
+def pull_finite(x: Any, tau: float, record: Array, logs: bool, g: Any, gx: Any) -> Passes[float]:
+    """The same for `rows.pull`; returns the gradient in the temperature."""
+    mean, _, whole = yield from _sums_along(x, g, tau, record, gx)
+    back, rule = (whole, OF_LOGS_BACK) if logs else (mean, OF_SHARES)
+    return -(yield from _derive(x, g, tau, record, 0.0, back, rule, gx))
+
+
+def push_sum_finite(x: Any, tau: float, record: Array, dx: Any, dtau: float) -> Passes[float]:
+    """The same for `rows.push_sum`; returns the derivative."""
+    moved, mean_z, _ = yield from _sums_along(x, dx, tau, record, room(x))
+    return float(moved + (math.log1p(record[EXCESS]) - mean_z) * dtau)
+
+
+def pull_sum_finite(x: Any, tau: float, record: Array, g: float, gx: Any) -> Passes[float]:
+    """The same for `rows.pull_sum`; returns the gradient in the temperature."""
+    _, mean_z, _ = yield from _sums_along(x, x, tau, record, gx)
+    yield Pass(_multiply, x.size // 8, (gx, g), changed=(gx,))
+    return float(g * (math.log1p(record[EXCESS]) - mean_z))
 
 
 def push(
@@ -146,9 +201,7 @@ def push(
 ) -> None:
     """One long row, as `rows.push`."""
     if not rows.constant(record[0, TOP], False, out[0]):
-        mean_v, mean_z, _ = _sums_along(x, dx, tau, record, out)
-        mean, rule = mean_v - dtau[0] * mean_z, OF_LOGS if logs else OF_SHARES
-        _derive(x, dx, tau, record, dtau[0], mean, rule, out)
+        here(push_finite(x[0], tau[0], record[0], logs, dx[0], dtau[0], out[0]))
 
 
 def pull(x: Array, tau: Array, record: Array, logs: bool, g: Array, gtau: Array, gx: Array) -> None:
@@ -156,19 +209,16 @@ def pull(x: Array, tau: Array, record: Array, logs: bool, g: Array, gtau: Array,
     if rows.constant(record[0, TOP], False, gx[0]):
         gtau[0] = gx[0, 0]
     else:
-        mean, _, whole = _sums_along(x, g, tau, record, gx)
-        back, rule = (whole, OF_LOGS_BACK) if logs else (mean, OF_SHARES)
-        gtau[0] = -_derive(x, g, tau, record, 0.0, back, rule, gx)
+        gtau[0] = here(pull_finite(x[0], tau[0], record[0], logs, g[0], gx[0]))
 
 
 def push_sum(x: Array, tau: Array, record: Array, dx: Array, dtau: Array, out: Array) -> None:
     """One long row, as `rows.push_sum`."""
-    weights = np.empty_like(x)
-    if rows.constant(record[0, TOP], True, weights[0]):
-        out[0] = weights[0, 0]
+    still = np.empty(1)
+    if rows.constant(record[0, TOP], True, still):
+        out[0] = still[0]
     else:
-        moved, mean_z, _ = _sums_along(x, dx, tau, record, weights)
-        out[0] = moved + (math.log1p(record[0, EXCESS]) - mean_z) * dtau[0]
+        out[0] = here(push_sum_finite(x[0], tau[0], record[0], dx[0], dtau[0]))
 
 
 def pull_sum(x: Array, tau: Array, record: Array, g: Array, gtau: Array, gx: Array) -> None:
@@ -176,6 +226,4 @@ def pull_sum(x: Array, tau: Array, record: Array, g: Array, gtau: Array, gx: Arr
     if rows.constant(record[0, TOP], True, gx[0]):
         gtau[0] = gx[0, 0]
     else:
-        _, mean_z, _ = _sums_along(x, x, tau, record, gx)
-        gx *= gx.dtype.type(g[0])
-        gtau[0] = g[0] * (math.log1p(record[0, EXCESS]) - mean_z)
+        gtau[0] = here(pull_sum_finite(x[0], tau[0], record[0], g[0], gx[0]))

@@ -9,8 +9,7 @@ import numpy as np
 from ..._compile.decorators import kernel
 from ..._curves.base import kernel_for
 from ..._nonfinite import FINITE, MIXED, UNDEFINED
-from ..._threads.long_rows import LONG, PART, part_count
-from ..._threads.pool import over
+from ..._threads.long_rows import LONG, PART, Pass, Passes, here, part_count, room
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import CODE, REST, C, D
 from . import rows
@@ -49,17 +48,95 @@ def spread_parts(lo, hi, x, v, tau, solution, mean, dtau, out):
         spread(x[part], v[part], c, inv, d, mean, dtau, out[part])
 
 
-def _moments(x: Array, v: Array, tau: float, curve: Any, solution: Array, out: Array) -> Array:
+@kernel
+def mass_parts(lo, hi, p, sums):
+    """The sum of each part."""
+    for j in range(lo, hi):
+        sums[j] = p[j * PART : (j + 1) * PART].sum()
+
+
+@kernel
+def edge_parts(lo, hi, x, v, tau, solution, alpha, edges):
+    """How far the entry with the largest weight lies from the edge, and its v (`at_edge`)."""
+    for j in range(lo, hi):
+        edges[j, 0], edges[j, 1] = np.inf, 0.0
+        for i in range(j * PART, min((j + 1) * PART, x.shape[0])):
+            t = (x[i] - solution[C]) / tau - solution[D]
+            if 0.0 < t < edges[j, 0] and (alpha - 1.0) * t < 1.0:
+                edges[j, 0], edges[j, 1] = t, v[i]
+
+
+@kernel
+def subtract_parts(lo, hi, v, u, out):
+    """Write v - u of each part."""
+    for i in range(lo * PART, min(hi * PART, v.shape[0])):
+        out[i] = v[i] - u
+
+
+def mass_of_finite(p: Array) -> Passes[float]:
+    """The sum of p."""
+    sums = np.empty(part_count(p))
+    yield Pass(mass_parts, p.size, (p, sums), (sums,))
+    return float(sums.sum())
+
+
+def beside_finite(
+    x: Array, tau: float, curve: Any, solution: Array, v: Array
+) -> Passes[tuple[Array, float]]:
+    """`at_edge.beside` of one row."""
+    edges, out = np.empty((part_count(x), 2)), room(x)
+    yield Pass(edge_parts, x.size, (x, v, tau, solution, curve.alpha, edges), (edges,))
+    u = float(edges[edges[:, 0].argmin(), 1])
+    u = u if abs(u) < np.inf else 0.0
+    yield Pass(subtract_parts, x.size, (v, u, out), written=(out,))
+    return out, u
+
+
+def _moments(
+    x: Array, v: Array, tau: float, curve: Any, solution: Array, out: Array
+) -> Passes[Any]:
     sums = np.empty((part_count(x), 4))
     problem = x, v, tau, solution, curve, out, sums
-    over(len(sums), x.size // 2, kernel_for(curve, moments_parts), *problem)
+    yield Pass(kernel_for(curve, moments_parts), x.size // 2, problem, (sums,), (), (out,))
     return sums.sum(axis=0)
 
 
 def _spread(
     x: Array, v: Array, tau: float, solution: Array, mean: float, dtau: float, out: Array
-) -> None:
-    over(part_count(x), x.size // 4, spread_parts, x, v, tau, solution, mean, dtau, out)
+) -> Pass:
+    problem = x, v, tau, solution, mean, dtau, out
+    return Pass(spread_parts, x.size // 4, problem, changed=(out,))
+
+
+def potential_of_finite(
+    x: Array, k: float, tau: float, curve: Any, solution: Array
+) -> Passes[float]:
+    """phi of a finite row, 0 < k < n."""
+    sums = np.empty((part_count(x), 2))
+    problem = x, tau, solution, curve, sums
+    yield Pass(kernel_for(curve, smoothed_parts), 16 * x.size, problem, (sums,))
+    smoothed, upper = sums.sum(axis=0)
+    threshold = solution[C] + tau * (solution[D] + solution[REST])
+    return float(smoothed + (k - upper) * threshold)
+
+
+def push_finite(
+    x: Array, tau: float, curve: Any, solution: Array, v: Array, dk: float, dtau: float, out: Array
+) -> Passes[None]:
+    """The tangent of a finite row, 0 < k < n."""
+    w0, wv, wt, _ = yield from _moments(x, v, tau, curve, solution, out)
+    mean = (wv - dtau * wt - dk * tau) / w0 if w0 > 0.0 else 0.0
+    yield _spread(x, v, tau, solution, mean, dtau, out)
+
+
+def pull_finite(
+    x: Array, tau: float, curve: Any, solution: Array, g: Array, out: Array
+) -> Passes[tuple[float, float]]:
+    """The pullback of a finite row, 0 < k < n: the gradient in x to `out`; returns (gk, gtau)."""
+    w0, wg, wt, wgt = yield from _moments(x, g, tau, curve, solution, out)
+    mean = wg / w0 if w0 > 0.0 else 0.0
+    yield _spread(x, g, tau, solution, mean, 0.0, out)
+    return mean, -(wgt - mean * wt) / tau
 
 
 def potential(x: Array, k: float, tau: float, curve: Any, solution: Array) -> float:
@@ -69,11 +146,7 @@ def potential(x: Array, k: float, tau: float, curve: Any, solution: Array) -> fl
         one = x[None], np.array([k]), np.array([tau])
         kernel_for(curve, rows.potential)(0, 1, *one, curve, solution[None], phi)
         return float(phi[0])
-    sums = np.empty((part_count(x), 2))
-    over(len(sums), 16 * x.size, kernel_for(curve, smoothed_parts), x, tau, solution, curve, sums)
-    smoothed, upper = sums.sum(axis=0)
-    threshold = solution[C] + tau * (solution[D] + solution[REST])
-    return float(smoothed + (k - upper) * threshold)
+    return here(potential_of_finite(x, k, tau, curve, solution))
 
 
 def push(
@@ -95,9 +168,7 @@ def push(
         moves = np.array([dk]), np.array([dtau])
         kernel_for(curve, rows.push)(0, 1, *one, out[None], *moves, np.zeros(1, np.bool_))
     else:
-        w0, wv, wt, _ = _moments(x, v, tau, curve, solution, out)
-        mean = (wv - dtau * wt - dk * tau) / w0 if w0 > 0.0 else 0.0
-        _spread(x, v, tau, solution, mean, dtau, out)
+        here(push_finite(x, tau, curve, solution, v, dk, dtau, out))
 
 
 def pull(
@@ -123,10 +194,7 @@ def pull(
         kernel = kernel_for(curve, rows.pull)
         kernel(0, 1, *one, out[None], sums[0], sums[1], np.zeros(1, np.bool_))
         return float(sums[0, 0]), float(sums[1, 0])
-    w0, wg, wt, wgt = _moments(x, g, tau, curve, solution, out)
-    mean = wg / w0 if w0 > 0.0 else 0.0
-    _spread(x, g, tau, solution, mean, 0.0, out)
-    return mean, -(wgt - mean * wt) / tau
+    return here(pull_finite(x, tau, curve, solution, g, out))
 
 
 def _as_finite(solution: Array) -> Array:
