@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 1200  # seconds for the tests of a mutant: one that runs on is noticed too
-UNAVAILABLE = "not torch and not jax and not ptx and not device and not browser"
+UNAVAILABLE = "not torch and not jax and not dask and not ptx and not device and not browser"
 
 
 class Mutant(NamedTuple):

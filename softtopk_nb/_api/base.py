@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from .._nonfinite import UNDEFINED
 from .._threads.masking import masked
 from . import arguments as _arguments
 from . import host_arrays, scaling
@@ -444,6 +445,60 @@ class RowOperator:
     def _pull(self, *args: Any, **kwargs: Any) -> None:
         """``(rows, plan, state, g, gx, *gradients)``: write the gradients of <g, value>."""
         raise TypeError(f"{self.__name__} has no derivatives")
+
+    # Of a long row in pieces (`pieces`): generators of passes, for entries that all take part.
+
+    #: What entries at +inf and at -inf get; None if the axis cannot be in pieces.
+    _long_ends: tuple[float, float] | None = None
+
+    def _long_dtype(self, plan: Any, given: type) -> type:
+        """The type of the entries, as `_computed_in`."""
+        return self._computed_in(plan, given)
+
+    def _long_room(self, few: Array) -> Array:
+        """Room for the value of one row of few entries."""
+        return np.empty(1) if self.reduces else np.empty_like(few[None])
+
+    def _long_kind(self, n: int, seen: Any, *numbers: Any) -> Any:
+        """(kind, alone, numbers) of a row of which this has been seen.
+
+        The kind is -1 for one that needs solving; for its finite entries alone, with these numbers.
+        """
+        raise NotImplementedError
+
+    def _long_constant(self, kind: int, seen: Any, *numbers: Any) -> Any:
+        """What finite entries, those at +inf and those at -inf get in a row of this kind."""
+        raise NotImplementedError
+
+    def _long_still(self, solved: Any) -> float | None:
+        """The derivative of a solved row that nothing moves, or None."""
+        if solved.constant < 0:
+            return None
+        return np.nan if solved.constant == UNDEFINED else 0.0
+
+    def _long_value(self, *args: Any) -> Any:
+        """``(x, numbers, plan, look, out)``: write the value; return what derivatives need."""
+        raise NotImplementedError
+
+    def _long_push(self, *args: Any) -> Any:
+        """``(x, plan, solved, v, moves, out)``: write the derivative, or return it."""
+        raise TypeError(f"{self.__name__} has no derivatives")
+
+    def _long_pull(self, *args: Any) -> Any:
+        """``(x, plan, solved, g, out)``: write the gradient in x; return those in the numbers."""
+        raise TypeError(f"{self.__name__} has no derivatives")
+
+    def _long_height(self, *args: Any) -> Any:
+        """``(verb, x, plan, solved)``: a number of the row, in the units of x."""
+        raise NotImplementedError
+
+    def _long_height_of_few(self, *args: Any) -> float:
+        """``(verb, plan, rows, solved)``: the same of one row of few entries."""
+        raise NotImplementedError
+
+    def _long_height_of_constant(self, *args: Any) -> float:
+        """``(verb, plan, solved, total)``: of a row that needs no solving, and sums to this."""
+        raise NotImplementedError
 
     def _push_two(self, *args: Any, **kwargs: Any) -> None:
         """``(rows, plan, state, v, a, moves, out, sums)``: the derivative along two directions.

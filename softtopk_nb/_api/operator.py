@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import arguments, base, host_arrays
+from .._nonfinite import MIXED, constant_values, verdict_of
+from . import arguments, base, host_arrays, pieces
 from .base import Array as Array
 from .base import Gradients
 
@@ -101,6 +102,17 @@ class Operator(base.RowOperator):
             raise TypeError(f"k is {arguments.show(k)} of dtype {given.dtype}; expected integers")
         arguments.check_k(given, n, batch)
         return given.astype(np.float64 if self.real_k else np.int64)
+
+    # A long row in pieces (`pieces`).
+
+    _long_ends: tuple[float, float] | None = 1.0, 0.0
+
+    def _long_kind(self, n: int, seen: pieces.Seen, k: Any, tau: float) -> Any:
+        kind = verdict_of(n, k, tau, seen.nans, seen.above, seen.absent)
+        return (kind if kind > MIXED else -1), kind == MIXED, (k - seen.above, tau)
+
+    def _long_constant(self, kind: int, seen: pieces.Seen, k: Any, tau: float) -> Any:
+        return constant_values(kind, k + seen.above, seen.above, 1.0)
 
 
 class Differentiable(Operator):

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -147,8 +147,27 @@ def _other_cores() -> set[int]:
     return os.sched_getaffinity(0) - {_core()} if _core else set()
 
 
+_limits = threading.local()
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Calls of this thread use no other: where each thread has work of its own."""
+    before = getattr(_limits, "alone", False)
+    _limits.alone = True
+    try:
+        yield
+    finally:
+        _limits.alone = before
+
+
 def thread_count() -> int:
-    """Threads a call may use: the cores given to this process, or NUMBA_NUM_THREADS if fewer."""
+    """Threads a call may use: the cores given to this process, or NUMBA_NUM_THREADS if fewer.
+
+    One alone under `one_thread`.
+    """
+    if getattr(_limits, "alone", False):
+        return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(cores or 1, int(config.NUMBA_NUM_THREADS)))
 

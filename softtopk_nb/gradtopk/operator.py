@@ -410,6 +410,30 @@ class GradTopK(operator.Differentiable):
     ) -> None:
         _move(rows, state, g, np.zeros(len(rows.x)), gx, gtau[:, None])
 
+    def _long_value(self, x: Any, numbers: Any, plan: str, first: Any, out: Any) -> Any:
+        (k, tau), solution = numbers, np.zeros(SOLUTION)
+        yield from _long.solve_finite(x, k, tau, first, out, solution)
+        return solution
+
+    def _long_push(self, x: Any, plan: str, solved: Any, v: Any, moves: Any, out: Any) -> Any:
+        at = solved.numbers[-1], solved.state
+        yield from _long.push_finite(x, *at, v, moves[-1], out, np.empty(0))
+
+    def _long_pull(self, x: Any, plan: str, solved: Any, g: Any, out: Any) -> Any:
+        in_tau = np.empty(1)
+        yield from _long.push_finite(x, solved.numbers[-1], solved.state, g, 0.0, out, in_tau)
+        return np.nan, in_tau[0]
+
+    def _long_height(self, verb: str, x: Any, plan: str, solved: Any) -> Any:
+        k, tau = solved.numbers
+        return (yield from _long.potential_of_finite(x, k, tau, solved.state))
+
+    def _long_height_of_few(self, verb: str, plan: str, rows: Any, solved: Any) -> float:
+        return float(self._heights(rows)[0])
+
+    def _long_height_of_constant(self, verb: str, plan: str, solved: Any, total: float) -> float:
+        return total
+
 
 def _is_long(rows: operator.Rows) -> bool:
     return bool(rows.x.shape[1] >= LONG)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._api import operator
+from .._nonfinite import UNDEFINED
 from .._threads import pool
 from .._threads.long_rows import LONG as _LONG
 from .cpu import long as _long
@@ -75,6 +76,14 @@ class HardTopK(operator.Operator):
                 _long.solve(x, int(k), p)
         else:
             pool.over(len(rows.x), 4 * rows.x.size, _rows.solve, rows.x, rows.k, out)
+
+    def _long_kind(self, n: int, seen: Any, k: Any, tau: float) -> Any:
+        wrong = seen.nans > 0 or k > n - seen.absent
+        return (UNDEFINED if wrong else -1), False, (k, tau)
+
+    def _long_value(self, x: Any, numbers: Any, plan: Any, first: Any, out: Any) -> Any:
+        ends = int(first.lowest), int(first.highest)
+        yield from _long.solve_present(x, int(numbers[0]), *ends, out)
 
 
 hardtopk = HardTopK()

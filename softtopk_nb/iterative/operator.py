@@ -16,6 +16,7 @@ class _Iteration(operator.Differentiable):
     """What the two have in common: all but the step."""
 
     bounded = False
+    _long_ends = None  # each step depends on all of a row
     _kind: Any  # a value of one of the types in `steps`
 
     def _options(self) -> Any:

@@ -14,7 +14,16 @@ from .cpu import long, rows
 from .records import EXCESS, TOP
 
 
-class _Entrywise(WithoutK):
+class _OfRows(WithoutK):
+    """What the three operators share of a row in pieces."""
+
+    def _long_still(self, solved: Any) -> float | None:
+        value = np.empty(1)
+        top = solved.state[..., TOP].item()
+        return float(value[0]) if rows.constant(top, self.reduces, value) else None
+
+
+class _Entrywise(_OfRows):
     """Softmax, or its logarithm: what has an entry for each of x."""
 
     _logs: bool
@@ -31,6 +40,19 @@ class _Entrywise(WithoutK):
         self, problem: Rows, plan: str, record: Array, g: Array, gx: Array, gtau: Array
     ) -> None:
         long.over(rows.pull, long.pull, *problem, record, self._logs, g, gtau, gx)
+
+    def _long_value(self, x: Any, numbers: Any, plan: str, first: Any, out: Any) -> Any:
+        record = long.record_of(first)
+        yield from long.value_finite(x, numbers[0], record, self._logs, out)
+        return record
+
+    def _long_push(self, x: Any, plan: str, solved: Any, v: Any, moves: Any, out: Any) -> Any:
+        (tau,), (dtau,), record = solved.numbers, moves, solved.state
+        yield from long.push_finite(x, tau, record, self._logs, v, dtau, out)
+
+    def _long_pull(self, x: Any, plan: str, solved: Any, g: Any, out: Any) -> Any:
+        (tau,), record = solved.numbers, solved.state
+        return ((yield from long.pull_finite(x, tau, record, self._logs, g, out)),)
 
 
 class Softmax(_Entrywise):
@@ -161,9 +183,10 @@ class LogSoftmax(_Entrywise):
 
     __name__ = "log_softmax"
     _logs = True
+    _long_ends = 0.0, -np.inf
 
 
-class LogSumExp(WithoutK):
+class LogSumExp(_OfRows):
     """The smoothed maximum: temperature * log sum_i exp(x_i / temperature).
 
     Its gradient in x is softmax, its derivative in the temperature the entropy of softmax.
@@ -248,6 +271,28 @@ class LogSumExp(WithoutK):
         self, problem: Rows, plan: str, record: Array, g: Array, gx: Array, gtau: Array
     ) -> None:
         long.over(rows.pull_sum, long.pull_sum, *problem, record, g, gtau, gx)
+
+    def _long_value(self, x: Any, numbers: Any, plan: str, first: Any, out: Any) -> Any:
+        record = long.record_of(first)
+        yield from long.value_finite(x, numbers[0], record, False, np.empty(0, x.dtype))
+        return record
+
+    def _long_push(self, x: Any, plan: str, solved: Any, v: Any, moves: Any, out: Any) -> Any:
+        (tau,), (dtau,) = solved.numbers, moves
+        return (yield from long.push_sum_finite(x, tau, solved.state, v, dtau))
+
+    def _long_pull(self, x: Any, plan: str, solved: Any, g: float, out: Any) -> Any:
+        (tau,), record = solved.numbers, solved.state
+        return ((yield from long.pull_sum_finite(x, tau, record, g, out)),)
+
+    def _long_height(self, verb: str, x: Any, plan: str, solved: Any) -> Any:
+        yield from ()
+        (tau,), record = solved.numbers, solved.state
+        return record[TOP] + tau * np.log1p(record[EXCESS])
+
+    def _long_height_of_few(self, verb: str, plan: str, rows: Any, solved: Any) -> float:
+        (tau,), record = solved.numbers, solved.state[0]
+        return float(record[TOP] + tau * np.log1p(record[EXCESS]))
 
 
 softmax = Softmax()

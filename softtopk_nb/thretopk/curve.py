@@ -142,10 +142,14 @@ def check_slope(curve: Any, name: str) -> None:
         raise ValueError(f"curve {name!r} has no second derivative; give Curve a slope=...")
 
 
+def misses(k: Any, mass: Any) -> Any:
+    """Whether the search for the threshold of rows with this mass has ended elsewhere."""
+    return ~(abs(mass - k) <= _MASS * np.maximum(1.0, k))
+
+
 def missing_mass(k: Array, p: Array, solution: Array) -> Array:
     """The rows for which the search for the threshold has ended elsewhere."""
-    reached = abs(p.sum(axis=1) - k) <= _MASS * np.maximum(1.0, k)
-    return np.flatnonzero(~reached & (solution[:, CODE] != UNDEFINED))
+    return np.flatnonzero(misses(k, p.sum(axis=1)) & (solution[:, CODE] != UNDEFINED))
 
 
 def check_mass(name: str, k: Array, p: Array, solution: Array) -> None:
@@ -153,9 +157,15 @@ def check_mass(name: str, k: Array, p: Array, solution: Array) -> None:
     missed = missing_mass(k, p, solution)
     if len(missed):
         row = int(missed[0])
+        check_one_mass(name, k[row], p[row].sum(), f"row {row}")
+
+
+def check_one_mass(name: str, k: float, mass: float, row: str = "a row") -> None:
+    """Raise if a row has another mass."""
+    if misses(k, mass):
         raise ValueError(
-            f"curve {name!r} has no threshold at which row {row} has mass k = {k[row]:.10g}: the "
-            f"search ended at {p[row].sum():.10g}; expected a cdf without jumps"
+            f"curve {name!r} has no threshold at which {row} has mass k = {k:.10g}: the "
+            f"search ended at {mass:.10g}; expected a cdf without jumps"
         )
 
 

@@ -8,11 +8,14 @@ import numpy as np
 
 from .. import _threshold
 from .._api import host_arrays, operator
-from .._curves.base import is_steep, kernel_for, origin
+from .._curves.base import is_steep, kernel_for, mean_of_law, origin
 from .._curves.entmax import Entmax
 from .._curves.registry import CURVES, NAMES
 from .._curves.user import UserCurve
+from .._nonfinite import ALL
 from .._threads import pool
+from .._threads.long_rows import room
+from .._threshold.cpu.long import solve_finite
 from .._threshold.cpu.scan import SCANNED
 from .._threshold.methods import METHODS
 from .._threshold.records import REST, SOLUTION, C, D
@@ -20,7 +23,16 @@ from .cpu import long as _long
 from .cpu import loss as _loss
 from .cpu import rows as _rows
 from .cpu.at_edge import beside, narrow, widened
-from .curve import Curve, check_integral, check_mass, check_slope, missing_mass
+from .curve import (
+    Curve,
+    check_integral,
+    check_mass,
+    check_one_mass,
+    check_slope,
+    misses,
+    missing_mass,
+)
+from .formulas import potential_of_nothing
 
 __all__ = ["Curve", "thretopk"]
 
@@ -378,6 +390,62 @@ class ThreTopK(operator.Differentiable):
         else:
             kernels = _rows.pull, _rows.pull_mixed
             _move(kernels, x, tau, plan.curve, state, g, gx, gk, gtau)
+
+    def _long_dtype(self, plan: _Plan, given: type) -> type:
+        return np.float64 if is_steep(plan.curve) else self._computed_in(plan, given)
+
+    def _long_value(self, x: Any, numbers: Any, plan: _Plan, first: Any, out: Any) -> Any:
+        (k, tau), solution = numbers, np.empty(SOLUTION)
+        own = isinstance(plan.curve, UserCurve)
+        p, at = room(x) if own and not len(out) else out, (plan.curve, plan.method)
+        yield from solve_finite(x, k, tau, *at, first, p, solution)
+        if not own:
+            return solution
+        if misses(k, (yield from _long.mass_of_finite(p))):
+            # What is known of the curve has misled the steps.
+            at = plan.curve, METHODS["bisect"]
+            yield from solve_finite(x, k, tau, *at, first, p, solution)
+            check_one_mass(plan.name, k, (yield from _long.mass_of_finite(p)))
+        return solution
+
+    def _long_push(self, x: Any, plan: _Plan, solved: Any, v: Any, moves: Any, out: Any) -> Any:
+        at = solved.numbers[-1], plan.curve, solved.state
+        if is_steep(plan.curve):
+            v, _ = yield from _long.beside_finite(x, *at, v)
+        dk, dtau = moves
+        yield from _long.push_finite(x, *at, v, dk, dtau, out)
+
+    def _long_pull(self, x: Any, plan: _Plan, solved: Any, g: Any, out: Any) -> Any:
+        at, u = (solved.numbers[-1], plan.curve, solved.state), 0.0
+        if is_steep(plan.curve):
+            g, u = yield from _long.beside_finite(x, *at, g)
+        gk, gtau = yield from _long.pull_finite(x, *at, g, out)
+        return gk + u, gtau
+
+    def _long_height(self, verb: str, x: Any, plan: _Plan, solved: Any) -> Any:
+        (k, tau), solution, shift = solved.numbers, solved.state, origin(plan.curve)
+        if verb == "threshold":
+            return solution[C] + tau * (solution[D] + solution[REST] - shift)
+        phi = yield from _long.potential_of_finite(x, k, tau, plan.curve, solution)
+        return phi - k * tau * shift
+
+    def _long_height_of_few(self, verb: str, plan: _Plan, rows: Any, solved: Any) -> float:
+        (k, tau), solution, shift = solved.numbers, solved.state, origin(plan.curve)
+        if verb == "threshold":
+            lam: float = solution[0, C] + tau * (solution[0, D] + solution[0, REST] - shift)
+            return lam
+        phi = np.empty(1)
+        kernel_for(plan.curve, _rows.potential)(0, 1, *rows, plan.curve, solution, phi)
+        return float(phi[0] - k * tau * shift)
+
+    def _long_height_of_constant(self, verb: str, plan: _Plan, solved: Any, total: float) -> float:
+        k, tau = solved.numbers
+        if verb == "threshold":
+            return -np.inf if solved.constant == ALL else np.inf
+        if solved.constant != ALL or k == 0:
+            return float(potential_of_nothing(plan.curve, int(solved.seen.size)))
+        far = mean_of_law(plan.curve)  # type: ignore[no-untyped-call]
+        return float(total - k * tau * (far + origin(plan.curve)))
 
 
 def _move(kernels: Any, x: operator.Array, tau: operator.Array, curve: Any, *args: Any) -> None:

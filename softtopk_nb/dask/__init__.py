@@ -1,0 +1,36 @@
+"""The operators on Dask arrays, lazy in and lazy out: ``import softtopk_nb.dask``.
+
+Rows may be in chunks, and so may the axis of the scores itself, of all operators but the two
+iterations.
+"""
+
+try:
+    import dask.array as _array  # noqa: F401
+except ImportError as _error:
+    raise ImportError(
+        "softtopk_nb.dask needs Dask, which is not installed: pip install softtopk_nb[dask]"
+    ) from _error
+
+from .._threads.long_rows import PART as PART
+from .operators import (
+    gradtopk,
+    hardtopk,
+    itertopk,
+    log_softmax,
+    logsumexp,
+    softmax,
+    thretopk,
+    wsoftmaxtopk,
+)
+
+__all__ = [
+    "PART",
+    "gradtopk",
+    "hardtopk",
+    "itertopk",
+    "log_softmax",
+    "logsumexp",
+    "softmax",
+    "thretopk",
+    "wsoftmaxtopk",
+]

@@ -1,0 +1,137 @@
+"""Arguments of a call, checked when the graph is built; what only the data tell, at compute."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import dask.array as da
+import numpy as np
+
+from .._api import arguments, operator, without_k
+from .._api.arguments import show
+
+
+def named(name: str) -> Any:
+    """The operator of NumPy with this name."""
+    return operator.registry.get(name) or without_k.registry[name]
+
+
+class Problem(NamedTuple):
+    """A checked call: scores with their axis last, and numbers of the batch shape."""
+
+    x: Any
+    where: Any  # of x's shape and chunks, or None
+    numbers: tuple[Any, ...]  # of the batch shape, and x's chunks
+    given: tuple[Any, ...]  # as they came
+    axis: int
+    largest: bool
+    options: dict[str, Any]
+
+    @property
+    def batch(self) -> tuple[Any, ...]:
+        """Chunks of the batch shape."""
+        return tuple(self.x.chunks[:-1])
+
+    def back(self, p: Any) -> Any:
+        """A result with the axis last, as x came."""
+        return da.moveaxis(p, -1, self.axis)
+
+
+def check(
+    op: Any, x: Any, numbers: tuple[Any, ...], axis: Any, largest: Any, where: Any, options: Any
+) -> Problem:
+    """A checked call."""
+    if not isinstance(x, da.Array):
+        raise TypeError(f"x is a {type(x).__name__}; expected a dask array (da.from_array(x))")
+    if x.dtype not in (np.float32, np.float64):
+        raise TypeError(f"x has dtype {x.dtype}; expected float32 or float64")
+    if any(math.isnan(size) for sizes in x.chunks for size in sizes):
+        raise ValueError(
+            "x has chunks of unknown sizes; expected known ones: call x.compute_chunk_sizes()"
+        )
+    if not x.ndim:
+        raise ValueError("x is 0-dimensional; expected at least one axis")
+    axis = arguments.check_axis(axis, x.ndim)
+    op.check_length(x.shape, axis)
+    op._plan(options)
+    arguments.check_largest(largest)
+    rows, n = da.moveaxis(x, axis, -1), x.shape[axis]
+    batch, sizes = rows.shape[:-1], rows.chunks[:-1]
+    # What is not known yet is stood for by a number that passes.
+    known = [
+        (0 if name == "k" else 1.0) if isinstance(value, da.Array) else value
+        for name, value in zip(op.names, numbers, strict=True)
+    ]
+    op._check_numbers(n, batch, *known)
+    ready = tuple(
+        _number(op, name, value, batch, sizes, n)
+        for name, value in zip(op.names, numbers, strict=True)
+    )
+    mask = None if where is None else _mask(where, x, axis)
+    return Problem(rows, mask, ready, numbers, axis, bool(largest), options)
+
+
+def _number(op: Any, name: str, value: Any, batch: Any, sizes: Any, n: int) -> Any:
+    """One number for each row, in the chunks of the rows; checked when it is known."""
+    kind = np.int64 if name == "k" and not op.real_k else np.float64
+    if not isinstance(value, da.Array):
+        whole = np.broadcast_to(np.asarray(value).astype(kind), batch)
+        return da.from_array(np.array(whole), chunks=sizes)
+    if value.dtype.kind not in ("iu" if kind is np.int64 else "iuf"):
+        wanted = "integers" if kind is np.int64 else "real numbers"
+        raise TypeError(f"{name} has dtype {value.dtype}; expected {wanted}")
+    arguments.check_broadcast(value, batch, name)
+    for axis, (own, of_x) in enumerate(
+        zip(value.chunks, sizes[len(sizes) - value.ndim :], strict=True)
+    ):
+        if sum(own) == sum(of_x) and own != of_x:
+            raise ValueError(
+                f"{name} has the chunks {own} along its axis {axis}, where x has {of_x}; expected "
+                f"the same: {name}.rechunk({sizes[len(sizes) - value.ndim :]})"
+            )
+    whole = da.broadcast_to(value, batch, chunks=sizes)
+    return da.map_blocks(_checked, whole, name, n, kind, dtype=kind, meta=np.empty(0, kind))
+
+
+def _checked(block: Any, name: str, n: int, kind: Any, block_info: Any = None) -> Any:
+    """A block of numbers, of which each is one that a row may have."""
+    good = (block >= 0) & (block <= n) if name == "k" else (block > 0) & (block < np.inf)
+    if not np.all(good):
+        first = np.argwhere(~np.atleast_1d(good))[0]
+        place = [low for low, _ in block_info[0]["array-location"]] if block_info else []
+        row = tuple(int(a + b) for a, b in zip(first, place, strict=False))
+        bad = np.atleast_1d(block)[tuple(first)]
+        wanted = f"0 <= k <= n = {n}" if name == "k" else "a positive finite number"
+        raise ValueError(f"{name} is {show(bad.item())} in row {row}; expected {wanted}")
+    return np.asarray(block, kind)
+
+
+def _mask(where: Any, x: Any, axis: int) -> Any:
+    if where.dtype != np.bool_ if hasattr(where, "dtype") else not isinstance(where, bool):
+        raise TypeError(f"where is {show(where)}; expected an array of bool")
+    arguments.check_broadcast(
+        np.empty(0) if not hasattr(where, "shape") else where, x.shape, "where"
+    )
+    return da.moveaxis(da.broadcast_to(da.asarray(where), x.shape).rechunk(x.chunks), axis, -1)
+
+
+def direction(value: Any, problem: Problem, name: str) -> Any:
+    """A direction or a cotangent of x's shape, in its chunks and type, the axis last."""
+    given = da.asarray(value)
+    if given.dtype.kind not in "iuf":
+        raise TypeError(f"{name} has dtype {given.dtype}; expected real numbers")
+    shape = problem.back(problem.x).shape
+    arguments.check_broadcast(given, shape, name)
+    moved = da.moveaxis(da.broadcast_to(given, shape), problem.axis, -1)
+    return moved.rechunk(problem.x.chunks)
+
+
+def per_row(value: Any, problem: Problem, name: str) -> Any:
+    """A direction in a number, or a cotangent with one for each row."""
+    given = da.asarray(0.0 if value is None else value)
+    if given.dtype.kind not in "iuf":
+        raise TypeError(f"{name} has dtype {given.dtype}; expected real numbers")
+    batch = problem.x.shape[:-1]
+    arguments.check_broadcast(given, batch, name)
+    return da.broadcast_to(given, batch).rechunk(problem.batch).astype(np.float64)

@@ -1,0 +1,265 @@
+"""The operators: one object for each, called like the one of `softtopk_nb` with its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+from .._api.base import Gradients
+from . import rows
+from .arguments import Problem, check, direction, named, per_row
+from .axis import Axis, is_in_chunks
+
+_DOC = """`softtopk_nb.{name}` of Dask arrays: lazy in, lazy out.
+
+Parameters
+----------
+x : dask.array.Array, shape (..., n, ...)
+    Scores, float32 or float64, in chunks of known sizes{along}.
+{numbers}axis : int, optional
+    The axis of the scores, the last by default.
+where : dask.array.Array or array of bool, optional
+    Entries that take part, broadcastable to x's shape.
+**options
+    The operator's own: see `softtopk_nb.{name}`.
+
+Returns
+-------
+{returns}
+
+Raises
+------
+TypeError, ValueError
+    At once for what the arguments tell; when it is computed for what only the data tell: a k or a
+    temperature out of range, with the row that has it.
+
+Notes
+-----
+Rows in chunks are solved chunk by chunk, each task by one thread. {chunked} See the page "Dask" for
+passes, memory and cost; `softtopk_nb.{name}` for the mathematics and its source.
+
+Examples
+--------
+>>> import dask.array as da
+>>> import softtopk_nb.dask as std
+>>> x = da.from_array([[3.0, 2.0, 1.0, 4.0]], chunks=(1, 4))
+>>> p = std.{name}(x{k})
+>>> p.compute(scheduler="synchronous").round(3)
+{shown}
+"""
+
+_CHUNKED = (
+    "Where the axis is in chunks, rows of a million entries and more are searched where their "
+    "chunks are, in a few passes, with the bits of one process if chunk edges are multiples of "
+    "`PART` and all entries are finite, and to rounding else; shorter rows are brought together."
+)
+
+
+class Operator:
+    """An operator of `softtopk_nb`, on Dask arrays."""
+
+    def __init__(self, op: Any, shown: str) -> None:
+        self._op, self.__name__ = op, op.__name__
+        chunked, with_k = op._long_ends is not None, op.names[0] == "k"
+        kind = "float" if op.real_k else "int"
+        numbers = f"k : {kind} or array\n    Broadcastable to x's shape without the axis.\n"
+        numbers = (numbers if with_k else "") + (
+            "temperature : float or array, optional\n    Likewise, positive; 1 by default.\n"
+        )
+        batch = "value : dask.array.Array of x's shape without the axis, and its type"
+        self.__doc__ = _DOC.format(
+            name=op.__name__,
+            along="" if chunked else ", one along the axis",
+            numbers=numbers,
+            returns=batch if op.reduces else "p : dask.array.Array of x's shape, type and chunks",
+            chunked=_CHUNKED if chunked else "The axis itself must be in one chunk.",
+            k=", 2" if with_k else "",
+            shown=shown,
+        )
+
+    def __repr__(self) -> str:
+        return f"<operator {self.__name__!r} of softtopk_nb.dask>"
+
+    def __call__(  # noqa: D102
+        self,
+        x: Any,
+        /,
+        *k: Any,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: Any = None,
+        **options: Any,
+    ) -> Any:
+        return self._height("value", x, k, temperature, axis, largest, where, options)
+
+    def _check(self, x: Any, k: Any, temperature: Any, *given: Any) -> Problem:
+        wanted = len(self._op.names) - 1
+        if len(k) != wanted:
+            raise TypeError(f"{self.__name__} takes {wanted} positional k, got {len(k)}")
+        return check(self._op, x, (*k, temperature), *given)
+
+    def _height(self, verb: str, x: Any, k: Any, *given: Any) -> Any:
+        problem = self._check(x, k, *given)
+        if is_in_chunks(self._op, problem):
+            at = Axis(self._op, problem)
+            return at.value() if verb == "value" else at.height(verb)
+        found = rows.run(self._op, _together(problem), verb)
+        if self._op.reduces or verb != "value":
+            return found
+        return _back(found, problem)
+
+
+class Differentiable(Operator):
+    """An operator with derivatives."""
+
+    def jvp(
+        self,
+        x: Any,
+        /,
+        *k_and_dx: Any,
+        dk: Any = None,
+        dtemperature: Any = None,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: Any = None,
+        **options: Any,
+    ) -> tuple[Any, Any]:
+        """Value and derivative along a direction, as `softtopk_nb`'s `jvp`."""
+        *k, dx = k_and_dx
+        op = self._op
+        problem = self._check(x, k, temperature, axis, largest, where, options)
+        if dk is not None and not op.real_k:
+            raise TypeError(f"dk was given, but {self.__name__} takes an integer k")
+        v = direction(dx, problem, "dx")
+        moves = tuple(
+            per_row(each, problem, f"d{name}")
+            for name, each in zip(op.names, (dk, dtemperature)[-len(op.names) :], strict=True)
+        )
+        if is_in_chunks(op, problem):
+            at = Axis(op, problem)
+            return at.value(), at.push(v, moves)
+        whole, v = _together(problem), v.rechunk({-1: -1})
+        part = rows.run(op, whole, "jvp", v, *moves[op.fixed :])
+        value, tangent = part(0, op.reduces), part(1, op.reduces)
+        return (value, tangent) if op.reduces else (_back(value, problem), _back(tangent, problem))
+
+    def vjp(
+        self,
+        x: Any,
+        /,
+        *k: Any,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: Any = None,
+        **options: Any,
+    ) -> tuple[Any, Callable[[Any], Gradients]]:
+        """Value and pullback, as `softtopk_nb`'s `vjp`; what the pullback returns is lazy too.
+
+        Of rows in chunks the pullback solves again: nothing is kept from one graph to the next.
+        """
+        op = self._op
+        problem = self._check(x, k, temperature, axis, largest, where, options)
+        reads = per_row if op.reduces else direction
+        if is_in_chunks(op, problem):
+            at = Axis(op, problem)
+
+            def pull(g: Any) -> tuple[Any, ...]:
+                return at.pull(reads(g, problem, "the cotangent"))
+
+            value = at.value()
+        else:
+            whole = _together(problem)
+
+            def pull(g: Any) -> tuple[Any, ...]:
+                v = reads(g, problem, "the cotangent")
+                v = v if op.reduces else v.rechunk({-1: -1})
+                part = rows.run(op, whole, "pull", v)
+                places = (1, 2)[-len(op.names) :]
+                return _back(part(0, False), problem), *(part(i, True) for i in places)
+
+            value = rows.run(op, whole, "value")
+            value = value if op.reduces else _back(value, problem)
+
+        def pullback(g: Any, /) -> Gradients:
+            gx, *numbers = pull(g)
+            sums: list[Any] = [
+                None if i < op.fixed else _sum_to(each, given)
+                for i, (each, given) in enumerate(zip(numbers, problem.given, strict=True))
+            ]
+            return Gradients(gx, *((None,) * (2 - len(sums))), *sums)
+
+        return value, pullback
+
+
+class WithPotential(Differentiable):
+    """An operator whose value is the gradient of a potential."""
+
+    def potential(
+        self,
+        x: Any,
+        /,
+        *k: Any,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: Any = None,
+        **options: Any,
+    ) -> Any:
+        """The potential of each row, as `softtopk_nb`'s."""
+        return self._height("potential", x, k, temperature, axis, largest, where, options)
+
+
+class WithThreshold(WithPotential):
+    """An operator whose rows have a threshold."""
+
+    def threshold(
+        self,
+        x: Any,
+        /,
+        *k: Any,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: Any = None,
+        **options: Any,
+    ) -> Any:
+        """The threshold of each row, as `softtopk_nb`'s."""
+        return self._height("threshold", x, k, temperature, axis, largest, where, options)
+
+
+def _together(problem: Problem) -> Problem:
+    """The same with the axis in one chunk."""
+    last = {-1: -1}
+    where = None if problem.where is None else problem.where.rechunk(last)
+    return problem._replace(x=problem.x.rechunk(last), where=where)
+
+
+def _back(p: Any, problem: Problem) -> Any:
+    """A result in the chunks and the shape of x."""
+    return problem.back(p.rechunk(problem.x.chunks))
+
+
+def _sum_to(numbers: Any, given: Any) -> Any:
+    """One number for each row, summed over the axes along which an argument was broadcast."""
+    shape = getattr(given, "shape", None)
+    shape = np.shape(given) if shape is None else shape
+    extra = numbers.ndim - len(shape)
+    stretched = tuple(extra + i for i, n in enumerate(shape) if n == 1 != numbers.shape[extra + i])
+    total = numbers.sum(axis=(*range(extra), *stretched)) if extra or stretched else numbers
+    return da.reshape(total, shape) if total.shape != tuple(shape) else total
+
+
+hardtopk = Operator(named("hardtopk"), "array([[1., 0., 0., 1.]])")
+thretopk = WithThreshold(named("thretopk"), "array([[0.697, 0.303, 0.112, 0.888]])")
+gradtopk = WithPotential(named("gradtopk"), "array([[0.694, 0.306, 0.119, 0.881]])")
+itertopk = Differentiable(named("itertopk"), "array([[0.655, 0.314, 0.123, 0.908]])")
+wsoftmaxtopk = Differentiable(named("wsoftmaxtopk"), "array([[0.584, 0.24 , 0.092, 1.084]])")
+softmax = Differentiable(named("softmax"), "array([[0.237, 0.087, 0.032, 0.644]])")
+log_softmax = Differentiable(named("log_softmax"), "array([[-1.44, -2.44, -3.44, -0.44]])")
+logsumexp = Differentiable(named("logsumexp"), "array([4.44])")
