@@ -22,6 +22,7 @@ from .operators import (
     thretopk,
     wsoftmaxtopk,
 )
+from .warming import warm
 
 __all__ = [
     "PART",
@@ -32,5 +33,6 @@ __all__ = [
     "logsumexp",
     "softmax",
     "thretopk",
+    "warm",
     "wsoftmaxtopk",
 ]

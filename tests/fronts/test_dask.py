@@ -40,7 +40,7 @@ def synchronous():
 def client():
     """Two worker processes of one thread."""
     cluster = distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0"
     )
     with cluster, distributed.Client(cluster) as client:
         yield client
@@ -302,7 +302,7 @@ def test_one_worker_with_one_thread_is_enough():
     x, lazy = made(N, 4 * std.PART, np.float64)
     expected = stk.gradtopk(x, 100)
     cluster = distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None
+        n_workers=1, threads_per_worker=1, processes=True, dashboard_address=":0"
     )
     with cluster, distributed.Client(cluster) as alone:
         same(alone.compute(std.gradtopk(lazy, 100)).result(timeout=60), expected)
@@ -356,6 +356,12 @@ def test_tasks_use_one_thread(rng, monkeypatch):
     assert set(counts) == {1}
     assert threading.current_thread() is threading.main_thread()
     assert pool.thread_count() >= 1
+
+
+def test_every_worker_compiles_once(client):
+    seconds = std.warm(client, std.thretopk, np.float32, curve="clip")
+    assert set(seconds) == set(client.scheduler_info(n_workers=-1)["workers"])
+    assert all(each > 0.0 for each in seconds.values())
 
 
 def test_xarray_takes_the_operators_of_numpy(rng):
