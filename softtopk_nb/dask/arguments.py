@@ -17,6 +17,11 @@ def named(name: str) -> Any:
     return operator.registry.get(name) or without_k.registry[name]
 
 
+def moved(a: Any, source: int, destination: int) -> Any:
+    """`moveaxis`, without a task for each chunk where nothing moves."""
+    return a if (source - destination) % a.ndim == 0 else da.moveaxis(a, source, destination)
+
+
 class Problem(NamedTuple):
     """A checked call: scores with their axis last, and numbers of the batch shape."""
 
@@ -35,7 +40,7 @@ class Problem(NamedTuple):
 
     def back(self, p: Any) -> Any:
         """A result with the axis last, as x came."""
-        return da.moveaxis(p, -1, self.axis)
+        return moved(p, -1, self.axis)
 
 
 def check(
@@ -56,7 +61,7 @@ def check(
     op.check_length(x.shape, axis)
     op._plan(options)
     arguments.check_largest(largest)
-    rows, n = da.moveaxis(x, axis, -1), x.shape[axis]
+    rows, n = moved(x, axis, -1), x.shape[axis]
     batch, sizes = rows.shape[:-1], rows.chunks[:-1]
     # What is not known yet is stood for by a number that passes.
     known = [
@@ -113,7 +118,7 @@ def _mask(where: Any, x: Any, axis: int) -> Any:
     arguments.check_broadcast(
         np.empty(0) if not hasattr(where, "shape") else where, x.shape, "where"
     )
-    return da.moveaxis(da.broadcast_to(da.asarray(where), x.shape).rechunk(x.chunks), axis, -1)
+    return moved(da.broadcast_to(da.asarray(where), x.shape).rechunk(x.chunks), axis, -1)
 
 
 def direction(value: Any, problem: Problem, name: str) -> Any:
@@ -123,8 +128,8 @@ def direction(value: Any, problem: Problem, name: str) -> Any:
         raise TypeError(f"{name} has dtype {given.dtype}; expected real numbers")
     shape = problem.back(problem.x).shape
     arguments.check_broadcast(given, shape, name)
-    moved = da.moveaxis(da.broadcast_to(given, shape), problem.axis, -1)
-    return moved.rechunk(problem.x.chunks)
+    rows = moved(da.broadcast_to(given, shape), problem.axis, -1)
+    return rows.rechunk(problem.x.chunks)
 
 
 def per_row(value: Any, problem: Problem, name: str) -> Any:

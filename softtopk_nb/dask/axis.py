@@ -212,7 +212,8 @@ class Axis:
             layer[own] = Task(own, _of_block, TaskRef(found.key), b, take)
             for i in range(len(self.given.lengths)):
                 key = (name, *block, i)
-                keys = [None if a is None else names[(a.name, *block, i)] for a in arrays]
+                keys = [None if a is None else (a.name, *block, i) for a in arrays]
+                keys = [names.get(key, key) for key in keys]  # what is persisted has its own
                 refs = [None if key is None else TaskRef(key) for key in keys]
                 layer[key] = Task(key, _write, self.given, TaskRef(own), i, sign, *refs)
         graph = HighLevelGraph.from_collections(name, layer, [found])

@@ -225,6 +225,7 @@ def _seen(monkeypatch):
         ("thretopk", {"curve": "sigmoid"}, 3),
         ("thretopk", {"curve": "clip"}, 4),
         ("softmax", {}, 3),
+        ("hardtopk", {}, 10),
     ],
 )
 def test_passes_over_the_data(name, options, most, rng, monkeypatch):

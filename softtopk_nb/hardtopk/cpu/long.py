@@ -7,18 +7,28 @@ from typing import Any
 import numpy as np
 
 from ..._compile.decorators import kernel
-from ..._math.elementary import from_ordinal
+from ..._math.elementary import from_ordinal, to_ordinal
 from ..._threads.long_rows import PART, Pass, Passes, here, part_count, range_of
 from .rows import count
 
 Array = Any
 
 
+VALUES = 15  # counted at a time: from the first-level cache this takes no longer than 3 passes
+BLOCK = 2048
+
+
 @kernel
-def count_parts(lo, hi, x, value, strictly, counts):
-    """How many entries of each part exceed the value."""
+def count_parts(lo, hi, x, values, counts):
+    """How many entries of each part are at least as large as each of the values."""
     for j in range(lo, hi):
-        counts[j] = count(x[j * PART : (j + 1) * PART], value, strictly)
+        part = x[j * PART : (j + 1) * PART]
+        for m in range(values.shape[0]):
+            counts[j, m] = 0
+        for start in range(0, part.shape[0], BLOCK):
+            near = part[start : start + BLOCK]
+            for m in range(values.shape[0]):
+                counts[j, m] += int(count(near, values[m], False))
 
 
 @kernel
@@ -43,36 +53,53 @@ def _value_at(place: int, dtype: Any) -> Any:
     return from_ordinal(np.int32(place) if dtype == np.float32 else np.int64(place))
 
 
-def _count(x: Array, value: Any, strictly: bool) -> Passes[Array]:
-    """`rows.count` of each part."""
-    counts = np.empty(part_count(x))
-    yield Pass(count_parts, x.size // 4, (x, value, strictly, counts), (counts,))
+def _count(x: Array, places: list[int]) -> Passes[Array]:
+    """How many entries of each part are not below the floats at these places."""
+    values = np.array([_value_at(place, x.dtype) for place in places])
+    counts = np.empty((part_count(x), len(places)), np.int32)
+    yield Pass(count_parts, x.size, (x, values, counts), (counts,))
     return counts
 
 
 def solve(x: Array, k: int, out: Array) -> None:
-    """One row, as `rows.hard_row`: the same bisection, one pass over all parts at a time."""
+    """One row, as `rows.hard_row`."""
     lo, hi = map(int, range_of(x))
-    if np.isnan([_value_at(lo, x.dtype), _value_at(hi, x.dtype)]).any() or (
-        k > here(_count(x, x.dtype.type(-np.inf), True)).sum()
-    ):
+    lowest, highest = (int(to_ordinal(x.dtype.type(end))) for end in (-np.inf, np.inf))
+    undefined = lo < lowest or hi > highest
+    if not undefined and lo == lowest:
+        undefined = k > here(_count(x, [lowest + 1])).sum()
+    if undefined:
         out[...] = np.nan
     else:
         here(solve_present(x, k, lo, hi, out))
 
 
 def solve_present(x: Array, k: int, lo: int, hi: int, out: Array) -> Passes[None]:
-    """A row without a NaN and with k entries above -inf, from the ordinals of its range."""
-    # Invariant: at least k entries lie at or above `lo`, fewer than k above `hi`.
-    while lo < hi:
-        middle = -((-lo - hi) // 2)
-        found = (yield from _count(x, _value_at(middle, x.dtype), False)).sum()
-        lo, hi = (middle, hi) if found >= k else (lo, middle - 1)
-        if found == k:
+    """A row without a NaN and with k entries above -inf, from the ordinals of its range.
+
+    A search for the k-th largest value that compares with several in each pass.
+    """
+    # Invariant: at least k entries lie at or above `lo`, fewer than k above `hi`, unless k is 0.
+    while True:
+        last = hi - lo + 2 <= VALUES
+        step = hi - lo + 1
+        places = [lo + step * m // (VALUES + 1) for m in range(1, VALUES + 1)]
+        places = list(range(lo, hi + 2)) if last else places
+        counts = yield from _count(x, places)
+        total = counts.sum(0, np.int64)
+        enough = int((total >= k).sum()) - 1  # totals fall along the places
+        exact = enough >= 0 and total[enough] == k
+        if last or exact:
             break
-    value = _value_at(lo, x.dtype)
-    above = yield from _count(x, value, True)
-    equal = (yield from _count(x, value, False)) - above
-    before = np.cumsum(equal) - equal
-    ties = np.clip(k - above.sum() - before, 0, equal).astype(np.int64)
-    yield Pass(write_parts, x.size, (x, value, ties, out), (ties,), (), (out,))
+        lo, hi = (
+            places[enough] if enough >= 0 else lo,
+            places[enough + 1] - 1 if enough + 1 < VALUES else hi,
+        )
+    place, ties = places[enough], np.zeros(len(counts), np.int64)
+    if exact:
+        place = -2 if place in (-1, 0) else place - 1  # two zeros, and none is above the other
+    else:
+        above = counts[:, enough + 1].astype(np.int64)
+        equal = counts[:, enough] - above
+        ties = np.clip(k - above.sum() - (np.cumsum(equal) - equal), 0, equal)
+    yield Pass(write_parts, x.size, (x, _value_at(place, x.dtype), ties, out), (ties,), (), (out,))
