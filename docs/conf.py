@@ -30,6 +30,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_proof",
+    "sphinx_reredirects",
     "sphinxcontrib.bibtex",
     "dashboard_data",
 ]
@@ -69,7 +70,29 @@ html_static_path = ["_static"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
 html_context = {"default_mode": "auto"}  # without it the theme writes an error to the console
-html_sidebars = {"*": []}  # pages without pages below them: the room goes to the mathematics
+# Addresses that earlier releases' README and messages named.
+redirects = {
+    "quickstart": "examples/features.html",
+    "subset-selection": "examples/subsets.html",
+    "which-operator": "guide/operators.html",
+    "conventions": "guide/inputs.html",
+    "gpu": "guide/gpu.html",
+    "torch": "guide/pytorch.html",
+    "jax": "guide/jax.html",
+    "dask": "guide/dask.html",
+    "thretopk": "math/thretopk.html",
+    "gradtopk": "math/gradtopk.html",
+    "iterative": "math/iterative.html",
+    "softmax": "math/softmax.html",
+    "losses": "math/losses.html",
+    "published": "math/published.html",
+    "source-errors": "math/source.html",
+    "notation": "math/notation.html",
+    "bibliography": "math/bibliography.html",
+    "contributing": "dev/contributing.html",
+    "speed": "dev/speed.html",
+    "dashboard": "dev/dashboard.html",
+}
 html_theme_options = {
     "logo": {"text": "softtopk_nb"},
     "navbar_align": "left",

@@ -37,7 +37,7 @@ def build(folder: pathlib.Path) -> str:
     """The address of the page, built on its own from the results in the folder."""
     (folder / "conf.py").write_text(CONF, encoding="utf-8")
     for name in ("dashboard.md", "speed.md"):
-        shutil.copy(DOCS / name, folder)
+        shutil.copy(DOCS / "dev" / name, folder)
     command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(folder), str(folder / "out")]
     subprocess.run(command, check=True, timeout=300)
     return (folder / "out" / "dashboard.html").as_uri()

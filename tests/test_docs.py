@@ -18,7 +18,7 @@ TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 def theorems():
     """(label, [(file, test), ...]) for every labelled statement, in the order of the pages."""
-    for page in sorted((ROOT / "docs").glob("*.md")):
+    for page in sorted((ROOT / "docs").rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         labels = list(LABEL.finditer(text))
         for match, following in zip(labels, [*labels[1:], None], strict=False):
@@ -65,9 +65,9 @@ def tables(page: str) -> list[str]:
 @pytest.mark.parametrize(
     ("page", "heading"),
     [
-        ("docs/thretopk.md", "`curve`"),
-        ("docs/thretopk.md", "curve"),
-        ("docs/which-operator.md", "`curve`"),
+        ("docs/math/thretopk.md", "`curve`"),
+        ("docs/math/thretopk.md", "curve"),
+        ("docs/guide/operators.md", "`curve`"),
     ],
 )
 def test_tables_of_curves_have_them_all(page, heading):

@@ -1,4 +1,4 @@
-"""What the source gets wrong: one test for each proposition of docs/source-errors.md.
+"""What the source gets wrong: one test for each proposition of docs/math/source.md.
 
 The source's algorithms are written here again from its formulas. Each test shows such an algorithm
 or such a statement failing, and the package being right on the same rows.

@@ -1,6 +1,7 @@
 """GradTopK where no entry is kept aside: Chebyshev series in place of power series and a core.
 
-Proposition prop-grad-chebyshev of docs/gradtopk.md, then the sums and the rows that rest on it.
+Proposition prop-grad-chebyshev of docs/math/gradtopk.md, then the sums and the rows that rest on
+it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """GradTopK of short rows: the law of the count multiplied out, and each coin divided out of it.
 
-The theorems of docs/gradtopk.md, section "Short rows", in exact arithmetic, then the kernels beside
-the contour, which shares nothing with them but the tilt.
+The theorems of docs/math/gradtopk.md, section "Short rows", in exact arithmetic, then the kernels
+beside the contour, which shares nothing with them but the tilt.
 """
 
 from __future__ import annotations

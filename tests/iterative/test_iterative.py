@@ -1,4 +1,4 @@
-"""itertopk and wsoftmaxtopk: theorems and counterexamples of docs/iterative.md, one test each."""
+"""itertopk and wsoftmaxtopk: a test for each statement of docs/math/iterative.md."""
 
 import math
 

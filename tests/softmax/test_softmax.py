@@ -1,4 +1,4 @@
-"""softmax, log_softmax, logsumexp, energy_score and gradual: the theorems of docs/softmax.md.
+"""softmax, log_softmax, logsumexp, energy_score and gradual: the theorems of docs/math/softmax.md.
 
 Values are judged against 80-digit arithmetic at the accuracy of the operators: with
 R = (max x - min x)/temperature, 1e-13 + 4 eps R in float64 and 1e-6 + 4 eps R in float32.

@@ -1,4 +1,4 @@
-"""ThreTopK: one test for each theorem of docs/thretopk.md, named in the test's docstring.
+"""ThreTopK: one test for each theorem of docs/math/thretopk.md, named in the test's docstring.
 
 Rows are judged at the accuracy that is promised: with R = (max x - min x)/temperature,
 |p - exact| <= 1e-13 + 4 eps R and |sum p - k| <= 1e-12 max(1, k) in float64, and 1e-6 in the
