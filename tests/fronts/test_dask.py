@@ -299,6 +299,22 @@ def test_clusters_threads_and_nested_calls_give_the_same_bits(client):
         same(nested.result(timeout=60), expected)
 
 
+@pytest.mark.parametrize("kind", ["lazy", "persisted", "of both", "of one whole"])
+def test_more_chunks_than_tasks_in_a_round(kind, client):
+    """A task asks several chunks, unless that would hold more than one at a time."""
+    x, lazy = made(N, std.PART, np.float64)
+    v, other = np.where(x > 0, 0.5, x), da.where(lazy > 0, 0.5, lazy)
+    scale = abs(x).max() if kind == "of one whole" else 1.0
+    if kind == "of one whole":
+        lazy = lazy / abs(lazy).max()
+    with dask.config.set(scheduler=client):
+        lazy = lazy.persist() if kind in ("persisted", "of both") else lazy
+        other = other.persist() if kind == "persisted" else other
+        p, dp = std.thretopk.jvp(lazy, 100.5, other)
+        same(p.compute(), stk.thretopk(x / scale, 100.5))
+        same(dp.compute(), stk.thretopk.jvp(x / scale, 100.5, v)[1])
+
+
 def test_one_worker_with_one_thread_is_enough():
     x, lazy = made(N, 4 * std.PART, np.float64)
     expected = stk.gradtopk(x, 100)
