@@ -214,7 +214,7 @@ LABELS = {
 
 
 def print_results(results, masks):
-    print("\npixels read                      test accuracy   spread   runs")
+    print("\npixels read                      test accuracy  std dev   runs")
     for name, values in results.items():
         print(
             f"{LABELS[name]:<32} {np.mean(values):>13.1%}   {np.std(values, ddof=1):>6.1%}"

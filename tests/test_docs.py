@@ -55,6 +55,34 @@ def test_theorem_and_test_name_each_other(label, tests):
     )
 
 
+def readme_block(module: str) -> str:
+    """The Python block of README.md that imports a front."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(
+        rf"```python\n(import \w+, softtopk_nb\.{module} .*?)```", text, re.DOTALL
+    )
+    return block
+
+
+@pytest.mark.parametrize(
+    "front",
+    [pytest.param("torch", marks=pytest.mark.torch), pytest.param("jax", marks=pytest.mark.jax)],
+)
+def test_first_lines_of_the_fronts_in_the_readme(front):
+    pytest.importorskip(front)
+    names: dict[str, object] = {}
+    exec(readme_block(front), names)
+    assert any(name in names for name in ("mask", "slope"))
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_of_the_readme_lead_somewhere(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = [link for link in re.findall(r"\]\(([^)#]+)(?:#[\w-]*)?\)", text) if ":" not in link]
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert len(text.splitlines()) <= 150
+
+
 def tables(page: str) -> list[str]:
     """The first columns of a page's tables."""
     text = (ROOT / page).read_text(encoding="utf-8")
