@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+import softtopk_nb
 from softtopk_nb._curves.registry import NAMES
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -81,6 +82,13 @@ def test_links_of_the_readme_lead_somewhere(page):
     links = [link for link in re.findall(r"\]\(([^)#]+)(?:#[\w-]*)?\)", text) if ":" not in link]
     assert [link for link in links if not (ROOT / link).exists()] == []
     assert len(text.splitlines()) <= 150
+
+
+def test_version_is_the_same_everywhere():
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.search(r"^## (\S+)", changes, re.MULTILINE)[1] == softtopk_nb.__version__
+    assert re.search(r"^version: (\S+)", citation, re.MULTILINE)[1] == softtopk_nb.__version__
 
 
 def tables(page: str) -> list[str]:

@@ -1,1 +1,1 @@
-"""On the CPU."""
+"""The search for a threshold, on the CPU."""

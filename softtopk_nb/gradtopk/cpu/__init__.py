@@ -1,1 +1,1 @@
-"""On the CPU."""
+"""Marginals of random subsets, on the CPU."""

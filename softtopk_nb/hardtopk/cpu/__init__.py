@@ -1,1 +1,1 @@
-"""On the CPU."""
+"""The mask of the k largest, on the CPU."""

@@ -1,1 +1,1 @@
-"""On the CPU."""
+"""Successive softmax steps, on the CPU."""

@@ -1,1 +1,1 @@
-"""On the CPU."""
+"""Softmax, its logarithm and its potential, on the CPU."""

@@ -1,1 +1,1 @@
-"""On the CPU."""
+"""The threshold construction, on the CPU."""
