@@ -135,6 +135,35 @@ def hardening_picture(theme):
     return figure
 
 
+def temperature_picture(theme):
+    """What a temperature leaves soft, and how many entries it lets learn, for normal scores."""
+    x = np.random.default_rng(0).normal(size=(200, 64))
+    hard, temperatures = stk.hardtopk(x, 8), np.geomspace(0.01, 3, 40)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4))
+    for curve, colour, style in [
+        ("laplace", theme.first, "-"),
+        ("sigmoid", theme.third, "-."),
+        ("clip", theme.second, "--"),
+    ]:
+        outside, learning = [], []
+        for tau in temperatures:
+            given = {"curve": curve, "temperature": tau}
+            p, share = stk.thretopk.jvp(x, 8, np.zeros_like(x), dk=1.0, **given)
+            outside.append(((1 - hard) * p).sum(1).mean() / 8)
+            total = (share**2).sum(1)  # 1 for one entry that learns, 1/m for m that share
+            learning.append(np.mean(1 / total[total > 0]) * np.mean(total > 0))
+        left.plot(temperatures, outside, style, color=colour, lw=1.8, label=curve)
+        right.plot(temperatures, learning, style, color=colour, lw=1.8)
+    for axis, label in ((left, "share of k outside the k largest"), (right, "entries that learn")):
+        axis.axvspan(0.03, 1, color=theme.quiet, alpha=0.15, lw=0)
+        axis.set(
+            xscale="log", xlabel="temperature / standard deviation of the scores", ylabel=label
+        )
+    left.legend(loc="upper left")
+    figure.tight_layout(w_pad=2.5)
+    return figure
+
+
 def softmax_picture(theme):
     """k = 1: the largest entry of laplace against the largest entry of softmax."""
     rng = np.random.default_rng(0)
@@ -452,6 +481,7 @@ PICTURES = {
     "threshold": threshold_picture,
     "curves": curves_picture,
     "hardening": hardening_picture,
+    "temperature": temperature_picture,
     "laplace-softmax": softmax_picture,
     "iterative": iterative_picture,
     "subset": subset_picture,
