@@ -41,9 +41,9 @@ class Change(NamedTuple):
     def __str__(self) -> str:
         name = " ".join(str(part) for part in self.key if part is not None)
         word = "slower" if self.slower else "faster"
-        peer = "" if is_ours(self.key[0]) else "  (a baseline)"
+        note = "" if is_ours(self.key[0]) else "  (a baseline)"
         return (
-            f"{word}  {self.old:8.2f} -> {self.new:8.2f}  x {self.new / self.old:.2f}  {name}{peer}"
+            f"{word}  {self.old:8.2f} -> {self.new:8.2f}  x {self.new / self.old:.2f}  {name}{note}"
         )
 
 

@@ -22,7 +22,7 @@ __all__ = ["Verdict", "judge", "table"]
 Record = dict[str, Any]
 Result = dict[str, Any]
 
-# Value, in softmaxes on the same array: (n at least 1024, n = 64).
+# Value, as a multiple of torch.softmax on the same array: (n at least 1024, n = 64).
 SIMPLE, HARDER, SUBSET = (1.5, 2.0), (2.5, 3.0), (4.0, 6.0)
 VALUE = {
     ("thretopk", "clip"): SIMPLE,
@@ -32,8 +32,8 @@ VALUE = {
     ("thretopk", "normal"): HARDER,
     ("gradtopk", None): SUBSET,
 }
-DERIVATIVE = 1.5, 2.0  # in backward passes of softmax, after the value
-STEP = 1.0, 1.5  # itertopk and wsoftmaxtopk: softmaxes for each of k steps
+DERIVATIVE = 1.5, 2.0  # times softmax's backward pass, after the value
+STEP = 1.0, 1.5  # itertopk and wsoftmaxtopk: for each of k steps
 ITERATIONS = ("itertopk", "wsoftmaxtopk")
 DEFAULTS = ("newton", "auto", None)  # the methods of which the figures above speak
 
@@ -130,7 +130,7 @@ def _ratios(results: list[Result]) -> Iterator[Verdict]:
         if result["what"] == "value":
             limit = _value_limit(result)
             if limit is not None:
-                label = _label("value, in softmaxes", result)
+                label = _label("value, times torch.softmax", result)
                 yield Verdict(label, name(result), result["ratio"], limit)
             continue
         limit = _column(result, DERIVATIVE) if result["device"] == "cpu" else None
@@ -139,7 +139,7 @@ def _ratios(results: list[Result]) -> Iterator[Verdict]:
         figure = result.get("after_value") if result["what"] == "jvp" else result["ratio"]
         if figure is None:
             continue
-        label = f"{result['what']} after the value, in backward passes of softmax"
+        label = f"{result['what']} after the value, times softmax's backward pass"
         yield Verdict(label, name(result), figure, limit)
 
 
@@ -150,12 +150,12 @@ def _against(results: list[Result]) -> Iterator[Verdict]:
         if result["what"] != "value" or result["operator"] != "thretopk":
             continue
         if result["method"] == "scan" and result["curve"] == "laplace":
-            peer, label = ("LapSum (sort)", "laplace"), "scan, in LapSum sorts"
+            baseline, label = ("LapSum (sort)", "laplace"), "scan, times LapSum by sorting"
         elif result["method"] == "newton" and result["rows"] * result["n"] > ONE_OF_64[1]:
-            peer, label = ("torch.topk", None), _label("value, in torch.topk", result)
+            baseline, label = ("torch.topk", None), _label("value, times torch.topk", result)
         else:
             continue
-        wanted = {**result, "operator": peer[0], "curve": peer[1], "method": None}
+        wanted = {**result, "operator": baseline[0], "curve": baseline[1], "method": None}
         other = by_key.get(record.key(wanted))
         if other is not None:
             yield Verdict(label, name(result), result["ratio"] / other["ratio"], 1.0)

@@ -25,7 +25,7 @@ import targets  # noqa: E402
 from cases import is_ours  # noqa: E402
 
 SCRIPTS = ("dashboard_data.js", "dashboard_charts.js", "dashboard.js")
-#: No top-k, and so no rivals of one: softmaxes and the floor.
+#: No top-k, and so not compared with one: softmax functions, and a copy of the array.
 NO_TOPK = ("torch.softmax", "scipy softmax", "softmax", "np.copyto")
 SHAPE = ("n", "rows", "k")
 NOTHING = "*No file of results of a CPU lay in `benchmarks/results/` when this page was built.*"
@@ -63,7 +63,7 @@ def write_data(app: Sphinx) -> None:
 
 def add_scripts(app: Sphinx, page: str, _template: str, _context: object, _doctree: object) -> None:
     """Load the scripts on the page that they draw, and on no other."""
-    if page != "dashboard":
+    if page.rpartition("/")[2] != "dashboard":
         return
     app.add_css_file("dashboard.css")
     for script in SCRIPTS:
@@ -87,27 +87,28 @@ def _bound(verdict: targets.Verdict) -> str:
     return f"{'at most' if verdict.at_most else 'at least'} {verdict.limit:.3g}"
 
 
-def target_tables(content: dict[str, Any]) -> Iterator[str]:
-    """Each target with how often it is met; below, folded, every figure that it speaks of."""
-    groups: dict[str, list[targets.Verdict]] = {}
-    for verdict in targets.judge(content):
-        groups.setdefault(verdict.target, []).append(verdict)
-    rows = []
-    for name, verdicts in groups.items():
-        worst = max(verdicts, key=_excess)
-        far = f"{worst.case}: {worst.figure:.3g}, {_bound(worst)}"
-        met = sum(verdict.met for verdict in verdicts)
-        rows.append([name, str(met), f"**{len(verdicts) - met}**", far])
-    yield from _table(["target", "met", "not met", "nearest to its limit, or furthest over"], rows)
-    for name, verdicts in groups.items():
-        yield from ("", f":::{{dropdown}} {name}: every figure")
-        yield from _table(
-            ["case", "figure", "target", ""],
-            (
-                [v.case, f"{v.figure:.3g}", _bound(v), "met" if v.met else "**not met**"]
-                for v in sorted(verdicts, key=_excess, reverse=True)
-            ),
-        )
+def _machine(content: dict[str, Any]) -> str:
+    return f"{record.machine_name(content)}, {content['threads']} threads"
+
+
+def target_tables(files: list[dict[str, Any]]) -> Iterator[str]:
+    """How often each target is met on each machine; below, folded, every figure that misses."""
+    judged = [targets.judge(content) for content in files]
+    names = dict.fromkeys(verdict.target for verdicts in judged for verdict in verdicts)
+
+    def tally(verdicts: list[targets.Verdict]) -> str:
+        return f"{sum(v.met for v in verdicts)} of {len(verdicts)}" if verdicts else ""
+
+    rows = [
+        [name, *(tally([v for v in js if v.target == name]) for js in judged)] for name in names
+    ]
+    rows.append(["all", *map(tally, judged)])
+    yield from _table(["targets met", *map(_machine, files)], rows)
+    for content, verdicts in zip(files, judged, strict=True):
+        missed = sorted((v for v in verdicts if not v.met), key=_excess, reverse=True)
+        yield from ("", f":::{{dropdown}} {_machine(content)}: the {len(missed)} that are not met")
+        found = ([v.target, v.case, f"{v.figure:.3g}", _bound(v)] for v in missed)
+        yield from _table(["target", "case", "measured", "aimed at"], found)
         yield ":::"
 
 
@@ -122,8 +123,7 @@ def _name(result: dict[str, Any]) -> str:
     return " ".join(word for word in words if word)
 
 
-def losses(content: dict[str, Any]) -> Iterator[str]:
-    """Where peers are faster: one row for each operator and shape, the fastest peer first."""
+def _losses(content: dict[str, Any]) -> Iterator[str]:
     usual = [result for result in content["results"] if _usual(result)]
     rows = []
     for ours in usual:
@@ -131,29 +131,39 @@ def losses(content: dict[str, Any]) -> Iterator[str]:
             continue
         shape = [ours[field] for field in SHAPE]
         ahead = [
-            peer
-            for peer in usual
-            if not is_ours(peer["operator"])
-            and [peer[field] for field in SHAPE] == shape
-            and peer["ratio"] < ours["ratio"]
+            other
+            for other in usual
+            if not is_ours(other["operator"])
+            and [other[field] for field in SHAPE] == shape
+            and other["ratio"] < ours["ratio"]
         ]
         if ahead:
-            ahead.sort(key=lambda peer: peer["ratio"])
-            peers = ", ".join(
-                f"{'△ ' * (peer['high'] >= ours['low'])}{_name(peer)} {peer['ratio']:.3g}"
-                for peer in ahead
+            ahead.sort(key=lambda other: other["ratio"])
+            named = ", ".join(
+                f"{'△ ' * (other['high'] >= ours['low'])}{_name(other)} {other['ratio']:.3g}"
+                for other in ahead
             )
             size = "{1} × {0}, {2}".format(*shape)
-            rows.append([shape, size, _name(ours), f"{ours['ratio']:.3g}", peers])
+            rows.append([shape, size, _name(ours), f"{ours['ratio']:.3g}", named])
     if rows:
         rows = [row for _, *row in sorted(rows)]
-        yield from _table(["rows × n, k", "operator", "ratio", "faster peers"], rows)
+        yield from _table(["rows × n, k", "operator", "ratio", "faster"], rows)
     else:
         yield "None in this file."
 
 
+def losses(files: list[dict[str, Any]]) -> Iterator[str]:
+    """Where other libraries are faster: by machine, a row for each operator and shape."""
+    yield "::::{tab-set}"
+    for content in files:
+        yield f":::{{tab-item}} {_machine(content)}"
+        yield from _losses(content)
+        yield ":::"
+    yield "::::"
+
+
 class Results(SphinxDirective):
-    """``{results} targets`` or ``{results} losses``: a table from the newest file of a CPU."""
+    """``{results} targets`` or ``{results} losses``: tables from the newest file of each CPU."""
 
     required_arguments = 1
     tables: ClassVar = {"targets": target_tables, "losses": losses}
@@ -165,12 +175,13 @@ class Results(SphinxDirective):
         files = [c for c in load(folder) if c["machine"]["device"] == "cpu"]
         if not files:
             return self.parse_text_to_nodes(NOTHING)
-        newest = files[-1]
-        simd, versions = newest["machine"]["simd"], newest["versions"]
-        where = f"{record.machine_name(newest)}, {simd}, {newest['threads']} threads"
-        using = ", ".join(f"{name} {versions[name]}" for name in ("numba", "torch"))
-        heading = f"*{where}; {using}; {newest['date']}*"
-        lines = [heading, "", *self.tables[self.arguments[0]](newest)]
+        newest = list({record.machine_name(content): content for content in files}.values())
+        lines = []
+        for content in newest:
+            versions = (f"{name} {content['versions'][name]}" for name in ("numba", "torch"))
+            simd, date = content["machine"]["simd"], content["date"]
+            lines.append(f"- {_machine(content)}: {simd}; {', '.join(versions)}; {date}")
+        lines += ["", *self.tables[self.arguments[0]](newest)]
         return self.parse_text_to_nodes("\n".join(lines))
 
 

@@ -231,7 +231,7 @@ def verdicts(load, *results, **fields):
 
 
 def test_ratios_are_judged_by_operator_and_length(load):
-    value = "value, in softmaxes"
+    value = "value, times torch.softmax"
     for one, limit in (
         (result(ratio=1.4), 1.5),
         (result(ratio=1.9, n=64), 2.0),
@@ -250,19 +250,19 @@ def test_low_temperatures_have_a_line_of_their_own(load):
     spread, peer = {"data": "spread 100"}, ("torch.topk", None, None)
     found = verdicts(load, result(ratio=2.0, **spread), result(*peer, ratio=8.0, **spread))
     assert found == {
-        "value, in softmaxes, at low temperatures": (2.0, 1.5, False),
-        "value, in torch.topk, at low temperatures": (0.25, 1.0, True),
+        "value, times torch.softmax, at low temperatures": (2.0, 1.5, False),
+        "value, times torch.topk, at low temperatures": (0.25, 1.0, True),
     }
 
 
 def test_derivatives_are_judged_after_the_value(load):
     found = verdicts(load, result(what="pullback", ratio=1.6))
-    assert found == {"pullback after the value, in backward passes of softmax": (1.6, 1.5, False)}
+    assert found == {"pullback after the value, times softmax's backward pass": (1.6, 1.5, False)}
     found = verdicts(load, result(what="jvp", ratio=3.0, after_value=1.4))
-    assert found == {"jvp after the value, in backward passes of softmax": (1.4, 1.5, True)}
+    assert found == {"jvp after the value, times softmax's backward pass": (1.4, 1.5, True)}
 
 
-def test_peers_on_the_same_array(load):
+def test_baselines_on_the_same_array(load):
     found = verdicts(
         load,
         result(ratio=1.5),
@@ -271,8 +271,8 @@ def test_peers_on_the_same_array(load):
         result("LapSum (sort)", "laplace", None, ratio=25.0),
         result("LapSum (sort)", "laplace", None, ratio=25.0, n=4096),
     )
-    assert found["value, in torch.topk"] == (0.5, 1.0, True)
-    assert found["scan, in LapSum sorts"] == (2.0, 1.0, False)
+    assert found["value, times torch.topk"] == (0.5, 1.0, True)
+    assert found["scan, times LapSum by sorting"] == (2.0, 1.0, False)
 
 
 def test_growth_latency_startup_and_footprint(load):
@@ -316,7 +316,7 @@ def test_growth_latency_startup_and_footprint(load):
 def test_a_device_has_targets_of_its_own(load):
     device = {"device": "cuda", "rows": 65536, "n": 4096, "of_copy": 0.5}
     found = verdicts(load, result(ratio=1.2, **device))
-    assert found["value, in softmaxes"] == (1.2, 1.3, True)
+    assert found["value, times torch.softmax"] == (1.2, 1.3, True)
     assert found["part of the bandwidth of a copy"] == (0.5, 0.7, False)
     assert not verdicts(load, result(**{**device, "n": 10**6}), result(what="jvp", **device))
 

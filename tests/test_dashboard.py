@@ -29,7 +29,7 @@ html_theme_options = {{"navbar_end": ["theme-switcher"]}}
 suppress_warnings = ["myst.xref_missing", "toc.not_included"]
 benchmark_results = "results"
 """
-CHARTS = ("n", "k", "peers", "history")
+CHARTS = ("n", "k", "baselines", "machines")
 pytestmark = pytest.mark.browser
 
 
@@ -131,7 +131,7 @@ def test_charts_have_marks_and_named_axes(browser):
         assert len(marks(browser, chart)) >= 10
         names = texts(browser, f"#stk-chart-{chart} .stk-axis-name")
         assert all(names)
-        assert len(names) == (1 if chart == "peers" else 2)
+        assert len(names) == (1 if chart == "baselines" else 2)
         for text in marks(browser, chart):
             assert "made-up" in text
             assert "NaN" not in text
@@ -160,7 +160,7 @@ def test_a_filter_changes_table_and_charts(browser, name, value, word):
     for chart in CHARTS:
         after = marks(browser, chart)
         assert after
-        if (chart, name) != ("history", "file"):  # the history has all files
+        if (chart, name) != ("machines", "file"):  # this chart has all machines
             assert after != before[chart]
             assert all(word in text for text in after)
     if name in ("data", "file"):
@@ -170,14 +170,52 @@ def test_a_filter_changes_table_and_charts(browser, name, value, word):
 def test_machines_of_one_name_are_told_apart(browser):
     named = texts(browser, "#stk-file option")
     assert len(set(named)) == len(named) == 3
-    both = marks(browser, "history")
-    assert all("newer-core" in text for text in both)
-    assert {"2001-01-01" in text for text in both} == {True, False}
+    both = marks(browser, "machines")
+    assert {"newer-core" in text for text in both} == {True, False}
+    assert {"older-core" in text for text in both} == {True, False}
+    assert not any("2001-01-01" in text for text in both if "newer-core" in text)
     choose(browser, "file", "made-up-cpu-other")
     assert "older-core" in browser.find_element("id", "stk-machine").text
-    alone = marks(browser, "history")
-    assert 2 * len(alone) == len(both)
-    assert all("older-core" in text for text in alone)
+    assert marks(browser, "machines") == both
+
+
+def test_one_sentence_answers(browser):
+    answer = browser.find_element("id", "stk-answer")
+    assert "thretopk laplace newton takes 2.3 × the time of torch.softmax" in answer.text
+    assert "and 0.19 × the time of torch.topk (5.33 times as fast)" in answer.text
+    assert "made-up CPU" in answer.text
+    choose(browser, "size", "65536 × 64")
+    assert "3.09 × the time of torch.softmax" in answer.text
+    assert "65536 × 64 float32 numbers, k = 8" in answer.text
+    choose(browser, "mine", "gradtopk auto")
+    choose(browser, "today", "np.partition")
+    assert "gradtopk auto takes" in answer.text
+    assert "1.76 × the time of np.partition." in answer.text
+    choose(browser, "size", "1024 × 4096")
+    choose(browser, "k", "16")
+    assert "k = 16, normal rows" in answer.text
+
+
+def test_the_answer_is_given_for_each_machine(browser):
+    rows = texts(browser, "#stk-machines tbody tr")
+    assert len(rows) == 2
+    assert {"newer-core" in row for row in rows} == {True, False}
+    choose(browser, "device", "cuda")
+    assert len(texts(browser, "#stk-machines tbody tr")) == 1
+
+
+def test_the_answer_is_on_the_first_screen_of_a_phone(browser):
+    size = browser.get_window_size()
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    try:
+        answer = browser.find_element("id", "stk-answer").rect
+        width = browser.execute_script("return document.documentElement.scrollWidth")
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert browser.get_window_size() == size
+    assert width <= 390
+    assert answer["y"] + answer["height"] <= 844
 
 
 def test_first_calls_are_told_apart(browser):
@@ -194,7 +232,7 @@ def test_operator_and_shape(browser):
     assert "thretopk laplace newton" not in texts(browser, "#stk-table th")
     choose(browser, "shape", "1024 × 1024, k = 32")
     assert "quartiles" in texts(browser, "#stk-table th")
-    for chart in ("k", "peers", "history"):
+    for chart in ("k", "baselines", "machines"):
         assert all("1024 × 1024, k = 32" in text for text in marks(browser, chart))
 
 
@@ -260,8 +298,10 @@ def test_without_results(window, tmp_path):
 def test_targets_and_losses_are_read_from_a_file(browser, page):
     visit(browser, page.replace("dashboard.html", "speed.html"))
     text = browser.find_element("tag name", "body").get_attribute("textContent")
-    assert "value, in softmaxes" in text
+    assert "value, times torch.softmax" in text
     assert "thretopk laplace newton value 1024x1024 k=32 float32 normal" in text
     assert "not met" in text
-    row = next(n for n in found(browser, "#where-peers-win tr") if "gradtopk" in n.text)
+    row = next(
+        n for n in found(browser, "#where-other-libraries-are-faster tr") if "gradtopk" in n.text
+    )
     assert "np.partition" in row.text

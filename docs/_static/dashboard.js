@@ -66,7 +66,7 @@ document.addEventListener("DOMContentLoaded", () => {
   for (const r of files.flatMap((file) => file.results)) {
     if (looks.has(label(r))) continue;
     const place = seen[isOurs(r)]++;
-    const style = isOurs(r) ? `stk-ours stk-colour-${place % 7}` : `stk-peer stk-dash-${place % 4}`;
+    const style = isOurs(r) ? `stk-ours stk-colour-${place % 7}` : `stk-baseline stk-dash-${place % 4}`;
     looks.set(label(r), { label: label(r), place, style, shown: USUAL.has(r.method) });
   }
 
@@ -102,35 +102,124 @@ document.addEventListener("DOMContentLoaded", () => {
     const plain = (values) => values.map((value) => [value, value]);
     const described = (name) => {
       const file = files.find((f) => f.name === name);
-      return [name, `${file.date}, ${machineName(file)}, threads: ${file.threads}`];
+      return [name, `${machineName(file)}, ${file.date}, ${file.threads} threads`];
     };
     return {
       device: ["Device", plain(devices)],
-      file: ["Results", names.map(described)],
-      operator: ["Operator", [["all", "all"], ...plain(operators)]],
-      what: ["What", plain(of("what"))],
+      file: ["Machine", names.map(described)],
+      operator: ["Operators shown", [["all", "all"], ...plain(operators)]],
+      what: ["Value or derivative", plain(of("what"))],
       dtype: ["Type", plain(of("dtype"))],
       data: ["Rows drawn from", plain(of("data"))],
-      shape: ["Shape", [["all", "all shapes"], ...plain(shapes)]],
+      shape: ["Shapes shown", [["all", "all shapes"], ...plain(shapes)]],
       axis: ["Charts of n and k show", Object.entries(AXES).map(([name, axis]) => [name, axis[0]])],
     };
   }
 
-  function drawFilters() {
+  function drawSelects(holder, selects) {
     const focused = document.activeElement && document.activeElement.id;
-    const fields = Object.entries(choices()).map(([name, [text, options]]) => {
+    const fields = Object.entries(selects).map(([name, [text, options]]) => {
       const select = html("select", { id: `stk-${name}` });
       for (const [value, shown] of options) select.append(html("option", { value }, shown));
-      select.value = state[name];
+      select.value = state[name] || options[0][0];
       select.addEventListener("change", () => {
         state[name] = select.value;
         draw();
       });
       return html("label", { for: select.id }, text, select);
     });
-    document.getElementById("stk-filters").replaceChildren(...fields);
+    document.getElementById(holder).replaceChildren(...fields);
     const again = focused && document.getElementById(focused);
     if (again) again.focus();
+  }
+
+  function drawFilters() {
+    const { file, device, ...others } = choices();
+    const several = device[1].length > 1 ? { device } : {};
+    drawSelects("stk-filters", { ...several, ...others });
+  }
+
+  /** The newest file of each machine of the chosen device. */
+  function newest() {
+    const here = files.filter((file) => file.machine.device === state.device);
+    return [...new Map(here.map((file) => [machineName(file), file])).values()];
+  }
+
+  const sameRows = (r) => ["dtype", "what", "data"].every((name) => r[name] === state[name]);
+  const isPlain = (r) => USUAL.has(r.method);
+  const isToday = (r) => !isOurs(r) && !["torch.softmax", "np.copyto"].includes(r.operator);
+
+  /** What the answer is about: an operator, a size, a k and what it is compared with. */
+  function question() {
+    const results = current().results.filter((r) => sameRows(r) && isPlain(r)).sort(bySize);
+    const pick = (name, values, wanted) => {
+      state[name] = first(unique(values), values.includes(state[name]) ? state[name] : wanted);
+      return unique(values);
+    };
+    const ours = pick("mine", results.filter(isOurs).map(label), "thretopk laplace newton");
+    const mine = results.filter((r) => label(r) === state.mine);
+    const sizes = pick("size", mine.map(size), "1024 × 1024");
+    const sized = mine.filter((r) => size(r) === state.size);
+    const usual = usualShapes(current());
+    const main = sized.find((r) => usual.has(shape(r))) || sized[0];
+    const ks = pick("k", sized.map((r) => String(r.k)), main && String(main.k));
+    const at = (r) => size(r) === state.size && String(r.k) === state.k;
+    const todays = pick("today", results.filter((r) => isToday(r) && at(r)).map(label), "torch.topk");
+    return { ours, sizes, ks, todays };
+  }
+
+  /** The result of the operator and of what is used today, in a file. */
+  function answerOf(file) {
+    const of = (name) => file.results.find((r) => sameRows(r) && isPlain(r) && label(r) === name
+      && size(r) === state.size && String(r.k) === state.k);
+    return { mine: of(state.mine), today: state.today && of(state.today) };
+  }
+
+  const times = (ratio) => `${digits(ratio)} ×`;
+  const inverse = (ratio) => (ratio < 0.95 ? ` (${digits(1 / ratio)} times as fast)` : "");
+
+  function drawAnswer() {
+    const { ours, sizes, ks, todays } = question();
+    const plain = (values) => values.map((value) => [value, value]);
+    const none = [["", "nothing else was measured for this"]];
+    drawSelects("stk-question", {
+      file: choices().file,
+      mine: ["Operator", plain(ours)],
+      size: ["Rows × entries of a row", plain(sizes)],
+      k: ["k", plain(ks)],
+      today: ["I use today", todays.length ? plain(todays) : none],
+    });
+    const { mine, today } = answerOf(current());
+    const holder = document.getElementById("stk-answer");
+    if (!mine) return holder.replaceChildren(nothing());
+    const parts = [
+      `${state.mine} takes `, html("strong", {}, `${times(mine.ratio)} the time of ${unitName(state)}`),
+    ];
+    if (today) {
+      const ratio = mine.ratio / today.ratio;
+      const text = `${times(ratio)} the time of ${state.today}`;
+      parts.push(" and ", html("strong", {}, text), inverse(ratio));
+    }
+    const { cpu, gpu, host } = current().machine;
+    const shaped = `${state.size} ${state.dtype} numbers, k = ${state.k}, ${state.data} rows`;
+    const where = `${gpu || `${cpu} (${host})`}, ${current().threads} threads, ${current().date}`;
+    const small = `${state.what}: ${time(mine.seconds)} a call on ${shaped}. ${where}.`;
+    holder.replaceChildren(html("p", {}, ...parts, "."), html("p", { class: "stk-small" }, small));
+    drawMachines();
+  }
+
+  /** The same two ratios on every machine where the case was measured. */
+  function drawMachines() {
+    const rows = newest().map((file) => [file, answerOf(file)]).filter(([, { mine }]) => mine)
+      .map(([file, { mine, today }]) => ({
+        row: [
+          `${machineName(file)}`, digits(mine.ratio), today ? digits(mine.ratio / today.ratio) : "",
+          time(mine.seconds),
+        ],
+        kind: file.name === state.file ? "stk-row-chosen" : "",
+      }));
+    const head = ["on each machine", `× ${unitName(state)}`, state.today ? `× ${state.today}` : "", "a call"];
+    document.getElementById("stk-machines").replaceChildren(tableOf(head, rows));
   }
 
   function drawMachine() {
@@ -143,19 +232,19 @@ document.addEventListener("DOMContentLoaded", () => {
     document.getElementById("stk-machine").textContent = text;
   }
 
-  /** Peers of the same shape that took less time, fastest first. */
+  /** Baselines of the same shape that took less time, fastest first. */
   function faster(result, results) {
     if (!isOurs(result) || noTopk.includes(result.operator)) return [];
-    const rival = (r) => !isOurs(r) && !noTopk.includes(r.operator) && shape(r) === shape(result);
-    const ahead = results.filter((r) => rival(r) && r.ratio < result.ratio);
+    const counts = (r) => !isOurs(r) && !noTopk.includes(r.operator) && shape(r) === shape(result);
+    const ahead = results.filter((r) => counts(r) && r.ratio < result.ratio);
     return ahead.sort((a, b) => a.ratio - b.ratio);
   }
 
-  /** A loss is told in words as well as by colour; one that the spread may explain is a draw. */
-  function loss(result, peer) {
-    const level = peer.high >= result.low;
+  /** A loss is told in words as well as by colour; where quartiles overlap it is a draw. */
+  function loss(result, other) {
+    const level = other.high >= result.low;
     const words = html("span", { class: "visually-hidden" }, level ? "level with" : "slower than");
-    const text = ` ${label(peer)} ${digits(peer.ratio)}`;
+    const text = ` ${label(other)} ${digits(other.ratio)}`;
     return html("span", { class: level ? "stk-draw" : "stk-loss" }, level ? "△ " : "▲ ", words, text);
   }
 
@@ -173,7 +262,7 @@ document.addEventListener("DOMContentLoaded", () => {
     );
   }
 
-  const kind = (r) => (isOurs(r) ? "stk-row-ours" : "stk-row-peer");
+  const kind = (r) => (isOurs(r) ? "stk-row-ours" : "stk-row-baseline");
 
   /** One row for each operator, one column for each shape. */
   function overview(results) {
@@ -186,8 +275,8 @@ document.addEventListener("DOMContentLoaded", () => {
       const cells = columns.map((column) => {
         const result = mine.find((r) => shape(r) === column);
         if (!result) return "";
-        const [peer] = faster(result, shown);
-        return peer ? [digits(result.ratio), loss(result, peer)] : digits(result.ratio);
+        const [other] = faster(result, shown);
+        return other ? [digits(result.ratio), loss(result, other)] : digits(result.ratio);
       });
       return { row: [name, ...cells], kind: kind(mine[0]) };
     });
@@ -196,11 +285,11 @@ document.addEventListener("DOMContentLoaded", () => {
 
   /** One shape, with everything that was measured of it. */
   function details(results) {
-    const head = ["", "ratio", "quartiles", "time", `${unitName(state)} takes`, "rounds", "faster peers"];
+    const head = ["", "ratio", "quartiles", "time", `${unitName(state)} takes`, "rounds", "faster baselines"];
     const body = results.map((r) => ({
       row: [
         label(r), digits(r.ratio), `${digits(r.low)} to ${digits(r.high)}`, time(r.seconds),
-        time(r.unit_seconds), r.rounds, faster(r, results).map((peer) => loss(r, peer)),
+        time(r.unit_seconds), r.rounds, faster(r, results).map((other) => loss(r, other)),
       ],
       kind: kind(r),
     }));
@@ -293,21 +382,24 @@ document.addEventListener("DOMContentLoaded", () => {
       .filter((r) => shape(r) === at && looks.get(label(r)).shown)
       .sort((a, b) => a.ratio - b.ratio)
       .map((r) => ({ ...looks.get(label(r)), value: r.ratio, low: r.low, high: r.high, text: exactly(r, file) }));
-    const titlePeers = `against peers: ${at}, ${about}`;
-    figure("peers", titlePeers, rows.length && (() => charts.bars(titlePeers, { x: `${relative}; whiskers are quartiles` }, rows)));
+    const titleBaselines = `beside other libraries: ${at}, ${about}`;
+    figure("baselines", titleBaselines, rows.length && (() => charts.bars(titleBaselines, { x: `${relative}; whiskers are quartiles` }, rows)));
 
-    const alike = files.filter((f) => machineName(f) === machineName(file) && f.threads === file.threads);
-    const cases = alike.flatMap((f, x) => chosen(f).filter((r) => shape(r) === at)
+    // The newest file of each machine, whatever file is chosen.
+    const each = newest();
+    const cases = each.flatMap((f, x) => chosen(f).filter((r) => shape(r) === at)
       .map((r) => ({ ...r, x, text: exactly(r, f) })));
-    const past = series(cases, (r) => ({ x: r.x, y: r.ratio, low: r.low, high: r.high, text: r.text }));
-    const titlePast = `history: ${at}, ${state.what}, ${state.dtype}, ${state.data} rows; ${machineName(file)}`;
-    const dates = alike.map((f) => f.date);
-    const axesPast = { x: "date of the results", y: relative };
-    figure("history", titlePast, past.length && (() => charts.lines(titlePast, axesPast, past, dates)));
+    const places = (r) => ({ x: r.x, y: r.ratio, low: r.low, high: r.high, text: r.text });
+    const across = series(cases, places);
+    const titleMachines = `by machine: ${at}, ${state.what}, ${state.dtype}, ${state.data} rows`;
+    const axesMachines = { x: "machine", y: relative };
+    const labels = each.map((f) => f.machine.gpu || f.machine.host);
+    figure("machines", titleMachines, across.length && (() => charts.lines(titleMachines, axesMachines, across, labels)));
   }
 
   function draw() {
     drawFilters();
+    drawAnswer();
     drawMachine();
     drawTable();
     drawLegend();

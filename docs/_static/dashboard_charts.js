@@ -36,8 +36,8 @@ window.softtopkCharts = (() => {
   /** Positions on a logarithmic axis from `from` to `to`, and its ticks. */
   function logarithmic(values, from, to) {
     const ends = [Math.log10(Math.min(...values)), Math.log10(Math.max(...values))];
-    const room = Math.max(0.08, (0.7 - ends[1] + ends[0]) / 2);
-    const [low, high] = [ends[0] - room, ends[1] + room];
+    const margin = Math.max(0.08, (0.7 - ends[1] + ends[0]) / 2);
+    const [low, high] = [ends[0] - margin, ends[1] + margin];
     const at = (value) => from + ((Math.log10(value) - low) / (high - low)) * (to - from);
     const steps = high - low > 3.2 ? [1] : [1, 2, 5];
     const ticks = [];
@@ -187,9 +187,9 @@ window.softtopkCharts = (() => {
       tip.hidden = false;
       const [at, home] = [node.querySelector(".stk-symbol, .stk-bar") || node, root]
         .map((n) => n.getBoundingClientRect());
-      const room = home.width - tip.offsetWidth;
+      const free = home.width - tip.offsetWidth;
       const middle = at.left + at.width / 2 - home.left;
-      tip.style.left = `${Math.max(0, Math.min(middle - tip.offsetWidth / 2, room))}px`;
+      tip.style.left = `${Math.max(0, Math.min(middle - tip.offsetWidth / 2, free))}px`;
       tip.style.top = `${at.top - home.top - tip.offsetHeight - 10}px`;
       for (const other of node.closest("svg").querySelectorAll("[data-series]")) {
         other.classList.toggle("stk-other", other.dataset.series !== node.dataset.series);
