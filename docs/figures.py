@@ -429,48 +429,60 @@ def subset_time_picture(theme):
 
 
 def folder_imports():
-    """Which folders of the package each folder imports from, read from the source."""
+    """Which folders and modules of the package each one imports, read from the source."""
     package, found = Path(stk.__file__).parent, {}
+    left_out = {"__init__", "__main__", "_versions"}  # they import most of the package, or nothing
     for path in package.rglob("*.py"):
         here = path.relative_to(package).with_suffix("").parts
-        if len(here) == 1 and here[0] != "_nonfinite":
+        if here[0] in left_out:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.level:
                 there = (*here[: len(here) - node.level], *(node.module or "").split("."))
-                there = there if there[0] else (node.names[0].name,)
-                found.setdefault(here[0], set()).add(there[0])
-    return {name: sorted(others - {name}) for name, others in found.items()}
+                names = [there[0]] if there[0] else [alias.name for alias in node.names]
+                found.setdefault(here[0], set()).update(names)
+    return {name: sorted(others - {name} - left_out) for name, others in found.items()}
+
+
+def _floors(imports):
+    """The names on each floor, the lowest first: each stands above all that it imports."""
+
+    def height(name):
+        return 1 + max((height(other) for other in imports[name]), default=-1)
+
+    floors = {}
+    for name in sorted(imports):
+        floors.setdefault(height(name), []).append(name)
+    return [floors[y] for y in sorted(floors)]
 
 
 def architecture_picture(theme):
-    """The folders of the package on their floors, each line from a folder to one it imports.
+    """The folders of the package on their floors, each arrow from a folder to one it imports.
 
-    A line is left out where another folder in between imports the same one.
+    An arrow is left out where another folder in between imports the same one.
     """
     imports = folder_imports()
+    imports |= {other: [] for others in imports.values() for other in others if other not in imports}
 
     def below(name):
-        return {*imports.get(name, ())}.union(*map(below, imports.get(name, ())))
+        return {*imports[name]}.union(*map(below, imports[name]))
 
-    def height(name):
-        return 1 + max((height(other) for other in imports.get(name, ())), default=-1)
-
-    floors = {}
-    for name in sorted({*imports, *(other for others in imports.values() for other in others)}):
-        floors.setdefault(height(name), []).append(name)
-    figure, axis = plt.subplots(figsize=(9, 0.7 * len(floors)))
+    direct = {name: {*others}.difference(*map(below, others)) for name, others in imports.items()}
     places = {}
-    for y, names in floors.items():
-        for i, name in enumerate(names):
-            places[name] = x, _ = (i + 0.5) / len(names) + 0.04 * (y % 2), y
-            box = {"boxstyle": "round", "fc": theme.background, "ec": theme.first}
-            axis.text(x, y, name, ha="center", va="center", bbox=box, zorder=2)
-    for name, others in imports.items():
-        for other in {*others}.difference(*map(below, others)):
-            (x0, y0), (x1, y1) = places[name], places[other]
-            axis.plot([x0, x1], [y0, y1], color=theme.quiet, lw=1, zorder=1)
-    axis.set(xlim=(0, 1.05), ylim=(-0.5, len(floors) - 0.5))
+    for y, names in enumerate(_floors(imports)):
+        # Above the middle of what they import, so that few arrows cross.
+        middle = {n: np.mean([places[o][0] for o in direct[n]] or [0.5]) for n in names}
+        for i, name in enumerate(sorted(names, key=middle.get)):
+            places[name] = (i + 0.5) / len(names) + 0.05 * (y % 2 - 0.5), y
+    figure, axis = plt.subplots(figsize=(9, 5.5))
+    for name, (x, y) in places.items():
+        box = {"boxstyle": "round", "fc": theme.background, "ec": theme.first}
+        axis.text(x, y, name, ha="center", va="center", bbox=box, zorder=2)
+        for other in direct[name]:
+            arrow = {"arrowstyle": "-|>", "color": theme.quiet, "shrinkA": 0, "shrinkB": 0}
+            there, floor = places[other]
+            axis.annotate("", (there, floor + 0.17), (x, y - 0.17), arrowprops=arrow, zorder=1)
+    axis.set(xlim=(-0.05, 1.05), ylim=(-0.4, y + 0.4))
     axis.axis("off")
     figure.tight_layout()
     return figure
