@@ -462,7 +462,9 @@ def architecture_picture(theme):
     An arrow is left out where another folder in between imports the same one.
     """
     imports = folder_imports()
-    imports |= {other: [] for others in imports.values() for other in others if other not in imports}
+    imports |= {
+        other: [] for others in imports.values() for other in others if other not in imports
+    }
 
     def below(name):
         return {*imports[name]}.union(*map(below, imports[name]))

@@ -81,7 +81,7 @@ def test_links_of_the_readme_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     links = [link for link in re.findall(r"\]\(([^)#]+)(?:#[\w-]*)?\)", text) if ":" not in link]
     assert [link for link in links if not (ROOT / link).exists()] == []
-    assert len(text.splitlines()) <= 150
+    assert page != "README.md" or len(text.splitlines()) <= 150
 
 
 def test_version_is_the_same_everywhere():
