@@ -1,8 +1,9 @@
-"""The comparison table of README.md: what a smooth top-k costs here and elsewhere.
+"""The comparison table of README.md: what a smooth top-k can do and costs, here and elsewhere.
 
-All take turns on the same rows, in one run; each figure is the median of a call divided by the
-median of `torch.softmax` on the same tensor. What solves one row at a time is timed on `ROWS` rows
-and scaled. LapSum and LML are written here from their papers (`lapsum.py`, `lml.py`).
+Each row takes turns with `torch.softmax` on the same scores (`clock.py`), all rows in every round;
+a figure is the ratio of the medians. What solves one row at a time is timed on `FEW` rows and
+scaled. LapSum and LML are written here from their papers (`lapsum.py`, `lml.py`). What is not
+installed is not measured.
 
     python benchmarks/alternatives.py [--small]
 """
@@ -11,21 +12,29 @@ from __future__ import annotations
 
 import argparse
 import functools
-import statistics
-import time
+import importlib.util
+import os
+import platform
+import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import contenders
 import numpy as np
 import torch
+from cases import Case, scores
+from clock import Turns, seconds
+from run import KEEP_MEMORY
 
 import softtopk_nb as stk
-import softtopk_nb.torch as front
+from softtopk_nb._threads import pool
 
-REST = 6e-3  # seconds: threads that spin after a call have gone to sleep
-ROWS = 4  # of those that are solved one at a time
-UNIT = "`torch.softmax`"
+__all__ = ["FULL", "ROWS", "SMALL", "Shape", "measure", "table"]
+
+FEW = 4  # rows, for those that are solved one at a time
+REG = 0.5  # of the transport problems: `thretopk` at temperature REG / 2
+SHOWN = ("python", "numpy", "numba", "torch", "entmax", "POT", "ott-jax")
 
 Call = Callable[[], Any]
 
@@ -39,61 +48,190 @@ class Shape(NamedTuple):
     rounds: int
 
 
-FULL, SMALL = Shape(1024, 1024, 32, 21), Shape(4, 64, 8, 2)
+FULL, SMALL = Shape(1024, 1024, 32, 15), Shape(8, 64, 8, 1)
 
 
-def by_transport(x: np.ndarray, k: int, reg: float = 0.5) -> np.ndarray:
-    """Each row's share of k that entropic optimal transport to {0, 1} brings to 1."""
+class Row(NamedTuple):
+    """A line of the table, and what makes the call that is timed, if anything does."""
+
+    name: str
+    weights: str
+    k: str
+    gradients: str
+    second: str
+    frameworks: str
+    make: Callable[[np.ndarray, int], Call] | None = None
+    needs: str = "torch"
+    few: bool = False
+    mark: str = ""
+
+
+def _ours(operator: str) -> Callable[[np.ndarray, int], Call]:
+    return lambda x, k: functools.partial(getattr(stk, operator), x, k)
+
+
+def _on_tensors(name: str) -> Callable[[np.ndarray, int], Call]:
+    def make(x: np.ndarray, k: int) -> Call:
+        case = Case(name, None, None, "value", *x.shape, k, "float32", "normal")
+        return contenders.call(case, x)
+
+    return make
+
+
+def _sparsemax(x: np.ndarray, k: int) -> Call:
+    import entmax
+
+    return functools.partial(entmax.sparsemax, torch.from_numpy(x), -1)
+
+
+def _pot(x: np.ndarray, k: int) -> Call:
     import ot
 
     n = x.shape[1]
-    weights, sizes = np.full(n, 1 / n), np.array([1 - k / n, k / n])
+    start, target = np.full(n, 1 / n), np.array([1 - k / n, k / n])
     costs = [(row[:, None] - np.array([0.0, 1.0])) ** 2 for row in x.astype(np.float64)]
-    return np.stack([n * ot.sinkhorn(weights, sizes, cost, reg)[:, 1] for cost in costs])
+    return lambda: np.stack([n * ot.sinkhorn(start, target, cost, REG)[:, 1] for cost in costs])
 
 
-def calls(x: np.ndarray, k: int) -> dict[str, tuple[Call, float]]:
-    """What is timed, and how many times its rows the batch has."""
-    tensor, few = torch.from_numpy(x), x[:ROWS]
-    elsewhere = {
-        "`torch.topk`, hard": "torch.topk",
-        "entmax `budget_bisect`": "entmax budget_bisect",
-        "LapSum": "LapSum (sort)",
-        "LML": "LML (bracketing)",
-    }
-    return {
-        UNIT: (functools.partial(torch.softmax, tensor, -1), 1.0),
-        "`thretopk`": (functools.partial(stk.thretopk, x, k), 1.0),
-        '`thretopk(curve="clip")`': (functools.partial(stk.thretopk, x, k, curve="clip"), 1.0),
-        "`gradtopk`": (functools.partial(stk.gradtopk, x, k), 1.0),
-        "`softtopk_nb.torch.thretopk`": (functools.partial(front.thretopk, tensor, k), 1.0),
-        **{
-            name: (functools.partial(contenders.ON_TENSORS[own], tensor, k), 1.0)
-            for name, own in elsewhere.items()
-        },
-        "POT `sinkhorn`": (functools.partial(by_transport, few, k), len(x) / len(few)),
-    }
+def _ott(x: np.ndarray, k: int) -> Call:
+    import jax
+    from ott.tools import soft_sort
+
+    mask = functools.partial(
+        soft_sort.topk_mask, k=k, axis=-1, epsilon=REG, squashing_fun=lambda row: row
+    )
+    compiled, array = jax.jit(mask), jax.numpy.asarray(x)
+    return lambda: compiled(array).block_until_ready()
 
 
-def seconds(call: Call) -> float:
-    """What one call takes, after one that is not timed."""
-    time.sleep(REST)
-    call()
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
+ALL = "NumPy, PyTorch, JAX, Dask"
+TRANSPORT = "`sigmoid`, to a tolerance"
+ROWS = (
+    Row(
+        "**`thretopk`**",
+        "every curve",
+        "real, per row",
+        "scores, k, temperature",
+        "yes",
+        ALL,
+        _ours("thretopk"),
+    ),
+    Row(
+        "**`gradtopk`**",
+        "marginals",
+        "integer, per row",
+        "scores, temperature",
+        "yes",
+        ALL,
+        _ours("gradtopk"),
+    ),
+    Row(
+        "LapSum",
+        "`laplace`",
+        "real, per row",
+        "scores, k, temperature",
+        "no",
+        "PyTorch",
+        _on_tensors("LapSum (sort)"),
+        mark="*",
+    ),
+    Row(
+        "LML",
+        "`sigmoid`",
+        "integer",
+        "scores",
+        "yes",
+        "PyTorch",
+        _on_tensors("LML (bracketing)"),
+        mark="*",
+    ),
+    Row(
+        "entmax `budget_bisect`",
+        "`clip`",
+        "real, per row",
+        "scores",
+        "yes",
+        "PyTorch",
+        _on_tensors("entmax budget_bisect"),
+        "entmax",
+    ),
+    Row("entmax `sparsemax`", "`clip`", "1", "scores", "yes", "PyTorch", _sparsemax, "entmax"),
+    Row(
+        "POT `sinkhorn`",
+        TRANSPORT,
+        "real, per row",
+        "scores, k, temperature",
+        "yes",
+        "NumPy, PyTorch, JAX",
+        _pot,
+        "ot",
+        few=True,
+    ),
+    Row(
+        "OTT `topk_mask`",
+        TRANSPORT,
+        "real",
+        "scores, k, temperature",
+        "unrolled",
+        "JAX",
+        _ott,
+        "ott",
+    ),
+    Row("SIMPLE", "`gradtopk`'s", "integer", "scores", "not checked", "PyTorch on CUDA"),
+    Row(
+        "`torch.topk`",
+        "a hard choice",
+        "integer",
+        "none to the choice",
+        "",
+        "PyTorch",
+        _on_tensors("torch.topk"),
+    ),
+)
 
 
-def measure(shape: Shape) -> dict[str, float]:
-    """The ratios to softmax."""
-    x = np.random.default_rng(0).normal(size=(shape.rows, shape.n)).astype(np.float32)
-    timed = calls(x, shape.k)
+def measure(shape: Shape) -> dict[str, dict[str, float]]:
+    """The figures of each row that can be measured, by its name."""
+    x = scores(shape.rows, shape.n, "float32", "normal")
+    timed: dict[str, tuple[Turns, int]] = {}
+    for row in ROWS:
+        if row.make is None or importlib.util.find_spec(row.needs) is None:
+            continue
+        rows = min(FEW, len(x)) if row.few else len(x)
+        call = row.make(x[:rows], shape.k)
+        timed[row.name] = Turns(call, contenders.unit("value", x), 0.0), len(x) // rows
     taken: dict[str, list[float]] = {name: [] for name in timed}
     for _ in range(shape.rounds):
-        for name, (call, times) in timed.items():
-            taken[name].append(times * seconds(call))
-    medians = {name: statistics.median(each) for name, each in taken.items()}
-    return {name: each / medians[UNIT] for name, each in medians.items()}
+        for name, (turns, times) in timed.items():
+            turns.time_others()
+            taken[name].append(times * seconds(turns.take))
+    return {name: turns.figures(np.array(taken[name])) for name, (turns, _) in timed.items()}
+
+
+def table(figures: dict[str, dict[str, float]]) -> list[str]:
+    """The lines of the table."""
+    lines = [
+        "| | weights as | k | gradients to | second derivatives | frameworks | time |",
+        "|---|---|---|---|---|---|---:|",
+    ]
+    for row in ROWS:
+        time = "not measured"
+        if row.name in figures:
+            ratio = figures[row.name]["ratio"]
+            time = (f"{ratio:.1f}" if ratio < 10 else f"{float(f'{ratio:.2g}'):.0f}") + row.mark
+        lines.append(f"| {' | '.join([*row[:6], time])} |".replace("|  |", "| |"))
+    return lines
+
+
+def versions() -> str:
+    """What took part."""
+    found = {"python": platform.python_version()}
+    for name in SHOWN[1:]:
+        try:
+            found[name] = version(name)
+        except ModuleNotFoundError:
+            found[name] = "not installed"
+    return ", ".join(f"{name} {number}" for name, number in found.items())
 
 
 def main() -> None:
@@ -103,11 +241,18 @@ def main() -> None:
         "--small", action="store_true", help="a few short rows, to see that it runs"
     )
     shape = SMALL if parser.parse_args().small else FULL
-    print(f"{shape.rows} x {shape.n} float32, k = {shape.k}, {torch.get_num_threads()} threads\n")
-    print("| | times `torch.softmax` |\n|---|---:|")
-    for name, ratio in measure(shape).items():
-        print(f"| {name} | {ratio:.1f} |" if ratio < 100 else f"| {name} | {ratio:.0f} |")
+    torch.set_num_threads(pool.thread_count())
+    print(f"{shape.rows} x {shape.n} float32, k = {shape.k}, {torch.get_num_threads()} threads")
+    print(f"{versions()}\n")
+    figures = measure(shape)
+    print("\n".join(table(figures)))
+    print("\nratio and its quartiles, milliseconds:")
+    for name, found in figures.items():
+        low, high, ms = found["low"], found["high"], 1e3 * found["seconds"]
+        print(f"{name:24} {found['ratio']:8.2f} [{low:.2f}, {high:.2f}] {ms:10.3f}")
 
 
 if __name__ == "__main__":
+    if any(os.environ.get(name) != value for name, value in KEEP_MEMORY.items()):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_MEMORY})
     main()
