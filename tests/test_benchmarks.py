@@ -400,3 +400,13 @@ def test_every_case_can_be_called(load):
         if small.what == "value" and sums_to_k:
             expected = stk.thretopk(x, small.k, curve=small.curve)
             np.testing.assert_allclose(found.numpy(), expected, atol=1e-4)
+
+
+@pytest.mark.torch
+def test_comparison_table_of_the_readme_is_the_printed_one(load):
+    """All columns but the last, which is measured."""
+    pytest.importorskip("torch")
+    readme = (BENCHMARKS.parent / "README.md").read_text(encoding="utf-8").splitlines()
+    for line in load("alternatives").table({}):
+        beginning = line.rsplit("|", 2)[0]
+        assert any(written.startswith(beginning) for written in readme), beginning
