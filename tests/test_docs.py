@@ -84,6 +84,15 @@ def test_links_of_the_readme_lead_somewhere(page):
     assert page != "README.md" or len(text.splitlines()) <= 150
 
 
+def test_quick_start_is_written_once():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/start/quickstart.md").read_text(encoding="utf-8")
+    for marker in re.findall(r':(?:start-after|end-before): "(.*)"', page):
+        assert readme.count(marker) == 1
+    assert ">>>" not in page
+    assert "```python" not in page
+
+
 def test_version_is_the_same_everywhere():
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
