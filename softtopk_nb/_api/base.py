@@ -446,7 +446,7 @@ class RowOperator:
         """``(rows, plan, state, g, gx, *gradients)``: write the gradients of <g, value>."""
         raise TypeError(f"{self.__name__} has no derivatives")
 
-    # Of a long row in pieces (`pieces`): generators of passes, for entries that all take part.
+    # Of a long row in pieces (`row_in_pieces`): generators of passes, for entries that take part.
 
     #: What entries at +inf and at -inf get; None if the axis cannot be in pieces.
     _long_ends: tuple[float, float] | None = None

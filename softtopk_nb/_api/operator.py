@@ -103,7 +103,7 @@ class Operator(base.RowOperator):
         arguments.check_k(given, n, batch)
         return given.astype(np.float64 if self.real_k else np.int64)
 
-    # A long row in pieces (`pieces`).
+    # A long row in pieces (`row_in_pieces`).
 
     _long_ends: tuple[float, float] | None = 1.0, 0.0
 

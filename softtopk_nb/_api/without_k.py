@@ -119,7 +119,7 @@ class WithoutK(RowOperator):
     def _plan(self, options: dict[str, Any]) -> str:
         return self.__name__
 
-    # A long row in pieces (`pieces`).
+    # A long row in pieces (`row_in_pieces`).
 
     _long_ends = 1.0, 0.0
 

@@ -17,7 +17,7 @@ from dask.base import optimize, tokenize
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
-from .._api import pieces
+from .._api import pieces, row_in_pieces
 from .._threads import pool
 from .._threads.long_rows import LONG
 from .arguments import Problem, named, per_row
@@ -101,13 +101,15 @@ def _search(given: Given, graph: Graph, blocks: Any, verb: str, numbers: Any, so
         for r in range(of_rows[0].size):
             own = tuple(each[r].item() for each in of_rows)
             if verb in ("solve", "record"):
-                row = pieces.solve(op, plan, given.dtype, given.lengths, own, verb == "solve")
+                row = row_in_pieces.solve(
+                    op, plan, given.dtype, given.lengths, own, verb == "solve"
+                )
             elif verb == "push":
-                row = pieces.push(op, plan, solved[b][r][0], own)
+                row = row_in_pieces.push(op, plan, solved[b][r][0], own)
             elif verb == "pull":
-                row = pieces.pull(op, plan, solved[b][r][0], own[0])
+                row = row_in_pieces.pull(op, plan, solved[b][r][0], own[0])
             else:
-                row = pieces.height(op, plan, solved[b][r][0], verb)
+                row = row_in_pieces.height(op, plan, solved[b][r][0], verb)
             live[b, r] = row
     asked: dict[Any, Any] = {}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -299,20 +300,39 @@ def test_clusters_threads_and_nested_calls_give_the_same_bits(client):
         same(nested.result(timeout=60), expected)
 
 
-@pytest.mark.parametrize("kind", ["lazy", "persisted", "of both", "of one whole"])
-def test_more_chunks_than_tasks_in_a_round(kind, client):
-    """A task asks several chunks, unless that would hold more than one at a time."""
+@pytest.mark.parametrize(("shared", "most"), [(False, 4), (True, 18)])
+def test_a_task_asks_several_chunks(shared, most, monkeypatch):
+    """Unless a chunk is needed elsewhere too, so that a task would hold all of its own."""
+    from softtopk_nb.dask import axis, rounds
+
+    sizes = []
+
+    def get(graph, keys):
+        sizes.append(len(keys))
+        return dask.local.get_sync(graph, keys)
+
+    @contextlib.contextmanager
+    def runner():
+        yield rounds.Runner(get, 4)
+
+    monkeypatch.setattr(axis, "runner", runner)
+    x, lazy = made(N, std.PART, np.float64)
+    if shared:
+        x, lazy = x / abs(x).max(), lazy / abs(lazy).max()
+    same(std.thretopk(lazy, 100.5).compute(), stk.thretopk(x, 100.5))
+    assert max(sizes) == most
+
+
+@pytest.mark.parametrize("beside", ["persisted", "lazy"])
+def test_persisted_chunks_are_asked_where_they_are(beside, client):
     x, lazy = made(N, std.PART, np.float64)
     v, other = np.where(x > 0, 0.5, x), da.where(lazy > 0, 0.5, lazy)
-    scale = abs(x).max() if kind == "of one whole" else 1.0
-    if kind == "of one whole":
-        lazy = lazy / abs(lazy).max()
     with dask.config.set(scheduler=client):
-        lazy = lazy.persist() if kind in ("persisted", "of both") else lazy
-        other = other.persist() if kind == "persisted" else other
+        lazy = lazy.persist()
+        other = other.persist() if beside == "persisted" else other
         p, dp = std.thretopk.jvp(lazy, 100.5, other)
-        same(p.compute(), stk.thretopk(x / scale, 100.5))
-        same(dp.compute(), stk.thretopk.jvp(x / scale, 100.5, v)[1])
+        same(p.compute(), stk.thretopk(x, 100.5))
+        same(dp.compute(), stk.thretopk.jvp(x, 100.5, v)[1])
 
 
 def test_one_worker_with_one_thread_is_enough():

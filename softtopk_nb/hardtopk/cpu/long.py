@@ -14,8 +14,9 @@ from .rows import count
 Array = Any
 
 
-VALUES = 15  # counted at a time: from the first-level cache this takes no longer than 3 passes
-BLOCK = 2048
+# Counted in a pass: 5e7 float32 take 0.16 s, and 0.24 s with one at a time (two cores, AVX-512).
+VALUES = 15
+BLOCK = 2048  # entries that stay in the first-level cache meanwhile
 
 
 @kernel
@@ -82,19 +83,19 @@ def solve_present(x: Array, k: int, lo: int, hi: int, out: Array) -> Passes[None
     # Invariant: at least k entries lie at or above `lo`, fewer than k above `hi`, unless k is 0.
     while True:
         last = hi - lo + 2 <= VALUES
-        step = hi - lo + 1
-        places = [lo + step * m // (VALUES + 1) for m in range(1, VALUES + 1)]
-        places = list(range(lo, hi + 2)) if last else places
+        inner = range(1, VALUES + 1)
+        spaced = (lo + (hi - lo + 1) * m // (VALUES + 1) for m in inner)
+        places = list(range(lo, hi + 2) if last else spaced)
         counts = yield from _count(x, places)
         total = counts.sum(0, np.int64)
         enough = int((total >= k).sum()) - 1  # totals fall along the places
         exact = enough >= 0 and total[enough] == k
         if last or exact:
             break
-        lo, hi = (
-            places[enough] if enough >= 0 else lo,
-            places[enough + 1] - 1 if enough + 1 < VALUES else hi,
-        )
+        if enough + 1 < VALUES:
+            hi = places[enough + 1] - 1
+        if enough >= 0:
+            lo = places[enough]
     place, ties = places[enough], np.zeros(len(counts), np.int64)
     if exact:
         place = -2 if place in (-1, 0) else place - 1  # two zeros, and none is above the other
