@@ -287,26 +287,26 @@ def iterative_picture(theme):
     return figure
 
 
-def coin_count(pi):
-    """The law of the number of heads among independent coins."""
-    law = np.ones(1)
+def count_distribution(pi):
+    """The distribution of the number of ones among independent Bernoulli variables."""
+    distribution = np.ones(1)
     for probability in pi:
-        law = np.convolve(law, [1 - probability, probability])
-    return law
+        distribution = np.convolve(distribution, [1 - probability, probability])
+    return distribution
 
 
 def subset_picture(theme):
-    """Left: the number of heads of the tilted coins. Right: p against the temperature."""
+    """Left: the number of ones of the Bernoulli variables. Right: p against the temperature."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5), width_ratios=[1, 1.3])
     tau = 0.4
     lam = float(stk.thretopk.threshold(ROW, K - 0.5, curve="sigmoid", temperature=tau))
-    law = coin_count(expit((ROW - lam) / tau))
-    colours = [theme.second if m == K else theme.first for m in range(law.size)]
-    left.bar(range(law.size), law, color=colours)
+    distribution = count_distribution(expit((ROW - lam) / tau))
+    colours = [theme.second if m == K else theme.first for m in range(distribution.size)]
+    left.bar(range(distribution.size), distribution, color=colours)
     left.axvline(K - 0.5, color=theme.quiet, lw=1, ls="--")
     left.text(K - 0.4, 0.44, "mean $k - 1/2$")
-    left.text(K + 0.5, law[K], f"$N = k = {K}$", color=theme.second, va="center")
-    left.set(xlabel="heads among the coins, $N$", ylabel="probability", ylim=(0, 0.47))
+    left.text(K + 0.5, distribution[K], f"$N = k = {K}$", color=theme.second, va="center")
+    left.set(xlabel="number of ones, $N$", ylabel="probability", ylim=(0, 0.47))
 
     temperatures = np.geomspace(0.03, 30, 300)
     p = stk.gradtopk(np.tile(ROW, (temperatures.size, 1)), K, temperature=temperatures)
