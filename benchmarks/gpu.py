@@ -1,12 +1,13 @@
 """How much a smooth top-k costs on a GPU, as a ratio to torch.softmax on the same array.
 
-    python benchmarks/gpu.py [--rounds N]
+    python benchmarks/gpu.py [--rounds N] [--only WORD ...]
 
 Needs a CUDA device, one of the extras `cuda12` and `cuda13`, and a PyTorch built for CUDA; CuPy's
 sort is timed as well where CuPy is installed. Every figure is a ratio of medians, an operator and
 its unit timed in turn. Inputs rotate among arrays that together do not fit in the L2 cache. Writes
 `benchmarks/results/<gpu>-<date>.json`, in the schema of `README.md`, and prints what was measured
 beside the targets.
+`--only` takes the cases with one of the words in their names; Ctrl-C keeps what was measured.
 Without a device it says so, writes nothing, and ends with code 1.
 """
 
@@ -57,15 +58,16 @@ def result(case: Case, taken: dict[str, np.ndarray], copy: float) -> dict[str, A
 
 
 def measure_shape(
-    clock: Any, rows: int, n: int, k: int, copies: int, bandwidth: float
+    clock: Any, cases: list[Case], copies: int, bandwidth: float
 ) -> Iterator[dict[str, Any]]:
-    """The results at one shape."""
+    """The results of cases that have one shape."""
+    rows, n, k = cases[0].rows, cases[0].n, cases[0].k
     generator = torch.Generator(device="cuda").manual_seed(0)
     xs = [torch.randn(rows, n, device="cuda", generator=generator) for _ in range(copies)]
     check(xs, k)
     units = {what: field.unit(what, xs) for what in ("value", "pullback")}
     units["jvp"] = units["pullback"]
-    for case in field.cases(rows, n, k):
+    for case in cases:
         try:
             calls = {"unit": units[case.what], "case": field.rotating(case, xs)}
             taken = clock.measure(calls)
@@ -112,7 +114,8 @@ def table(made: dict[str, Any]) -> str:
     return "\n".join([*text, "", targets.table(made)])
 
 
-def measure(rounds: int) -> dict[str, Any]:
+def measure(rounds: int, words: list[str]) -> tuple[dict[str, Any], bool]:
+    """The record, and whether it was measured to its end."""
     from gpu_clock import Clock, copies
 
     clock = Clock(rounds)
@@ -120,22 +123,29 @@ def measure(rounds: int) -> dict[str, Any]:
     made["versions"]["cuda"] = torch.version.cuda
     made["copy_bandwidth"] = quartiles(clock.copy_bandwidth())
     made["overhead"] = overhead(clock)
-    for rows, n, k in field.SHAPES:
-        count, bandwidth = copies(4 * rows * n), made["copy_bandwidth"][0]
-        made["results"] += measure_shape(clock, rows, n, k, count, bandwidth)
-    return made
+    bandwidth = made["copy_bandwidth"][0]
+    try:
+        for rows, n, k in field.SHAPES:
+            cases = [c for c in field.cases(rows, n, k) if any(word in c.name for word in words)]
+            if cases:
+                made["results"] += measure_shape(clock, cases, copies(4 * rows * n), bandwidth)
+    except KeyboardInterrupt:
+        return made, False
+    return made, True
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", nargs="+", default=[""], metavar="WORD")
     options = parser.parse_args()
     reason = missing()
     if reason is not None:
         sys.exit(f"nothing measured: {reason}")
-    made = measure(options.rounds)
+    made, whole = measure(options.rounds, options.only)
     print(table(made))
-    target = record.RESULTS / record.file_name(made)
+    part = "" if whole and options.only == [""] else "part"
+    target = record.RESULTS / record.file_name(made, part)
     record.write(made, target)
     print(f"\nwritten to {target}")
 
