@@ -29,6 +29,7 @@ extensions = [
     "sphinx-mathjax-offline",  # a distribution and a module with hyphens: MathJax, served from here
     "sphinx_copybutton",
     "sphinx_design",
+    "sphinx_gallery.gen_gallery",
     "sphinx_proof",
     "sphinx_reredirects",
     "sphinxcontrib.bibtex",
@@ -63,6 +64,17 @@ import softtopk_nb as stk
 """
 doctest_test_doctest_blocks = "default"
 
+# -- gallery: run when the pages are built, unless `-D plot_gallery=0` says no --------------------
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples/gallery",
+    "gallery_dirs": "examples",
+    "within_subsection_order": "FileNameSortKey",
+    "doc_module": ("softtopk_nb",),
+    "capture_repr": (),  # what an example prints is shown, and nothing else
+    "remove_config_comments": True,
+    "write_computation_times": False,
+}
+
 # -- html ------------------------------------------------------------------------------------
 html_theme = "pydata_sphinx_theme"
 html_title = "softtopk_nb"
@@ -72,8 +84,8 @@ html_show_sourcelink = False
 html_context = {"default_mode": "auto"}  # without it the theme writes an error to the console
 # Addresses that earlier releases' README and messages named.
 redirects = {
-    "quickstart": "examples/features.html",
-    "subset-selection": "examples/subsets.html",
+    "quickstart": "examples/plot_feature_selection.html",
+    "subset-selection": "examples/plot_random_subsets.html",
     "which-operator": "guide/operators.html",
     "conventions": "guide/inputs.html",
     "gpu": "guide/gpu.html",
