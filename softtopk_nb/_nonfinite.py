@@ -2,7 +2,7 @@
 
 A row is looked at in one pass. A finite row goes to its construction as it is. A row that holds
 infinities is compressed to its finite entries, each +inf taking one of k; solved; and expanded
-again, so that an absent entry (-inf, masked) is exactly as if it had never been there. What
+again, so that an excluded entry (-inf, masked) is exactly as if it had never been there. What
 remains is constant on the finite entries and needs no solving.
 """
 

@@ -62,8 +62,8 @@ class FenchelYoung:
     sparsemax loss, and with `gradtopk` the smooth top-k SVM of Berrada, Zisserman and Kumar (2018)
     up to its margin, in O(n) where theirs is O(n k). That of `thretopk` is a sum of positive terms,
     one for each entry, each with an error of rounding, temperature times 2e-16, however large theta
-    is; that of `gradtopk` has one of about 4 eps k (max theta - min theta). A law without a mean
-    (``curve="cauchy"``) has an infinite conjugate at 0 and 1: with hard targets pass
+    is; that of `gradtopk` has one of about 4 eps k (max theta - min theta). A distribution without
+    a mean (``curve="cauchy"``) has an infinite conjugate at 0 and 1: with hard targets pass
     ``constant=False``.
 
     Source: Blondel, Martins and Niculae, "Learning with Fenchel-Young losses" (2020).
@@ -77,8 +77,8 @@ class FenchelYoung:
     array([0.44 , 0.851])
     >>> stk.fenchel_young(stk.gradtopk, theta, [[0, 3], [2, -1]], [2, 1]).round(3)
     array([0.535, 0.851])
-    >>> loss, pullback = stk.fenchel_young.vjp(stk.gradtopk, theta, [[0, 3], [2, -1]], [2, 1])
-    >>> pullback(1.0).x.round(3)
+    >>> loss, vjp = stk.fenchel_young.vjp(stk.gradtopk, theta, [[0, 3], [2, -1]], [2, 1])
+    >>> vjp(1.0).x.round(3)
     array([[-0.306,  0.306,  0.119, -0.119],
            [ 0.157,  0.157, -0.573,  0.259]])
     """
@@ -123,7 +123,7 @@ class FenchelYoung:
         where: Any = None,
         **options: Any,
     ) -> tuple[Any, Callable[[Any], Gradients]]:
-        """Loss and pullback (reverse mode).
+        """Loss and VJP function (reverse mode).
 
         Parameters
         ----------
@@ -134,8 +134,8 @@ class FenchelYoung:
         -------
         loss : array of the batch shape, or a scalar
             One for each row.
-        pullback : callable
-            ``pullback(g)``, g broadcastable to the batch shape, returns `Gradients` of
+        vjp : callable
+            ``vjp(g)``, g broadcastable to the batch shape, returns `Gradients` of
             sum(g * loss): in theta g (p - target), in the temperature, and None in k, which the
             target fixes.
         """

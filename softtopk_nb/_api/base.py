@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 
 class Gradients(NamedTuple):
-    """What a pullback returns: the gradients of <cotangent, p>.
+    """What a VJP function returns: the gradients of <cotangent, p>.
 
     Each has the shape of the argument it belongs to; where an argument was broadcast over rows,
     their contributions are summed. `k` is None for operators whose k must be an integer, and for
@@ -138,7 +138,7 @@ class RowOperator:
         return self._give_back(call, p), self._give_back(call, direction.back(dp), is_value=False)
 
     def _vjp(self, x: Any, *arguments: Any) -> tuple[Any, Callable[[Any], Any]]:
-        """Value and pullback."""
+        """Value and VJP function."""
         if self.has_device_side and host_arrays.on_device(x):
             both: tuple[Any, Any] = self._device().vjp(self, x, *arguments)
             return both
@@ -384,7 +384,7 @@ class RowOperator:
 
     @staticmethod
     def _kept(call: Call) -> Call:
-        """The call with copies of what the pullback reads, if the value is written over it."""
+        """The call with copies of what the VJP function reads, if the value is written over it."""
         if call.out is None:
             return call
         rows = call.rows
@@ -427,7 +427,7 @@ class RowOperator:
         return given
 
     def _gradients(self, x: Any, *numbers: Any) -> Any:
-        """What a pullback returns."""
+        """What a VJP function returns."""
         return Gradients(x, *numbers)
 
     def _value(self, rows: Any, plan: Any, out: Array) -> None:

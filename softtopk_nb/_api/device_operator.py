@@ -298,7 +298,7 @@ def _cotangent(op: Any, given: Given, g: Any) -> tuple[Any, Any]:
 
 
 def _gradient(given: Given, per_row: Buffer, shape: tuple[int, ...]) -> Any:
-    """What a pullback returns for an argument of this shape."""
+    """What a VJP function returns for an argument of this shape."""
     array = given.kind.empty(shape, given.dtype)
     sum_to(given.kind.stream, per_row, given.batch, shape, view_of(array, "the gradient"))
     return array
@@ -332,7 +332,7 @@ def jvp(op: Any, dx: Any, directions: tuple[Any, ...], *arguments: Any) -> tuple
 
 
 def vjp(op: Any, *arguments: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """Value and pullback."""
+    """Value and VJP function."""
     c = check(op, *arguments)
     with c.given.kind.device:
         target = Target(c.given, c.out, reduces=op.reduces)

@@ -238,7 +238,7 @@ class Differentiable(Operator):
         out: Any = None,
         **options: Any,
     ) -> tuple[Any, Callable[[Any], Gradients]]:
-        """Value and pullback (reverse mode).
+        """Value and VJP function (reverse mode).
 
         Parameters
         ----------
@@ -249,8 +249,8 @@ class Differentiable(Operator):
         -------
         p : array of x's shape and type
             The value.
-        pullback : callable
-            ``pullback(g)``, g broadcastable to p's shape, returns `Gradients` (x, k, temperature)
+        vjp : callable
+            ``vjp(g)``, g broadcastable to p's shape, returns `Gradients` (x, k, temperature)
             of sum(g * p). It may be called any number of times and does not solve again. It reads
             x: do not change x in place before the last call.
         """

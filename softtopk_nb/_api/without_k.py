@@ -88,7 +88,7 @@ class WithoutK(RowOperator):
         where: Any = None,
         out: Any = None,
     ) -> tuple[Any, Callable[[Any], Gradients]]:
-        """Value and pullback (reverse mode).
+        """Value and VJP function (reverse mode).
 
         Parameters
         ----------
@@ -99,15 +99,15 @@ class WithoutK(RowOperator):
         -------
         value : array
             The value.
-        pullback : callable
-            ``pullback(g)``, g broadcastable to the value's shape, returns `Gradients` of
+        vjp : callable
+            ``vjp(g)``, g broadcastable to the value's shape, returns `Gradients` of
             sum(g * value) in x and in the temperature; its k is None. It may be called any number
             of times. It reads x: do not change x in place before the last call.
 
         Raises
         ------
         TypeError, ValueError
-            As in a call; the pullback for a cotangent of a wrong type or shape.
+            As in a call; the VJP function for a cotangent of a wrong type or shape.
 
         Notes
         -----

@@ -159,9 +159,9 @@ class Differentiable(Operator):
         where: Any = None,
         **options: Any,
     ) -> tuple[Any, Callable[[Any], Gradients]]:
-        """Value and pullback, as `softtopk_nb`'s `vjp`; what the pullback returns is lazy too.
+        """Value and VJP function, as `softtopk_nb`'s `vjp`; the gradients are lazy too.
 
-        Of rows in chunks the pullback solves again: nothing is kept from one graph to the next.
+        Of rows in chunks the VJP function solves again: nothing is kept from one graph to the next.
         """
         op = self._op
         problem = self._check(x, k, temperature, axis, largest, where, options)

@@ -117,7 +117,7 @@ class GradTopK(operator.Differentiable):
     k = 10 some finite results are wrong by more than 1. It is unstable because it subtracts
     nearly equal numbers; the operator itself is well-conditioned.
 
-    *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; +inf gives 1 and uses up
+    *Limits*: a NaN makes its row NaN; -inf gives 0 and is excluded; +inf gives 1 and uses up
     one of k, and more +inf than k share k equally. At k = 0 and k = n all derivatives are 0.
 
     Source: Su, "Softmax Sequel: Finding Smooth Approximations for Top-K" (2024). The evaluation in

@@ -110,10 +110,10 @@ class IterTopK(_Iteration):
     `vjp` are two algorithms and p is the gradient of nothing.
 
     *Cost*: O(n k), one exponential per entry and step. `jvp` is run beside the loop, with two more
-    rows. `vjp` keeps nothing: its pullback runs the loop twice and needs O(n sqrt(k)) memory for
+    rows. `vjp` keeps nothing: its function runs the loop twice and needs O(n sqrt(k)) memory for
     the row at work. One row is not shared out among threads of the CPU.
 
-    *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; +inf gives 1 and uses up
+    *Limits*: a NaN makes its row NaN; -inf gives 0 and is excluded; +inf gives 1 and uses up
     one of k, and more +inf than k share k equally. Where several entries are the smallest, min x
     has a kink, and they share its derivative equally. Derivatives beyond
     1e250 are held there, and on a device temperatures below 2.3e-308 act as that.
@@ -194,10 +194,10 @@ class WSoftmaxTopK(_Iteration):
     less than it is rounded.
 
     *Cost*: O(n k), with one exponential per entry in all. `jvp` is run beside the loop, with two
-    more rows. `vjp` keeps nothing: its pullback runs the loop twice and needs O(n sqrt(k)) memory
+    more rows. `vjp` keeps nothing: its function runs the loop twice and needs O(n sqrt(k)) memory
     for the row at work. One row is not shared out among threads of the CPU.
 
-    *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; +inf gives 1 and uses up
+    *Limits*: a NaN makes its row NaN; -inf gives 0 and is excluded; +inf gives 1 and uses up
     one of k, and more +inf than k share k equally. Derivatives beyond
     1e250 are held there, and on a device temperatures below 2.3e-308 act as that.
 

@@ -24,9 +24,9 @@ def inverse(tau, one):
 def z_of(v, m, inv):
     """z = (v - m)/tau for an entry v of a row whose largest is m: 0 there, and nowhere above 0.
 
-    An absent entry has z = -inf and no other entry has: a difference that overflows is taken to
+    An excluded entry has z = -inf and no other entry has: a difference that overflows is taken to
     be the lowest finite number. Where m is +inf, the entries equal to it have z = 0 and all
-    others are absent.
+    others are excluded.
     """
     T = type(v)
     _, _, most = limits(v)
@@ -54,7 +54,7 @@ def slope(z, p, v, inv, dtau, mean, rule):
     """One entry of the derivative along (v, dtau), from the mean that the rule asks for.
 
     thm-lse-gradient: the Jacobian of softmax is (Diag(p) - p p^T)/tau, applied to v - z dtau. No
-    direction moves an absent entry.
+    direction moves an excluded entry.
     """
     T = type(p)
     zero = T(0)

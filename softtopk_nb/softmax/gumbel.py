@@ -67,15 +67,15 @@ def gumbel_max(
 
     See Also
     --------
-    sample_categorical : the same law with one random number for each draw.
+    sample_categorical : the same distribution with one random number for each draw.
     gumbel_topk : the k largest instead of the largest.
 
     Notes
     -----
-    *Holds*: the law is softmax; an absent entry is never drawn; entries at +inf are drawn with
-    equal probability. *Does not hold*: Gumbel numbers in float64 lie between -3.7 and 36.8, so that
-    an entry some 40 temperatures below the largest is never drawn. *Cost*: O(n) time and memory,
-    and n random numbers, for each draw.
+    *Holds*: the distribution is softmax; an excluded entry is never drawn; entries at +inf are
+    drawn with equal probability. *Does not hold*: Gumbel numbers in float64 lie between -3.7 and
+    36.8, so that an entry some 40 temperatures below the largest is never drawn. *Cost*: O(n) time
+    and memory, and n random numbers, for each draw.
 
     *On a device* noise comes from a counter (Philox 4x32-10), whose key is one number taken from
     rng: the draws of a seed are not those of the CPU, and a row's depend on its place and not on
@@ -151,9 +151,10 @@ def gumbel_softmax(
 
     Notes
     -----
-    *Holds*: the largest entry of p has the law softmax(x), at every temperature. *Does not hold*:
-    the mean of p is not softmax(x), except in the limit. Scores of -inf, +inf and NaN count as in
-    `softmax`. *Cost*: O(n). Noise is drawn and added in float64; on a device, as in `gumbel_max`.
+    *Holds*: the largest entry of p has the distribution softmax(x), at every temperature. *Does
+    not hold*: the mean of p is not softmax(x), except in the limit. Scores of -inf, +inf and NaN
+    count as in `softmax`. *Cost*: O(n). Noise is drawn and added in float64; on a device, as in
+    `gumbel_max`.
 
     For derivatives in x, draw the noise yourself: ``softmax.vjp(x + rng.gumbel(size=x.shape))``.
 
@@ -195,7 +196,7 @@ def gumbel_topk(
 
     Without `relax`, the positions of the k largest x_i / temperature + G_i, G Gumbel noise, the
     largest first. This is the order of k draws without replacement from softmax(x / temperature):
-    the Plackett-Luce law.
+    the Plackett-Luce distribution.
 
     With `relax`, an operator of this package, the mask ``relax(x + G, k, temperature=...)``. It is
     largest at the k entries that the same noise draws from softmax(x); here the temperature does
@@ -246,11 +247,11 @@ def gumbel_topk(
 
     Notes
     -----
-    *Holds*: the first index has the law softmax(x / temperature), and each later one that of
-    softmax over what is left; an absent entry is never drawn. *Does not hold*: the probability of
-    a *set* of k indices is not proportional to exp(sum of its scores); the mean of a relaxed mask
-    is not the probability of being drawn. *Cost*: O(n + k log k) for each draw; with `relax`, that
-    of relax.
+    *Holds*: the first index has the distribution softmax(x / temperature), and each later one that
+    of softmax over what is left; an excluded entry is never drawn. *Does not hold*: the probability
+    of a *set* of k indices is not proportional to exp(sum of its scores); the mean of a relaxed
+    mask is not the probability of being drawn. *Cost*: O(n + k log k) for each draw; with `relax`,
+    that of relax.
 
     With `relax`, infinities and NaN have the meaning that relax gives them.
 

@@ -102,8 +102,8 @@ class Softmax(_Entrywise):
     temperature overflows; a difference beyond the largest number of the type counts as that
     number. *Cost*: O(n), one exponential for each entry.
 
-    *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; entries at +inf share 1
-    equally; a row in which every entry is absent is NaN. On a device temperatures
+    *Limits*: a NaN makes its row NaN; -inf gives 0 and is excluded; entries at +inf share 1
+    equally; a row in which every entry is excluded is NaN. On a device temperatures
     below 1/max of the type, or above max, act as these.
 
     Source: "Softmax demystified"; the formula is Boltzmann's.
@@ -116,8 +116,8 @@ class Softmax(_Entrywise):
     array([0.237, 0.087, 0.032, 0.644])
     >>> stk.softmax([1e300, 1e300, -1e300], temperature=1e-3)
     array([0.5, 0.5, 0. ])
-    >>> p, pullback = stk.softmax.vjp([3.0, 2.0, 1.0, 4.0])
-    >>> pullback(np.array([1.0, 0.0, 0.0, 0.0])).x.round(3)
+    >>> p, vjp = stk.softmax.vjp([3.0, 2.0, 1.0, 4.0])
+    >>> vjp(np.array([1.0, 0.0, 0.0, 0.0])).x.round(3)
     array([ 0.181, -0.021, -0.008, -0.153])
     """
 
@@ -167,7 +167,7 @@ class LogSoftmax(_Entrywise):
     Jacobian is not symmetric. *Cost*: O(n), one exponential for each entry.
 
     *Limits*: a NaN makes its row NaN; -inf and only -inf gives -inf (in float16 underflow does
-    too); r entries at +inf have -log r each; a row in which every entry is absent is NaN. A value
+    too); r entries at +inf have -log r each; a row in which every entry is excluded is NaN. A value
     below the lowest finite number of the computation is that number.
 
     Source: "Softmax demystified".
@@ -233,8 +233,8 @@ class LogSumExp(_OfRows):
     value(x + c) = value(x) + c, monotonicity in each entry and in the temperature. *Does not
     hold*: it is never equal to max x for n >= 2. *Cost*: O(n), one exponential for each entry.
 
-    *Limits*: a NaN makes its row NaN; -inf counts as absent; +inf gives +inf; a row in which every
-    entry is absent gives -inf, the value of an empty sum. In the last two the derivative is 0.
+    *Limits*: a NaN makes its row NaN; -inf is excluded; +inf gives +inf; a row in which every
+    entry is excluded gives -inf, the value of an empty sum. In the last two the derivative is 0.
 
     Source: "Softmax demystified".
 
@@ -245,8 +245,8 @@ class LogSumExp(_OfRows):
     4.4402
     >>> print(stk.logsumexp([3.0, 2.0, 1.0, 4.0], temperature=0.1).round(7))
     4.0000045
-    >>> value, pullback = stk.logsumexp.vjp([3.0, 2.0, 1.0, 4.0])
-    >>> pullback(1.0).x.round(3)
+    >>> value, vjp = stk.logsumexp.vjp([3.0, 2.0, 1.0, 4.0])
+    >>> vjp(1.0).x.round(3)
     array([0.237, 0.087, 0.032, 0.644])
     """
 

@@ -11,7 +11,7 @@ from .._api.base import Array, Call, RowOperator
 
 
 class PowerGradients(NamedTuple):
-    """What the pullback of `gradual` returns: gradients of <cotangent, value>.
+    """What the VJP function of `gradual` returns: gradients of <cotangent, value>.
 
     Each has the shape of the argument it belongs to.
     """
@@ -90,8 +90,8 @@ class Gradual(RowOperator):
     array([0.1, 0.5, 0.7, 0.6])
     >>> stk.gradual(x, 5).round(3)
     array([0.   , 0.031, 0.998, 0.078])
-    >>> y, pullback = stk.gradual.vjp(x, 5)
-    >>> pullback(np.ones(4)).x.round(3)
+    >>> y, vjp = stk.gradual.vjp(x, 5)
+    >>> vjp(np.ones(4)).x.round(3)
     array([0.001, 0.312, 0.041, 0.648])
     """
 
@@ -146,7 +146,7 @@ class Gradual(RowOperator):
     def vjp(
         self, x: Any, /, power: Any, *, axis: int = -1, where: Any = None, out: Any = None
     ) -> tuple[Any, Callable[[Any], PowerGradients]]:
-        """Value and pullback (reverse mode).
+        """Value and VJP function (reverse mode).
 
         Parameters
         ----------
@@ -157,14 +157,14 @@ class Gradual(RowOperator):
         -------
         y : array of x's shape and type
             The value.
-        pullback : callable
-            ``pullback(g)``, g broadcastable to y's shape, returns `PowerGradients` of sum(g * y)
+        vjp : callable
+            ``vjp(g)``, g broadcastable to y's shape, returns `PowerGradients` of sum(g * y)
             in x and in the power.
 
         Raises
         ------
         TypeError, ValueError
-            As in a call; the pullback for a cotangent of a wrong type or shape.
+            As in a call; the VJP function for a cotangent of a wrong type or shape.
         """
         return self._vjp(x, power, axis, True, where, out, {})
 

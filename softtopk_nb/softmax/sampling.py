@@ -61,7 +61,7 @@ def sample_categorical(
 
     See Also
     --------
-    gumbel_max : the same law, without cumulative sums.
+    gumbel_max : the same distribution, without cumulative sums.
 
     Notes
     -----

@@ -25,7 +25,7 @@ _ROUNDING = 64 * np.finfo(np.float64).eps  # of a value near 1, generously
 _LIMIT = 1e-3  # how near to 0 and 1 the farthest points must be
 _SETTLED, _SLOPE = 2e-3, 1e-2  # how well slopes agree where there is one, and with what is given
 _SAME, _LEAST = 1e-12, 1e-300  # relative and absolute, of two forms of one function
-_LOWER = 0.158655  # of a normal law lies more than a standard deviation below its mean
+_LOWER = 0.158655  # of a normal distribution lies more than a standard deviation below its mean
 _MASS = 1e-7  # of max(1, k): a solved row is not farther from its k
 
 
@@ -74,8 +74,9 @@ class Curve:
     1e-7 max(1, k)) then raises ValueError, on the CPU. Where a jump lies on a threshold, entries
     there cannot share what is left.
 
-    A law without a mean has no antiderivative that vanishes at -inf if its lower tail is too heavy,
-    as Cauchy's is: `potential` says so. If only the upper one is, the potential is -inf at k = n.
+    A distribution without a mean has no antiderivative that vanishes at -inf if its lower tail is
+    too heavy, as Cauchy's is: `potential` says so. If only the upper one is, the potential is -inf
+    at k = n.
 
     Examples
     --------
@@ -132,7 +133,7 @@ def check_integral(curve: Any, name: str) -> None:
     if np.isnan(curve.mean):
         raise ValueError(
             f"curve {name!r} has no potential: the integral of its cdf from -inf diverges, "
-            "as the law has no mean"
+            "as the distribution has no mean"
         )
 
 
@@ -248,7 +249,7 @@ def _check_slope(function: Any, name: str, derivative: Any, its_name: str, scale
 
 
 def _mean(cdf: Any, pdf: Any, integral: Any) -> float:
-    """The mean of the law: minus the limit of F(t) - t. NaN if F cannot vanish at -inf."""
+    """The mean of the distribution: minus the limit of F(t) - t. NaN if F cannot vanish at -inf."""
     lower = -_far_enough(lambda a: cdf(-a))
     upper = _far_enough(lambda a: 1.0 - cdf(a))
     below, _ = _tail(lambda s: pdf(-s), -lower)
@@ -266,7 +267,7 @@ def _mean(cdf: Any, pdf: Any, integral: Any) -> float:
 
 
 def _far_enough(tail: Callable[[float], float]) -> float:
-    """A distance beyond which little of the law is left."""
+    """A distance beyond which little of the distribution is left."""
     return float(next((a for a in 2.0 ** np.arange(5, 100) if tail(a) <= 0.01), 2.0**100))
 
 

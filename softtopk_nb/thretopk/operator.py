@@ -107,7 +107,7 @@ class ThreTopK(operator.Differentiable):
     of the support, float32 rows are solved in float64 (on the CPU). *Cost*: O(n), a few passes
     over the row; a row is never sorted unless asked for. The derivatives cost two passes.
 
-    *Limits*: a NaN makes its row NaN; -inf gives 0 and counts as absent; +inf gives 1 and uses up
+    *Limits*: a NaN makes its row NaN; -inf gives 0 and is excluded; +inf gives 1 and uses up
     one of k, and more +inf than k share k equally. At k = 0 and k = n, and where every entry is
     saturated to rounding, all derivatives are 0. Temperatures may be as small or large as numbers
     are; on a device those beyond 1/max or max of the type (3e-39 and 3e38 in float32) act as these.
@@ -121,8 +121,8 @@ class ThreTopK(operator.Differentiable):
     >>> x = np.array([3.0, 2.0, 1.0, 4.0])
     >>> stk.thretopk(x, 2, temperature=0.5).round(3)
     array([0.816, 0.184, 0.025, 0.975])
-    >>> p, pullback = stk.thretopk.vjp(x, 2, temperature=0.5)
-    >>> pullback(np.array([1.0, 0.0, 0.0, 0.0])).x.round(3)
+    >>> p, vjp = stk.thretopk.vjp(x, 2, temperature=0.5)
+    >>> vjp(np.array([1.0, 0.0, 0.0, 0.0])).x.round(3)
     array([ 0.206, -0.162, -0.022, -0.022])
     """
 
@@ -146,9 +146,9 @@ class ThreTopK(operator.Differentiable):
         """Smoothed sum of the k largest entries; its gradient in x is p.
 
         temperature * min over l of [k l + sum F(x/temperature - l)], F the antiderivative of the
-        curve that vanishes at -inf; of a law without a mean the one that vanishes at 0, and then it
-        is -inf at k = 0 and k = n. For entmax it goes to -inf as -k temperature/(alpha - 1) where
-        alpha goes to 1, and has digits in proportion.
+        curve that vanishes at -inf; of a distribution without a mean the one that vanishes at 0,
+        and then it is -inf at k = 0 and k = n. For entmax it goes to -inf as
+        -k temperature/(alpha - 1) where alpha goes to 1, and has digits in proportion.
 
         Parameters
         ----------

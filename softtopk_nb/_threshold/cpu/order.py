@@ -79,7 +79,7 @@ def quantile_of(ordered, share):
 
 @scalar
 def law_by_order(x, k, inv, room):
-    """(pivot, means of z, z^2 and |z|) of a normal law with two quantiles of the row.
+    """(pivot, means of z, z^2 and |z|) of a normal distribution with two quantiles of the row.
 
     z = (x - pivot)/tau. One quantile is the k-th largest entry, about, the other lies on that side
     of it where there is more of the sample.

@@ -287,7 +287,7 @@ def potential_of_finite(x: Array, k: int, tau: float, solution: Array) -> Passes
 def push(
     x: Array, tau: float, solution: Array, v: Array, dtau: float, out: Array, gtau: Array
 ) -> None:
-    """The tangent or the pullback of one row, as `rows.push`."""
+    """The tangent or the VJP of one row, as `rows.push`."""
     if solution[CODE] == UNDEFINED:
         out[...], gtau[...] = np.nan, np.nan
     elif solution[CODE] > MIXED:
@@ -309,7 +309,7 @@ def push(
 def push_finite(
     x: Array, tau: float, solution: Array, v: Array, dtau: float, out: Array, gtau: Array
 ) -> Passes[None]:
-    """The tangent or the pullback of a finite row, 0 < k < n."""
+    """The tangent or the VJP of a finite row, 0 < k < n."""
     parts = part_count(x)
     sums, pairs = np.empty((parts, DIRECTION_SUMS)), np.empty(parts if len(gtau) else 0)
     problem = x, v, dtau, tau, solution

@@ -1,4 +1,4 @@
-"""GradTopK on rows lo .. hi of a batch: value, tangent, pullback and potential.
+"""GradTopK on rows lo .. hi of a batch: value, tangent, VJP and potential.
 
 Each row comes with its tilt, the sigmoid threshold of k - 1/2 (`_threshold`). `solve` leaves in
 `solution` what the others need, so that none of them looks at all entries at every node again.

@@ -1,4 +1,4 @@
-"""The iterations on rows: value, tangent and pullback, each for rows lo .. hi of a batch.
+"""The iterations on rows: value, tangent and VJP, each for rows lo .. hi of a batch.
 
 All of it in float64, whatever the type of the row: a step multiplies the errors of the one before
 (Proposition prop-iter-error), and float32 would not last long.

@@ -107,7 +107,7 @@ def pushing(T: Any, group: ThreadGroup, kind: Any) -> Pushing:
 
 
 class Pulling(NamedTuple):
-    """The kernels of a pullback."""
+    """The kernels of a VJP function."""
 
     receive: PartKernel  # begins with the gradient in p
     centre: PartKernel  # writes U of a step again; leaves sums of its shares times that gradient

@@ -1,4 +1,4 @@
-"""The iterations on a device: value, tangent and pullback, a row at a time for each group.
+"""The iterations on a device: value, tangent and VJP, a row at a time for each group.
 
 There are no more groups than memory has room for, and each goes from row to row. `work` holds the
 vectors of all groups, each group's one after the other.

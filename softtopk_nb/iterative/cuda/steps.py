@@ -25,7 +25,7 @@ from .. import formulas
 P, U, E = 0, 1, 2  # vectors: p, the shares before they are divided, the construction's own
 DZ, DP, Q = 3, 4, 5
 GZ, ADJ = 3, 4
-VALUE, PUSH, PULL = 3, 6, 5  # how many; a pullback keeps p of earlier steps in further ones
+VALUE, PUSH, PULL = 3, 6, 5  # how many; a VJP function keeps p of earlier steps in further ones
 
 
 class Row(NamedTuple):

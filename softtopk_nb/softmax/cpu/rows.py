@@ -31,7 +31,7 @@ BLOCK = 1024  # entries that are written, and summed while they are at hand
 def top(x):
     """The largest entry of a row, NaN if any is; and whether entries at -inf are to be taken out.
 
-    Not where that leaves none, nor beside +inf, where every other entry is absent.
+    Not where that leaves none, nor beside +inf, where every other entry is excluded.
     """
     T = x.dtype.type
     lo, hi = survey(x)

@@ -132,7 +132,7 @@ def push_finite(
 def pull_finite(
     x: Array, tau: float, curve: Any, solution: Array, g: Array, out: Array
 ) -> Passes[tuple[float, float]]:
-    """The pullback of a finite row, 0 < k < n: the gradient in x to `out`; returns (gk, gtau)."""
+    """The VJP of a finite row, 0 < k < n: the gradient in x to `out`; returns (gk, gtau)."""
     w0, wg, wt, wgt = yield from _moments(x, g, tau, curve, solution, out)
     mean = wg / w0 if w0 > 0.0 else 0.0
     yield _spread(x, g, tau, solution, mean, 0.0, out)
@@ -174,7 +174,7 @@ def push(
 def pull(
     x: Array, tau: float, curve: Any, solution: Array, g: Array, out: Array
 ) -> tuple[float, float]:
-    """The pullback of one row, as `rows.pull`: the gradient in x to `out`; returns (gk, gtau)."""
+    """The VJP of one row, as `rows.pull`: the gradient in x to `out`; returns (gk, gtau)."""
     if solution[CODE] == UNDEFINED:
         out[...] = np.nan
         return np.nan, np.nan

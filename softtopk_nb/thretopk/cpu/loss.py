@@ -19,7 +19,7 @@ def surplus(curve, t, y, constant):
         if not has_mean(curve):
             return np.inf
         found = excess(curve, t)
-        # omega(0) = 0 and omega(1) is the mean of the law.
+        # omega(0) = 0 and omega(1) is the mean of the distribution.
         found += max(t, 0.0) if y <= 0.0 else max(-t, 0.0) + mean_of_law(curve)
     else:
         s = quantile(curve, y)
@@ -29,7 +29,7 @@ def surplus(curve, t, y, constant):
 
 @scalar
 def surplus_at_infinity(curve, value, c, y, constant):
-    """The limit of `surplus` at an infinite t; an absent entry has none."""
+    """The limit of `surplus` at an infinite t; an excluded entry has none."""
     t = -c if np.isfinite(value) else value
     if value == -np.inf and y == 0.0:
         return 0.0

@@ -1,4 +1,4 @@
-"""ThreTopK on rows: tangent, pullback and potential, each for rows lo .. hi of a batch.
+"""ThreTopK on rows: tangent, VJP and potential, each for rows lo .. hi of a batch.
 
 The value is `_threshold.cpu.rows.solve` itself. What it leaves in `solution` is what these need, so
 that none of them solves again.
