@@ -54,6 +54,20 @@ bibtex_reference_style = "author_year"
 autodoc_typehints = "none"  # numpydoc's sections already say what each argument is
 autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
+# Of every docstring on the pages: all that numpydoc checks, less
+numpydoc_validation_checks = {
+    "all",
+    "GL01",  # the summary begins on the line of the quotes
+    "ES01",  # a summary can be enough
+    "PR03",  # methods name first what they share with the call
+    "PR04",  # and refer to its types
+    "PR08",  # a description may begin with a symbol, in small letters
+    "RT02",  # results have names
+    "SA01",  # not everything has a relative
+    "SA03",
+}
+# Fronts: their methods are documented by the operators that they call.
+numpydoc_validation_exclude = {r"softtopk_nb\.(dask|jax|torch)\."}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 

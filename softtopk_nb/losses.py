@@ -138,6 +138,13 @@ class FenchelYoung:
             ``vjp(g)``, g broadcastable to the batch shape, returns `Gradients` of
             sum(g * loss): in theta g (p - target), in the temperature, and None in k, which the
             target fixes.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> loss, vjp = stk.fenchel_young.vjp(stk.thretopk, [3.0, 2.0, 1.0, 4.0], [0, 3], 2)
+        >>> vjp(1.0).x.round(3)
+        array([-0.303,  0.303,  0.112, -0.112])
         """
         given = theta, k, temperature, axis, largest, where, None, options
         call, y = _checked(op, target, constant, given)

@@ -100,6 +100,39 @@ def test_version_is_the_same_everywhere():
     assert re.search(r"^version: (\S+)", citation, re.MULTILINE)[1] == softtopk_nb.__version__
 
 
+@pytest.mark.parametrize("module", ["", ".nopython", ".torch", ".jax", ".dask"])
+def test_every_public_name_is_on_a_page_of_the_reference(module):
+    """In a directive or in the text of the module's own page."""
+    source = (ROOT / "softtopk_nb" / module.strip(".") / "__init__.py").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"__all__ = \[(.*?)\]", source, re.DOTALL)
+    names = set(re.findall(r'"(\w+)"', listed)) - {"__version__"}
+    assert names
+    pages = (ROOT / "docs/api").glob(f"{module.strip('.') or '*'}.rst")
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    for name in names:
+        assert re.search(rf"softtopk_nb{module}\.{name}$|``{name}``|^.. data:: {name}$", text, re.M)
+
+
+def test_old_addresses_lead_to_pages():
+    conf = (ROOT / "docs/conf.py").read_text(encoding="utf-8")
+    (listed,) = re.findall(r"^redirects = \{(.*?)^\}", conf, re.DOTALL | re.MULTILINE)
+    targets = re.findall(r': "(\S+)\.html"', listed)
+    assert len(targets) >= 20
+    for target in targets:
+        folder, _, name = target.partition("/")
+        source = ROOT / ("examples/gallery" if folder == "examples" else f"docs/{folder}")
+        assert list(source.glob(f"{name}.*")), target
+
+
+def test_user_guide_is_short():
+    """At most 1200 words a page, with something to copy before the second heading."""
+    for page in (ROOT / "docs/guide").glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert len(text.split()) <= 1200, page.name
+        if page.stem != "index":
+            assert "```" in text[: text.index("\n## ")], page.name
+
+
 def tables(page: str) -> list[str]:
     """The first columns of a page's tables."""
     text = (ROOT / page).read_text(encoding="utf-8")

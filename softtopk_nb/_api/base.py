@@ -29,8 +29,23 @@ class Gradients(NamedTuple):
     """What a VJP function returns: the gradients of <cotangent, p>.
 
     Each has the shape of the argument it belongs to; where an argument was broadcast over rows,
-    their contributions are summed. `k` is None for operators whose k must be an integer, and for
-    those without a k.
+    their contributions are summed.
+
+    Parameters
+    ----------
+    x : array
+        The gradient in the scores.
+    k : array, scalar or None
+        The gradient in k; None for operators whose k must be an integer, and for those without a k.
+    temperature : array or scalar
+        The gradient in the temperature.
+
+    Examples
+    --------
+    >>> import softtopk_nb as stk
+    >>> p, vjp = stk.thretopk.vjp([3.0, 2.0, 1.0, 4.0], 2)
+    >>> round(float(vjp([1.0, 0.0, 0.0, 0.0]).k), 3)
+    0.366
     """
 
     x: Any

@@ -150,6 +150,13 @@ class Differentiable(Operator):
         -------
         p, dp : arrays of x's shape and type
             The value, and the derivative of p along the direction.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> p, dp = stk.thretopk.jvp([3.0, 2.0, 1.0, 4.0], 2, [0.0, 1.0, 0.0, 0.0], temperature=0.5)
+        >>> dp.round(3)
+        array([-0.162,  0.206, -0.022, -0.022])
         """
         if dk is not None and not self.real_k:
             raise TypeError(f"dk was given, but {self.__name__} takes an integer k")
@@ -204,6 +211,13 @@ class Differentiable(Operator):
         -----
         One solve, as for `jvp`, and O(n) after it. The derivatives of dp in v and of <g, dp> in g
         are `vjp` and `jvp`. What kinks of f' add is left out.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> x, v, g = [3.0, 2.0, 1.0, 4.0], [0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]
+        >>> stk.thretopk.hvp(x, 2, v, g, curve="sigmoid").x.round(3)
+        array([ 0.012, -0.012,  0.009, -0.009])
         """
         self._check_second()
         if dk is not None and not self.real_k:
@@ -253,5 +267,12 @@ class Differentiable(Operator):
             ``vjp(g)``, g broadcastable to p's shape, returns `Gradients` (x, k, temperature)
             of sum(g * p). It may be called any number of times and does not solve again. It reads
             x: do not change x in place before the last call.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> p, vjp = stk.thretopk.vjp([3.0, 2.0, 1.0, 4.0], 2)
+        >>> vjp([1.0, 0.0, 0.0, 0.0]).x.round(3)
+        array([ 0.192, -0.111, -0.041, -0.041])
         """
         return self._vjp(x, k, temperature, axis, largest, where, out, options)

@@ -74,7 +74,14 @@ class WithoutK(RowOperator):
 
         Notes
         -----
-        O(n). Absent entries, and all entries of a row with +inf, have the derivative 0.
+        O(n). Excluded entries, and all entries of a row with +inf, have the derivative 0.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> p, dp = stk.softmax.jvp([3.0, 2.0, 1.0, 4.0], [1.0, 0.0, 0.0, 0.0])
+        >>> dp.round(3)
+        array([ 0.181, -0.021, -0.008, -0.153])
         """
         return self._jvp(dx, (dtemperature,), x, temperature, axis, True, where, out, {})
 
@@ -111,8 +118,15 @@ class WithoutK(RowOperator):
 
         Notes
         -----
-        O(n). Absent entries, and all entries of a row with +inf, have the derivative 0. The
+        O(n). Excluded entries, and all entries of a row with +inf, have the derivative 0. The
         exponentials are computed again, which is cheaper than to keep them.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> p, vjp = stk.softmax.vjp([3.0, 2.0, 1.0, 4.0])
+        >>> vjp([1.0, 0.0, 0.0, 0.0]).x.round(3)
+        array([ 0.181, -0.021, -0.008, -0.153])
         """
         return self._vjp(x, temperature, axis, True, where, out, {})
 

@@ -104,6 +104,13 @@ class KSubset:
         Returns
         -------
         p : array of x's shape and type
+            The probability of each entry to be in S.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> stk.KSubset([3.0, 2.0, 1.0, 4.0], 2).marginals().round(3)
+        array([0.694, 0.306, 0.119, 0.881])
         """
         return host_arrays.like(self._call.given, self._shaped(self._p).astype(self._call.dtype))
 
@@ -114,6 +121,12 @@ class KSubset:
         -------
         pairs : array, shape (..., n, n), float64
             Symmetric, with the marginals on the diagonal. O(n^2) for each row.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> stk.KSubset([3.0, 2.0, 1.0, 4.0], 2).pair_marginals()[0].round(3)
+        array([0.694, 0.079, 0.029, 0.586])
         """
         count, n = self._rows.x.shape
         pairs = np.empty((count, n, n))
@@ -133,7 +146,7 @@ class KSubset:
         return pairs.reshape((*self._call.batch, n, n))
 
     def log_prob(self, mask: Any) -> Any:
-        """log P(S) of the subsets that `mask` shows.
+        """Log P(S) of the subsets that `mask` shows.
 
         Parameters
         ----------
@@ -151,6 +164,13 @@ class KSubset:
             `mask` is not bool.
         ValueError
             `mask` has another shape, or a row of it another count than k.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> log_p = stk.KSubset([3.0, 2.0, 1.0, 4.0], 2).log_prob([True, False, False, True])
+        >>> round(float(log_p), 3)
+        -0.535
         """
         given = host_arrays.as_numpy(mask, "mask")
         if given.dtype != np.bool_:
@@ -189,6 +209,12 @@ class KSubset:
         -------
         h : float64 array of the batch shape, or a scalar
             Between 0 and log(n choose k); log Z_k - <x, p>/temperature.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> round(float(stk.KSubset([3.0, 2.0, 1.0, 4.0], 2).entropy()), 3)
+        1.198
         """
         h = np.zeros(len(self._rows.x))
         for i in range(len(h)):
@@ -223,6 +249,12 @@ class KSubset:
             `size` is not an integer or a tuple of such.
         ValueError
             `size` is negative.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> stk.KSubset([3.0, 2.0, 1.0, 4.0], 2).sample(rng=0)
+        array([ True, False,  True, False])
         """
         shape = _check_size(size)
         generator = np.random.default_rng(rng)

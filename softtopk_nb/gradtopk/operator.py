@@ -166,6 +166,12 @@ class GradTopK(operator.Differentiable):
             In the units of x, between the sum of the k largest entries and that plus
             temperature * log(n choose k). With ``largest=False``, the smoothed sum of the k
             smallest.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> round(float(stk.gradtopk.potential([3.0, 2.0, 1.0, 4.0], 2)), 3)
+        7.535
         """
         if host_arrays.on_device(x):
             return self._device().batch(

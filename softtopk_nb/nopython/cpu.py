@@ -27,7 +27,27 @@ _WEIGHTED = Weighted()
 
 @scalar
 def entmax(alpha):
-    """The curve of alpha-entmax, 1 < alpha <= 100; with alpha > 2 for rows of float64."""
+    """The curve of alpha-entmax.
+
+    Parameters
+    ----------
+    alpha : float
+        1 < alpha <= 100; above 2 for rows of float64 only.
+
+    Returns
+    -------
+    curve : curve value
+        For `thretopk` and its derivatives.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softtopk_nb import nopython as stkn
+    >>> out = np.empty(4)
+    >>> lam = stkn.thretopk(np.array([3.0, 2.0, 1.0, 4.0]), 2.0, 0.5, stkn.entmax(1.5), out)
+    >>> out.round(3)
+    array([1., 0., 0., 1.])
+    """
     return Entmax(alpha)
 
 
@@ -53,8 +73,20 @@ def hardtopk(x, k, out):
     Parameters
     ----------
     x : 1-D array of float32 or float64
+        The row of scores.
     k : int
+        How many, 0 <= k <= n.
     out : 1-D array like x
+        Where the result goes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softtopk_nb import nopython as stkn
+    >>> x, out = np.array([3.0, 2.0, 1.0, 4.0]), np.empty(4)
+    >>> stkn.hardtopk(x, 2, out)
+    >>> out
+    array([1., 0., 0., 1.])
     """
     if not (k >= 0 and k <= x.shape[0]):
         out[:] = np.nan
@@ -69,14 +101,30 @@ def thretopk(x, k, temperature, curve, out):
     Parameters
     ----------
     x : 1-D array of float32 or float64
+        The row of scores.
     k : float
+        The sum of p, 0 <= k <= n.
     temperature : float
+        Positive and finite, in the units of x.
     curve : curve value
+        A curve of this module, as `laplace`, or that of a `Curve`.
     out : 1-D array like x
+        Where the result goes.
 
     Returns
     -------
     lam : float
+        The threshold.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softtopk_nb import nopython as stkn
+    >>> x, out = np.array([3.0, 2.0, 1.0, 4.0]), np.empty(4)
+    >>> stkn.thretopk(x, 2.0, 0.5, stkn.laplace, out)
+    2.5
+    >>> out.round(3)
+    array([0.816, 0.184, 0.025, 0.975])
     """
     if _invalid(x, k, temperature):
         out[:] = np.nan
@@ -92,9 +140,23 @@ def thretopk_jvp(x, k, temperature, curve, dx, dk, dtemperature, out, dout):
     Parameters
     ----------
     x, dx : 1-D arrays of float32 or float64
+        The row of scores, and the direction in it.
     k, temperature, dk, dtemperature : float
+        The sum of p, the temperature, and the directions in them.
     curve : curve value
+        A curve of this module, as `laplace`, or that of a `Curve`.
     out, dout : 1-D arrays like x
+        Where p and its derivative go.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softtopk_nb import nopython as stkn
+    >>> x, out = np.array([3.0, 2.0, 1.0, 4.0]), np.empty(4)
+    >>> dx, dout = np.array([0.0, 1.0, 0.0, 0.0]), np.empty(4)
+    >>> stkn.thretopk_jvp(x, 2.0, 0.5, stkn.laplace, dx, 0.0, 0.0, out, dout)
+    >>> dout.round(3)
+    array([-0.162,  0.206, -0.022, -0.022])
     """
     if _invalid(x, k, temperature):
         out[:] = np.nan
@@ -116,13 +178,28 @@ def thretopk_vjp(x, k, temperature, curve, g, out, gx):
     Parameters
     ----------
     x, g : 1-D arrays of float32 or float64
+        The row of scores, and the cotangent of p.
     k, temperature : float
+        The sum of p, and the temperature.
     curve : curve value
+        A curve of this module, as `laplace`, or that of a `Curve`.
     out, gx : 1-D arrays like x
+        Where p and the gradient in x go.
 
     Returns
     -------
     gk, gtemperature : float
+        The gradients in k and in the temperature.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softtopk_nb import nopython as stkn
+    >>> x, out = np.array([3.0, 2.0, 1.0, 4.0]), np.empty(4)
+    >>> g, gx = np.array([1.0, 0.0, 0.0, 0.0]), np.empty(4)
+    >>> gk, gtemperature = stkn.thretopk_vjp(x, 2.0, 0.5, stkn.laplace, g, out, gx)
+    >>> gx.round(3), round(gk, 3), round(gtemperature, 3)
+    (array([ 0.206, -0.162, -0.022, -0.022]), 0.44, -0.368)
     """
     if _invalid(x, k, temperature):
         out[:] = np.nan
@@ -159,9 +236,22 @@ def gradtopk(x, k, temperature, out):
     Parameters
     ----------
     x : 1-D array of float32 or float64
+        The row of scores.
     k : int
+        How many, 0 <= k <= n.
     temperature : float
+        Positive and finite, in the units of x.
     out : 1-D array like x
+        Where the result goes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softtopk_nb import nopython as stkn
+    >>> x, out = np.array([3.0, 2.0, 1.0, 4.0]), np.empty(4)
+    >>> stkn.gradtopk(x, 2, 0.5, out)
+    >>> out.round(3)
+    array([0.869, 0.131, 0.018, 0.982])
     """
     if _invalid(x, k, temperature):
         out[:] = np.nan
@@ -176,9 +266,23 @@ def gradtopk_jvp(x, k, temperature, dx, dtemperature, out, dout):
     Parameters
     ----------
     x, dx : 1-D arrays of float32 or float64
+        The row of scores, and the direction in it.
     k : int
+        How many, 0 <= k <= n.
     temperature, dtemperature : float
+        The temperature, and the direction in it.
     out, dout : 1-D arrays like x
+        Where p and its derivative go.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softtopk_nb import nopython as stkn
+    >>> x, out = np.array([3.0, 2.0, 1.0, 4.0]), np.empty(4)
+    >>> dx, dout = np.array([0.0, 1.0, 0.0, 0.0]), np.empty(4)
+    >>> stkn.gradtopk_jvp(x, 2, 0.5, dx, 0.0, out, dout)
+    >>> dout.round(3)
+    array([-0.197,  0.228, -0.004, -0.027])
     """
     if _invalid(x, k, temperature):
         out[:] = np.nan
@@ -198,13 +302,28 @@ def gradtopk_vjp(x, k, temperature, g, out, gx):
     Parameters
     ----------
     x, g : 1-D arrays of float32 or float64
+        The row of scores, and the cotangent of p.
     k : int
+        How many, 0 <= k <= n.
     temperature : float
+        Positive and finite, in the units of x.
     out, gx : 1-D arrays like x
+        Where p and the gradient in x go.
 
     Returns
     -------
     gtemperature : float
+        The gradient in the temperature.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softtopk_nb import nopython as stkn
+    >>> x, out = np.array([3.0, 2.0, 1.0, 4.0]), np.empty(4)
+    >>> g, gx = np.array([1.0, 0.0, 0.0, 0.0]), np.empty(4)
+    >>> gtemperature = stkn.gradtopk_vjp(x, 2, 0.5, g, out, gx)
+    >>> gx.round(3), round(gtemperature, 3)
+    (array([ 0.228, -0.197, -0.027, -0.004]), -0.493)
     """
     if _invalid(x, k, temperature):
         out[:] = np.nan
@@ -233,9 +352,22 @@ def itertopk(x, k, temperature, out):
     Parameters
     ----------
     x : 1-D array of float32 or float64
+        The row of scores.
     k : int
+        How many, 0 <= k <= n.
     temperature : float
+        Positive and finite, in the units of x.
     out : 1-D array like x
+        Where the result goes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softtopk_nb import nopython as stkn
+    >>> x, out = np.array([3.0, 2.0, 1.0, 4.0]), np.empty(4)
+    >>> stkn.itertopk(x, 2, 0.5, out)
+    >>> out.round(3)
+    array([0.884, 0.176, 0.025, 0.915])
     """
     _iterate(x, k, temperature, _PLAIN, out)
 
@@ -247,8 +379,21 @@ def wsoftmaxtopk(x, k, temperature, out):
     Parameters
     ----------
     x : 1-D array of float32 or float64
+        The row of scores.
     k : int
+        How many, 0 <= k <= n.
     temperature : float
+        Positive and finite, in the units of x.
     out : 1-D array like x
+        Where the result goes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from softtopk_nb import nopython as stkn
+    >>> x, out = np.array([3.0, 2.0, 1.0, 4.0]), np.empty(4)
+    >>> stkn.wsoftmaxtopk(x, 2, 0.5, out)
+    >>> out.round(3)
+    array([0.552, 0.081, 0.011, 1.356])
     """
     _iterate(x, k, temperature, _WEIGHTED, out)

@@ -15,12 +15,23 @@ from .operator import from_largest
 class ConvergenceError(RuntimeError):
     """An iteration did not reach its tolerance within the iterations it was allowed.
 
-    Attributes
+    Parameters
     ----------
+    message : str
+        What to say.
     error : float
         The largest error that was left.
     iterations : int
         How many iterations were made.
+
+    Examples
+    --------
+    >>> import softtopk_nb as stk
+    >>> try:
+    ...     stk.sinkhorn([[1.0, 0.0], [0.0, 9.0]], temperature=0.1, max_iter=1)
+    ... except stk.ConvergenceError as error:
+    ...     error.iterations
+    1
     """
 
     def __init__(self, message: str, error: float, iterations: int) -> None:

@@ -13,7 +13,19 @@ from .._api.base import Array, Call, RowOperator
 class PowerGradients(NamedTuple):
     """What the VJP function of `gradual` returns: gradients of <cotangent, value>.
 
-    Each has the shape of the argument it belongs to.
+    Parameters
+    ----------
+    x : array
+        The gradient in the values, of their shape.
+    power : array or scalar
+        The gradient in the power, of its shape.
+
+    Examples
+    --------
+    >>> import softtopk_nb as stk
+    >>> y, vjp = stk.gradual.vjp([0.5, 0.2], 2)
+    >>> vjp([1.0, 0.0]).power.round(3)
+    np.float64(0.173)
     """
 
     x: Any
@@ -140,6 +152,12 @@ class Gradual(RowOperator):
         ------
         TypeError, ValueError
             As in a call, and for directions of a wrong type or shape.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> stk.gradual.jvp([0.5, 0.2], 2, [1.0, 0.0])
+        (array([0.75, 0.04]), array([1., 0.]))
         """
         return self._jvp(dx, (dpower,), x, power, axis, True, where, out, {})
 
@@ -165,6 +183,13 @@ class Gradual(RowOperator):
         ------
         TypeError, ValueError
             As in a call; the VJP function for a cotangent of a wrong type or shape.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> y, vjp = stk.gradual.vjp([0.5, 0.2], 2)
+        >>> vjp([1.0, 0.0]).x
+        array([1., 0.])
         """
         return self._vjp(x, power, axis, True, where, out, {})
 

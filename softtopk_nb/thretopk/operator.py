@@ -159,6 +159,13 @@ class ThreTopK(operator.Differentiable):
         -------
         phi : array of the batch shape, or a scalar
             In the units of x. With ``largest=False``, the smoothed sum of the k smallest.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> phi = stk.thretopk.potential([3.0, 2.0, 1.0, 4.0], 2, temperature=0.1)
+        >>> round(float(phi), 4)                                 # near 3 + 4
+        7.0007
         """
         if host_arrays.on_device(x):
             return self._device().batch(
@@ -204,6 +211,12 @@ class ThreTopK(operator.Differentiable):
             In the units of x; +inf where nothing is selected (k = 0), -inf where everything is
             (k = n). With ``largest=False``, p = f((lam - x)/temperature). That of entmax goes to
             -inf as -temperature/(alpha - 1) where alpha goes to 1.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> float(stk.thretopk.threshold([3.0, 2.0, 1.0, 4.0], 2))
+        2.5
         """
         if host_arrays.on_device(x):
             return self._device().batch(
