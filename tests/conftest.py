@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,14 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers that depend on the test's name and on nothing else, not on its folder."""
     name = request.node.nodeid.rpartition("/")[2]
     return np.random.default_rng(zlib.crc32(f"tests/{name}".encode()))
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A browser's window, for tests marked `browser`."""
+    from chromium import windows
+
+    yield from windows(tmp_path_factory.mktemp("profile"))
 
 
 @pytest.hookimpl(optionalhook=True)

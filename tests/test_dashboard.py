@@ -10,6 +10,7 @@ import sys
 
 import made_up_results
 import pytest
+from chromium import visit
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -48,48 +49,6 @@ def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dashboard")
     made_up_results.write(folder / "results")
     return build(folder)
-
-
-@pytest.fixture(scope="module")
-def window(tmp_path_factory):
-    from selenium import webdriver
-
-    options = webdriver.ChromeOptions()
-    profile = tmp_path_factory.mktemp("profile")
-    for switch in (
-        "headless",
-        "no-sandbox",
-        "disable-gpu",
-        "disable-quic",
-        "no-first-run",
-        "disable-background-networking",
-        "disable-component-update",
-        "disable-sync",
-        "window-size=1300,1100",
-        f"user-data-dir={profile}",
-    ):
-        options.add_argument(f"--{switch}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    options.binary_location = shutil.which("chromium")
-    service = webdriver.ChromeService(shutil.which("chromedriver"))
-    window = webdriver.Chrome(options=options, service=service)
-    # A window that nobody has clicked into has no focus, and its pages are told of none.
-    window.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
-    yield window
-    window.quit()
-
-
-def visit(window, address: str) -> None:
-    """Open a page and wait until its scripts have run.
-
-    The driver may come back early from a page to the same page; from a blank one it can be told.
-    """
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    window.get("about:blank")
-    window.get(address)
-    state = "return [location.href, document.readyState]"
-    WebDriverWait(window, 60).until(lambda w: w.execute_script(state) == [address, "complete"])
 
 
 @pytest.fixture
