@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 # The pages describe the tree they lie in, whether or not it is installed.
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
 from docutils import nodes  # noqa: E402
+from sphinx import addnodes  # noqa: E402
+from sphinx.util import logging  # noqa: E402
 
 import softtopk_nb  # noqa: E402
 from softtopk_nb._api.operator import Operator  # noqa: E402
@@ -172,8 +175,24 @@ def polish_proofs(_app: object, doctree: nodes.document) -> None:
             content["ids"] = [content.parent["ids"][0] + "-content"]
 
 
+def describe_page(app: Any, doctree: nodes.document) -> None:
+    """Give a page its description for search engines: the summary of what it documents first, or
+    else the paragraph that opens it.
+    """
+    documented = next(doctree.findall(addnodes.desc_content), None)
+    opening = documented or next(doctree.findall(nodes.section), doctree)
+    first = next((node for node in opening.children if isinstance(node, nodes.paragraph)), None)
+    if first is None:
+        logger = logging.getLogger(__name__)
+        logger.warning("a page without a description", location=app.env.docname)
+        return
+    description = " ".join(first.astext().split())
+    doctree.insert(0, nodes.meta(name="description", content=description))
+
+
 def setup(app: object) -> None:
     """Draw before anything is read, so that the pages find their figures."""
     app.connect("builder-inited", draw_figures)
     app.connect("autodoc-process-signature", operator_signature)
     app.connect("doctree-read", polish_proofs)
+    app.connect("doctree-read", describe_page)

@@ -36,6 +36,14 @@ def test_hard_choices_of_torch(x):
     )
 
 
+@pytest.mark.jax
+def test_hard_choice_of_jax(x):
+    jax = pytest.importorskip("jax")
+    mask = np.zeros_like(x)
+    np.put_along_axis(mask, np.asarray(jax.lax.top_k(x, K)[1]), 1, axis=-1)
+    np.testing.assert_array_equal(stk.hardtopk(x, K), mask)
+
+
 def test_threshold_is_not_the_value_at_rank_k(x):
     assert (abs(stk.thretopk.threshold(x, K) - np.partition(x, -K)[..., -K]) > 1e-3).all()
 
