@@ -152,7 +152,7 @@ BASELINES = [
     ("np.copyto", None, None),
 ]
 FASTEST = [DIFFERENTIABLE[0], TORCH_TOPK]
-# Where k = 1: the one row of the table that peers call entmax.
+# Where k = 1: the one row of the table that others call entmax.
 ENTMAX: list[Kind] = [("thretopk", "entmax", "newton"), ("entmax entmax_bisect", "entmax", None)]
 
 

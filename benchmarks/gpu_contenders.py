@@ -25,7 +25,7 @@ SHAPES = (
     (1, 10_000_000, 1000),
 )
 CURVES = tuple(PLAIN)
-STEPS = 32  # the iterations cost k softmaxes: not timed above
+STEPS = 32  # the iterations cost k calls of softmax: not timed above
 
 Call = Callable[[int], Any]  # told which of the inputs to take
 

@@ -1,4 +1,4 @@
-"""LapSum (arXiv 2503.06242) in PyTorch, as a yardstick: sort, then a closed form.
+"""LapSum (arXiv 2503.06242) in PyTorch, as a baseline: sort, then a closed form.
 
 Written from the description of the algorithm: the sum of Laplace distribution functions is known at
 every sorted score from running sums of exponentials, which gives the interval of the threshold;

@@ -1,4 +1,4 @@
-"""The LML projection (arXiv 1906.08707) in PyTorch, as a yardstick: parallel bracketing.
+"""The LML projection (arXiv 1906.08707) in PyTorch, as a baseline: parallel bracketing.
 
 Written from the description of the algorithm. sigmoid(x + nu) sums to k; the sum increases with
 nu, so it is evaluated at a hundred points of a bracket at once, and the two neighbours that

@@ -1,4 +1,4 @@
-"""The usual way to the marginals of the k-subset law, as a yardstick: dynamic programs of logs.
+"""The usual way to the marginals of a random k-subset, as a baseline: dynamic programs of logs.
 
 Logarithms of the sums over prefixes and over suffixes, each term added with log(1 + e^t), then one
 log-sum-exp over the ways to split k - 1 between the two for each entry: O(n k) time and memory,

@@ -111,7 +111,7 @@ def curves_picture(theme):
     return figure
 
 
-def hardening_picture(theme):
+def convergence_picture(theme):
     """The entries of p against the temperature: k/n on the right, the hard mask on the left."""
     figure, axes = plt.subplots(1, 3, figsize=(9, 3.5), sharey=True)
     temperatures = np.geomspace(0.03, 30, 300)
@@ -194,9 +194,9 @@ def smoothed_maximum_picture(theme):
     right.plot(t, t > 0, color=theme.quiet, lw=1, ls="--")
     styles = [(1.5, theme.third, "-."), (0.6, theme.second, ":"), (0.15, theme.first, "-")]
     for tau, colour, style in styles:
-        value, pullback = stk.logsumexp.vjp(rows, temperature=tau)
+        value, vjp = stk.logsumexp.vjp(rows, temperature=tau)
         left.plot(t, value, style, color=colour, lw=1.8, label=f"temperature {tau:g}")
-        right.plot(t, pullback(1.0).x[:, 0], style, color=colour, lw=1.8)
+        right.plot(t, vjp(1.0).x[:, 0], style, color=colour, lw=1.8)
     left.set(xlabel="$t$", title="logsumexp of $(t, 0)$", ylim=(-0.1, 3.3))
     right.set(xlabel="$t$", title="its slope in $t$: softmax", ylim=(-0.03, 1.03))
     left.legend(loc="upper left")
@@ -326,15 +326,15 @@ def exact_subset_marginals(x, k, tau):
     """p of GradTopK in 50-digit decimals, from prefixes and suffixes: nothing is subtracted."""
     with decimal.localcontext(prec=50):
         weights = [((Decimal(v) - Decimal(max(x))) / Decimal(tau)).exp() for v in x.tolist()]
-        laws = []
+        distributions = []
         for row in (weights, weights[::-1]):
             sums = [[Decimal(1)] + [Decimal(0)] * k]
             for y in row:
                 before = sums[-1]
                 more = [before[m] + y * before[m - 1] for m in range(1, k + 1)]
                 sums.append([before[0], *more])
-            laws.append(sums)
-        prefix, suffix = laws[0], laws[1][::-1]
+            distributions.append(sums)
+        prefix, suffix = distributions[0], distributions[1][::-1]
         ways = [
             sum(prefix[i][m] * suffix[i + 1][k - 1 - m] for m in range(k)) for i in range(len(x))
         ]
@@ -494,7 +494,7 @@ PICTURES = {
     "architecture": architecture_picture,
     "threshold": threshold_picture,
     "curves": curves_picture,
-    "hardening": hardening_picture,
+    "convergence": convergence_picture,
     "temperature": temperature_picture,
     "laplace-softmax": softmax_picture,
     "iterative": iterative_picture,

@@ -40,9 +40,9 @@ def train(x, y, classes):
     weights = np.zeros((x.shape[1] + 1, len(classes)))
     step = np.zeros_like(weights)
     for _ in range(STEPS):
-        log_p, pullback = stk.log_softmax.vjp(logits(x, weights))
+        log_p, vjp = stk.log_softmax.vjp(logits(x, weights))
         # The loss is -mean of log_p at the labels; its gradient in log_p is -onehot / len(y).
-        d_logits = pullback(-onehot / len(y)).x
+        d_logits = vjp(-onehot / len(y)).x
         gradient = np.vstack([x.T @ d_logits, d_logits.sum(axis=0)])
         gradient[:-1] += WEIGHT_DECAY * weights[:-1]
         step = MOMENTUM * step - LEARNING_RATE * gradient

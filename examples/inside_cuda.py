@@ -41,7 +41,7 @@ def make_kernel():
             for pixel in range(images.shape[1]):
                 difference = images[i, pixel] - images[j, pixel]
                 d += difference * difference
-            row[j] = -d if i != j else float32(-np.inf)  # an image is absent from its own vote
+            row[j] = -d if i != j else float32(-np.inf)  # an image has no vote on itself
         cuda.syncwarp()
         thretopk(row[:n], k, temperature, weights[:n], scratch)
         for c in range(rank, share.shape[1], LANES):

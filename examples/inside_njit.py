@@ -26,7 +26,7 @@ K = 5
 
 @njit
 def nearness(images, i, out):
-    """Minus the squared distance from image i to each image; -inf, which is `absent`, to itself."""
+    """Minus the squared distance from image i to each image; -inf, which excludes it, to itself."""
     for j in range(images.shape[0]):
         d = 0.0
         for pixel in range(images.shape[1]):

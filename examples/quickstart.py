@@ -3,7 +3,7 @@
 Every image of scikit-learn's digits has 8 x 8 pixels. One score per pixel goes through
 ``thretopk``, which answers with a soft mask p: 64 numbers between 0 and 1 that sum to 16. The mask
 multiplies the pixels, a softmax classifier reads what is left, and one gradient trains scores and
-classifier together. While the temperature falls, p hardens into a choice of exactly 16 pixels.
+classifier together. While the temperature falls, p becomes a choice of exactly 16 pixels.
 
 The choice is then judged like any other: a new classifier is trained on those 16 pixels alone and
 tested on images that nobody has seen, beside classifiers of the same kind with the same training
@@ -89,7 +89,7 @@ def learn_pixels(train, valid, report=None):
         temperature = HOT * (COLD / HOT) ** (step / SEARCH_STEPS)
 
         # forward: scores -> p -> masked pixels -> class probabilities
-        p, pullback = stk.thretopk.vjp(scores, K, curve="laplace", temperature=temperature)
+        p, vjp = stk.thretopk.vjp(scores, K, curve="laplace", temperature=temperature)
         xm = x * p
         prob = class_probabilities(xm, weights, bias)
 
@@ -106,10 +106,10 @@ def learn_pixels(train, valid, report=None):
             if report and step % 200 == 0:
                 report(entry)
 
-        # backward: the same road in the other direction; pullback is the step through thretopk
+        # backward: the same road in the other direction; vjp takes the step through thretopk
         d_logits = (prob - onehot) / len(y)
         d_p = ((d_logits @ weights.T) * x).sum(axis=0)
-        d_scores = pullback(d_p).x
+        d_scores = vjp(d_p).x
         d_weights = xm.T @ d_logits + WEIGHT_DECAY * weights
         adam_classifier.step([d_weights, d_logits.sum(axis=0)])
 
@@ -320,7 +320,7 @@ def draw(path, images, results, masks, histories):
     ax.axvline(K + 0.5, color=grey, lw=1, ls=":")
     ax.text(K + 1.2, 0.93, f"{K} pixels", color=grey, va="center")
     ax.set(
-        title="p hardens; its sum is always 16",
+        title="p becomes a 0/1 mask; its sum is always 16",
         xlabel="pixels, sorted by p",
         ylabel="p",
         xticks=[1, 16, 32, 48, 64],

@@ -83,9 +83,9 @@ def main():
     print(f"\nstudent2 against SciPy: largest difference {difference:.0e}")
 
     # A user's curve has all the derivatives: how does a metre on Nanga Parbat change the answer?
-    _, pullback = stk.thretopk.vjp(heights, K, curve=curves["student2"], temperature=ERROR)
+    _, vjp = stk.thretopk.vjp(heights, K, curve=curves["student2"], temperature=ERROR)
     i = list(MOUNTAINS).index("Nanga Parbat")
-    gradient = pullback(np.eye(len(heights))[i]).x
+    gradient = vjp(np.eye(len(heights))[i]).x
     print(f"Nanga Parbat: {gradient[i]:+.4f} per metre of its own, ", end="")
     print(f"{gradient[i - 1]:+.4f} per metre of Manaslu, {gradient[0]:+.6f} per metre of Everest")
 

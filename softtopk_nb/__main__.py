@@ -32,7 +32,7 @@ Call = tuple[str, Callable[[], Any]]
 
 
 def _operands(shape: tuple[int, int], dtype: Any) -> tuple[Any, Any]:
-    """Scores, some of them absent, and a direction."""
+    """Scores, some of them excluded, and a direction."""
     x, v = np.random.default_rng(0).normal(size=(2, *shape)).astype(dtype)
     x[0, 0] = -np.inf  # such rows are solved on their own
     return x, v
@@ -43,8 +43,8 @@ def _verbs(op: Any, x: Any, v: Any, k: tuple[int, ...], options: dict[str, Any])
     op(x, *k, **options)
     if isinstance(op, Differentiable) or not k:
         op.jvp(x, *k, v, **options)
-        p, pullback = op.vjp(x, *k, **options)
-        pullback(v if p.shape == v.shape else v[:, 0])
+        p, vjp_function = op.vjp(x, *k, **options)
+        vjp_function(v if p.shape == v.shape else v[:, 0])
     for verb in ("potential", "threshold"):
         if hasattr(op, verb):
             getattr(op, verb)(x, *k, **options)

@@ -82,11 +82,11 @@ def verdict(n, finite, left):
 
 
 @scalar
-def verdict_of(n, k, tau, nans, above, absent):
+def verdict_of(n, k, tau, nans, above, excluded):
     """As `verdict`, from k and the temperature and counts of what is not finite."""
     if not (nans == 0.0 and k >= 0.0 and k <= n and tau > 0.0 and tau < np.inf):
         return UNDEFINED
-    return verdict(n, np.int64(n - above - absent), k - above)
+    return verdict(n, np.int64(n - above - excluded), k - above)
 
 
 @scalar
@@ -95,8 +95,8 @@ def length(x):
 
     Such a row is solved as one of that length, and its end is not looked at again.
     """
-    n, absent = x.shape[0], x.dtype.type(-np.inf)
-    while n > 0 and x[n - 1] == absent:
+    n, excluded = x.shape[0], x.dtype.type(-np.inf)
+    while n > 0 and x[n - 1] == excluded:
         n -= 1
     return n if n > 0 else x.shape[0]
 

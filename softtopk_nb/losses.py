@@ -158,7 +158,7 @@ class FenchelYoung:
         in_tau = homogeneous.in_temperature(losses, centred, gradient, tau)
         result = op._give_back_batch(call, losses)
 
-        def pullback(g: Any, /) -> Gradients:
+        def vjp_function(g: Any, /) -> Gradients:
             cotangent = arguments.real_array(g, "the cotangent").astype(np.float64)
             arguments.check_broadcast(cotangent, call.batch, "the cotangent")
             each = arguments.per_row(cotangent, call.batch, len(x))
@@ -167,7 +167,7 @@ class FenchelYoung:
             total = host_arrays.sum_to(each * in_tau, call.batch, call.numbers[-1], call.dtype)
             return Gradients(in_x, None, total)
 
-        return result, pullback
+        return result, vjp_function
 
 
 def _checked(

@@ -16,8 +16,8 @@ def rows_of(x, k=0.0, tau=1.0):
         allocated.append(cuda.device_array(entries, dtype))
         return buffer_of(view_of(allocated[-1], "scratch memory"))
 
-    T, absent = x.dtype.type, nothing(np.float64).pointer
-    numbers = Argument(absent, float(k), 0), Argument(absent, float(tau), 0)
+    T, excluded = x.dtype.type, nothing(np.float64).pointer
+    numbers = Argument(excluded, float(k), 0), Argument(excluded, float(tau), 0)
     values = buffer_of(view_of(there, "x"))
     stream = kind_of(there).stream
     return Rows(values, *numbers, *x.shape, T, stream, empty, nothing(T), there), allocated

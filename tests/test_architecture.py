@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import os
 import pathlib
-import re
 import subprocess
 import sys
 
@@ -91,21 +90,6 @@ def test_functions_fit_a_screen():
                 above -= 1
             excused = lines[above].startswith("# Longer than a screen: ")
             assert long <= 60 or excused, f"{path.name}: {node.name} has {long} lines"
-
-
-OLD_WORDS = {
-    *("abreast", "abridged", "bends", "brief", "coin", "coins", "cornered", "dear", "dearest"),
-    *("hopeful", "narrowness", "patient", "rarer", "slide", "swing", "toss", "tossed", "tosses"),
-    *("unslide", "witness"),
-}
-
-
-def test_words_are_those_of_the_field():
-    """None of the package's former private terms, in names or in text."""
-    for name, path in MODULES.items():
-        text = path.read_text(encoding="utf-8").lower()
-        assert not OLD_WORDS & set(re.findall(r"[a-z]+", text)), name
-        assert "front door" not in text, name
 
 
 def test_functions_of_a_device_take_few_arguments():

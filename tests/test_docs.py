@@ -1,4 +1,4 @@
-"""Theorems and tests name each other."""
+"""Pages: theorems name tests, links lead somewhere, words are those of the field."""
 
 from __future__ import annotations
 
@@ -54,6 +54,33 @@ def test_theorem_and_test_name_each_other(label, tests):
     assert any(label in docstrings(file)[name] for file, name in tests), (
         f"none of {tests} names {label}"
     )
+
+
+# Terms of the project's own, of earlier releases, for which the field has a word: distribution,
+# Bernoulli variable, tied maxima, excluded, VJP function, baseline, expensive, ...
+OLD_WORDS = {
+    *("abreast", "abridged", "absent", "bends", "brief", "coin", "coins", "cornered", "dear"),
+    *("dearest", "harden", "hardened", "hardening", "hardens", "hopeful", "law", "laws", "leader"),
+    *("leaders", "narrowness", "patient", "peers", "pullback", "pullbacks", "rarer", "slide"),
+    *("softmaxes", "swing", "toss", "tossed", "tosses", "twin", "twins", "unslide", "witness"),
+    "yardstick",
+}
+OLD_PHRASES = ("front door", "one of many", "top-1 family")
+
+
+@pytest.mark.parametrize("folder", ["softtopk_nb", "docs", "examples", "."])
+def test_words_are_those_of_the_field(folder):
+    """None of OLD_WORDS in names, comments, docstrings and pages."""
+    found = (ROOT / folder).glob("*" if folder == "." else "**/*")
+    files = [file for file in found if file.suffix in {".py", ".md", ".rst"}]
+    assert len(files) >= 3
+    for file in files:
+        if "_build" in file.parts:
+            continue
+        text = " ".join(file.read_text(encoding="utf-8").lower().split())
+        text = text.replace("law of total cumulance", "")
+        assert not OLD_WORDS & set(re.findall(r"[a-z]+", text)), file
+        assert not [phrase for phrase in OLD_PHRASES if phrase in text], file
 
 
 def readme_block(module: str) -> str:

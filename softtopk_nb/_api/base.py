@@ -105,7 +105,7 @@ class RowOperator:
     #: Whether arrays on a device are taken.
     has_device_side = True
     #: What a masked entry is taken for: every room treats it as if it were not there.
-    absent = -np.inf
+    excluded = -np.inf
 
     def __init__(self) -> None:
         self.__doc__ = type(self).__doc__
@@ -159,10 +159,10 @@ class RowOperator:
             return both
         result, call, state = self._solved(x, *arguments)
 
-        def pullback(g: Any, /) -> Any:
+        def vjp_function(g: Any, /) -> Any:
             return self._pull_back(call, state, g)
 
-        return result, pullback
+        return result, vjp_function
 
     # The same in steps, for what keeps a solved call: its state may be packed as an array.
 
@@ -305,7 +305,7 @@ class RowOperator:
             present = _arguments.rows_of_mask(mask, axis, table, out)
             present = None if present.all() else present
         if present is not None:
-            rows = masked(rows, present, self.absent)
+            rows = masked(rows, present, self.excluded)
         width, shift = _arguments.per_row(given[-1], batch, table[0]), None
         if self.is_soft and not as_given and not scaling.is_moderate(given[-1], compute):
             rows, width, shift = scaling.rescaled(rows, width)
@@ -359,8 +359,8 @@ class RowOperator:
 
     def _rows_of(self, call: Call, v: Any, name: str) -> Array:
         """A direction or cotangent of x's shape."""
-        # Kernels leave out what belongs to absent entries; what is scaled would be scaled by it.
-        apart = self.absent == -np.inf and call.shift is None
+        # Kernels leave out what belongs to excluded entries; what is scaled would be scaled by it.
+        apart = self.excluded == -np.inf and call.shift is None
         return _arguments.rows_of(v, name, call.shape, call.axis, call.rows.x, call.present, apart)
 
     def _cotangent(self, call: Call, g: Any) -> Array:

@@ -147,14 +147,14 @@ def _per_row(
 
     A Python number from `low` to `high` is right as it is; others, and arrays, are checked.
     """
-    absent = nothing(np.float64)
+    excluded = nothing(np.float64)
     if type(value) in (int, float) and low <= value <= high:
-        return Argument(absent.pointer, float(value), 0), (), None  # the usual case, in a hurry
+        return Argument(excluded.pointer, float(value), 0), (), None  # the usual case, in a hurry
     if not host_arrays.on_device(value):
         number = check(value)
         if np.ndim(number):
             raise _elsewhere(value, name)
-        return Argument(absent.pointer, float(number), 0), (), None
+        return Argument(excluded.pointer, float(number), 0), (), None
     view = view_of(value, name)
     stretched = _broadcast(view, given.batch, name)
     as_it_is = view.dtype == np.float64 and stretched.contiguous and not _written_over(given, view)
@@ -221,10 +221,10 @@ def check(op: Any, x: Any, *arguments: Any) -> Call:
         if given.where is not None and _written_over(given, given.where):
             given = given._replace(where=copy_of_mask(given.kind, given.where))
         found = [_number(op, given, *pair) for pair in zip(op.names, numbers, strict=True)]
-        values = rows_of(given, given.view, sign, op.absent)
+        values = rows_of(given, given.view, sign, op.excluded)
     each, shapes, owners = zip(*found, strict=True)
-    absent = Argument(nothing(np.float64).pointer, 0.0, 0)
-    k, temperature = each if len(each) == 2 else (absent, *each)
+    excluded = Argument(nothing(np.float64).pointer, 0.0, 0)
+    k, temperature = each if len(each) == 2 else (excluded, *each)
     rows = Rows(
         values,
         k,
@@ -339,7 +339,7 @@ def vjp(op: Any, *arguments: Any) -> tuple[Any, Callable[[Any], Any]]:
         state = c.room.linearize(c.rows, c.plan, target.rows)
         p = target.finish()
 
-    def pullback(g: Any, /) -> Any:
+    def vjp_function(g: Any, /) -> Any:
         given = c.given
         with given.kind.device:
             cotangent, owner = _cotangent(op, given, g)
@@ -349,7 +349,7 @@ def vjp(op: Any, *arguments: Any) -> tuple[Any, Callable[[Any], Any]]:
             del owner  # not before the launch
             return _gradients(op, c, gx, numbers)
 
-    return p, pullback
+    return p, vjp_function
 
 
 def hvp(op: Any, v: Any, directions: tuple[Any, ...], g: Any, *arguments: Any) -> Any:

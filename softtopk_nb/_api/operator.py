@@ -108,7 +108,7 @@ class Operator(base.RowOperator):
     _long_ends: tuple[float, float] | None = 1.0, 0.0
 
     def _long_kind(self, n: int, seen: pieces.Seen, k: Any, tau: float) -> Any:
-        kind = verdict_of(n, k, tau, seen.nans, seen.above, seen.absent)
+        kind = verdict_of(n, k, tau, seen.nans, seen.above, seen.excluded)
         return (kind if kind > MIXED else -1), kind == MIXED, (k - seen.above, tau)
 
     def _long_constant(self, kind: int, seen: pieces.Seen, k: Any, tau: float) -> Any:

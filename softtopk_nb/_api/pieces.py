@@ -104,7 +104,7 @@ class Seen(NamedTuple):
     size: int  # entries that are selected
     nans: int
     above: int  # at +inf
-    absent: int  # at -inf
+    excluded: int  # at -inf
 
 
 class Writing(NamedTuple):

@@ -138,7 +138,7 @@ class WithoutK(RowOperator):
     _long_ends = 1.0, 0.0
 
     def _long_kind(self, n: int, seen: Any, tau: float) -> Any:
-        alone = seen.absent > 0 == seen.nans + seen.above and seen.absent < n
+        alone = seen.excluded > 0 == seen.nans + seen.above and seen.excluded < n
         return -1, alone, (tau,)
 
     def _gradients(self, x: Any, *numbers: Any) -> Gradients:

@@ -1,6 +1,6 @@
 """Some of a row's entries to the front of another row, and back, a few at a time.
 
-Entries that are absent at random make a branch that no processor can foresee. So a vector of
+Entries that are excluded at random make a branch that no processor can foresee. So a vector of
 neighbours is moved at once, as the pattern of those that are there says, and what does not belong
 there is written over by the next.
 """
@@ -123,9 +123,9 @@ def _pack_vector(typingctx: Any, pattern: Any, values: Any, start: Any, out: Any
 
 @intrinsic
 def _unpack_vector(
-    typingctx: Any, pattern: Any, values: Any, at: Any, absent: Any, out: Any, start: Any
+    typingctx: Any, pattern: Any, values: Any, at: Any, excluded: Any, out: Any, start: Any
 ) -> Any:
-    """Undo `_pack_vector`, with `absent` in the other places."""
+    """Undo `_pack_vector`, with `excluded` in the other places."""
     lanes = _BYTES * 8 // values.dtype.bitwidth
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -178,14 +178,14 @@ def pack(x: Any, values: Any, out: Any) -> Any:
 
 
 @scalar
-def unpack(x: Any, values: Any, absent: Any, out: Any) -> None:
-    """Undo `pack`, with `absent` at the infinities; from other memory than `out`."""
+def unpack(x: Any, values: Any, excluded: Any, out: Any) -> None:
+    """Undo `pack`, with `excluded` at the infinities; from other memory than `out`."""
     lanes, n, room = lanes_of(out), out.shape[0], values.shape[0]
     j = start = 0
     while start + lanes <= n and j + lanes <= room:
-        j += _unpack_vector(_pattern(x, start), values, j, absent, out, start)
+        j += _unpack_vector(_pattern(x, start), values, j, excluded, out, start)
         start += lanes
     for i in range(start, n):
         present = abs(x[i]) != np.inf and j < room
-        out[i] = values[j] if present else absent
+        out[i] = values[j] if present else excluded
         j += present

@@ -183,7 +183,7 @@ def make_step(T: Any) -> Kernel:
 
 
 def descending(rows: Rows) -> Buffer:
-    """The rows, each sorted: +inf first, absent entries last.
+    """The rows, each sorted: +inf first, excluded entries last.
 
     Rows with a NaN come back in some order, with other entries than they had.
     """

@@ -28,7 +28,7 @@ SHARED_BLOCK = 128  # threads of a block that several groups share
 
 @device
 def of_row(argument, row):
-    """k or the temperature of a row: one of many in memory, or the same for all."""
+    """k or the temperature of a row: one of several in memory, or the same for all."""
     return argument.pointer[row] if argument.per_row else argument.value
 
 

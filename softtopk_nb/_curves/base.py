@@ -168,7 +168,7 @@ def kernel_for(curve: Any, kernel: Any) -> Any:
     return kernel if _traits(curve).cached else in_memory(kernel)
 
 
-# As the CDF of a law.
+# As the CDF of a distribution.
 
 
 def split(curve, t):
@@ -205,20 +205,20 @@ def quantile(curve, u):
 
 
 def moments(curve):
-    """(mean, variance, excess kurtosis) of the law with CDF f: for a first guess.
+    """(mean, variance, excess kurtosis) of the distribution with CDF f: for a first guess.
 
-    Numbers that serve as well where the law has none.
+    Numbers that serve as well where the distribution has none.
     """
     return _traits(curve).moments(curve)
 
 
-def mean_of_law(curve):
-    """The mean of the law with CDF f, which is -lim F(t) - t at inf; inf where that diverges."""
+def mean_of_distribution(curve):
+    """The mean of the distribution with CDF f: -lim F(t) - t at inf; inf where that diverges."""
     return _traits(curve).mean(curve)
 
 
 def has_mean(curve):
-    """Whether F vanishes at -inf, for which the lower tail of the law must have a mean."""
+    """Whether F vanishes at -inf, for which the lower tail of the distribution must have a mean."""
     return _traits(curve).mean is not no_mean
 
 
@@ -368,8 +368,8 @@ def _moments(curve):
     return _traits(curve).moments
 
 
-@overload_scalar(mean_of_law)
-def _mean_of_law(curve):
+@overload_scalar(mean_of_distribution)
+def _mean_of_distribution(curve):
     return _traits(curve).mean
 
 

@@ -1,4 +1,4 @@
-"""The curve f(t) = 1/2 + arctan(t)/pi, the CDF of the Cauchy law, whose tails fall like 1/t."""
+"""The curve f(t) = 1/2 + arctan(t)/pi, the Cauchy distribution's CDF, with tails like 1/t."""
 
 from __future__ import annotations
 

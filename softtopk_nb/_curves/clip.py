@@ -1,4 +1,4 @@
-"""The curve f(t) = t clipped to [0, 1], the CDF of the uniform law."""
+"""The curve f(t) = t clipped to [0, 1], the CDF of the uniform distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The curve f(t) = e^t/2 below 0 and 1 - e^-t/2 above, the CDF of the Laplace law."""
+"""The curve f(t) = e^t/2 below 0 and 1 - e^-t/2 above, the CDF of the Laplace distribution."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ FARTHEST = 1e150  # what a user's functions are asked about at most: its square 
 class UserCurve(NamedTuple):
     """A CDF, its density, its antiderivative and f'' (or None), each compiled by Numba.
 
-    `mean` is that of the law, where the antiderivative is given: NaN if there is none that vanishes
-    at -inf, inf if the upper tail is too heavy. `middle` and `spread` are those of a normal law
-    that is like this one, between a sixth and five sixths of it.
+    `mean` is that of the distribution, where the antiderivative is given: NaN if there is none that
+    vanishes at -inf, inf if the upper tail is too heavy. `middle` and `spread` are those of a
+    normal distribution that is like this one, between a sixth and five sixths of it.
     """
 
     cdf: Any

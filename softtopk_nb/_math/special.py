@@ -15,8 +15,8 @@ from numba import types
 from .._compile.decorators import overload_scalar, scalar
 from .elementary import exp_neg, float_of, fma, fused, ordinal_of, power_of_two, quotient
 
-# (t + a) times the Mills ratio of the normal law, in powers of y = (t - a)/(t + a), which goes
-# from -1 to 1 as t goes from 0 to infinity.
+# (t + a) times the Mills ratio of the normal distribution, in powers of y = (t - a)/(t + a), which
+# goes from -1 to 1 as t goes from 0 to infinity.
 _MILLS_32 = (
     4.0,
     (

@@ -15,9 +15,9 @@ Array = npt.NDArray[Any]
 
 
 @kernel
-def _mask(lo: int, hi: int, x: Any, present: Any, absent: float, out: Any) -> None:
-    """Copy rows, with `absent` in place of the entries that take no part."""
-    nothing, shared = x.dtype.type(absent), present.shape[0] == 1
+def _mask(lo: int, hi: int, x: Any, present: Any, excluded: float, out: Any) -> None:
+    """Copy rows, with `excluded` in place of the entries that take no part."""
+    nothing, shared = x.dtype.type(excluded), present.shape[0] == 1
     x, present, out = borrowed(x), borrowed(present), borrowed(out)
     for i in range(lo, hi):
         entries, there, copy = x[i], present[0 if shared else i], out[i]
@@ -25,11 +25,11 @@ def _mask(lo: int, hi: int, x: Any, present: Any, absent: float, out: Any) -> No
             copy[j] = entries[j] if there[j] else nothing
 
 
-def masked(x: Array, present: Array, absent: float) -> Array:
-    """A copy of the rows with `absent` where an entry is not `present`.
+def masked(x: Array, present: Array, excluded: float) -> Array:
+    """A copy of the rows with `excluded` where an entry is not `present`.
 
     The mask has a row for each of them, or one for all.
     """
     out = np.empty(x.shape, x.dtype)
-    pool.over(len(x), x.size // 2, _mask, x, present, absent, out)
+    pool.over(len(x), x.size // 2, _mask, x, present, excluded, out)
     return out

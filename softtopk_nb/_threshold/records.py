@@ -15,12 +15,14 @@ TAKEN, WEIGHT, SEEN, CODE = range(3, 7)
 SOLUTION = 7
 OPEN = -1.0  # the code of a row that has not been solved yet
 UNSEEN = -3.0  # of one that no search has looked at
-MISLED = -4.0  # of one that its moments do not describe: `order` writes a law to its first places
-LAW = 4  # so many: pivot, mean, square and distance, as `Given` has them
+MISLED = (
+    -4.0
+)  # of one that its moments do not describe: `order` writes a distribution to its first places
+DISTRIBUTION = 4  # so many: pivot, mean, square and distance, as `Given` has them
 
 # What a kernel says of its rows: some are left OPEN, some MISLED; and what it is told: to take
-# those alone, by the law that they have.
-SOME_OPEN, SOME_MISLED, BY_LAW = range(3)
+# those alone, by the distribution that they have.
+SOME_OPEN, SOME_MISLED, BY_DISTRIBUTION = range(3)
 FLAGS = 3
 
 # The robust search of one row: the highest threshold known to be too low and the lowest known to be
@@ -94,7 +96,9 @@ SEEKING, FOUND, LOST = 0.0, 1.0, 2.0  # what `Search.status` can be
 _RECORDS = Given, Search, Sums, Shift
 _FIRST = [sum(len(record._fields) for record in _RECORDS[:i]) for i in range(len(_RECORDS) + 1)]
 FIELDS = _FIRST[-1]
-GIVEN_LAW = Given._fields.index("pivot")  # where the law of a row stands in its column
+GIVEN_DISTRIBUTION = Given._fields.index(
+    "pivot"
+)  # where the distribution of a row stands in its column
 given_of, put_given = records_in(LANES, _FIRST[0], Given)
 search_of, put_search = records_in(LANES, _FIRST[1], Search)
 sums_of, put_sums = records_in(LANES, _FIRST[2], Sums)

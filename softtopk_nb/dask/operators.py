@@ -186,7 +186,7 @@ class Differentiable(Operator):
             value = rows.run(op, whole, "value")
             value = value if op.reduces else _back(value, problem)
 
-        def pullback(g: Any, /) -> Gradients:
+        def vjp_function(g: Any, /) -> Gradients:
             gx, *numbers = pull(g)
             sums: list[Any] = [
                 None if i < op.fixed else _sum_to(each, given)
@@ -194,7 +194,7 @@ class Differentiable(Operator):
             ]
             return Gradients(gx, *((None,) * (2 - len(sums))), *sums)
 
-        return value, pullback
+        return value, vjp_function
 
 
 class WithPotential(Differentiable):

@@ -13,7 +13,7 @@ from .._nonfinite import MIXED, NONE
 from .._threads import pool
 from .._threads.long_rows import LONG
 from .._threshold.cpu import order
-from .._threshold.records import BY_LAW, CODE, OPEN, SOME_MISLED, SOME_OPEN
+from .._threshold.records import BY_DISTRIBUTION, CODE, OPEN, SOME_MISLED, SOME_OPEN
 from .._threshold.records import SOLUTION as TILT
 from .cpu import long as _long
 from .cpu import rows as _rows
@@ -66,10 +66,10 @@ class GradTopK(operator.Differentiable):
     method : {"auto", "contour", "dp", "recursion"}, optional
         contour: O(n) for every k, a sum over at most 30 points of a circle. dp: O(n k) time and
         O(k sqrt(n)) memory, sums over prefixes and suffixes; ties agree to rounding only. auto:
-        contour, but on the CPU for short rows the law of the subset's size multiplied out, O(n k):
-        for n up to 128 (96 in float32), and up to 512 (256) if k (n - k) <= 27 n (13 n). It takes
-        down to a fifth of the time there. recursion: O(n k), the source's, kept for teaching: it
-        returns NaN or, worse, wrong finite numbers as soon as some p is close to 1 (see Notes).
+        contour, but on the CPU for short rows the distribution of the subset's size multiplied out,
+        O(n k): for n up to 128 (96 in float32), and up to 512 (256) if k (n - k) <= 27 n (13 n). It
+        takes down to a fifth of the time there. recursion: O(n k), the source's, kept for teaching:
+        it returns NaN or, worse, wrong finite numbers as soon as some p is close to 1 (see Notes).
     temperature : float or array_like, optional
         Width of the transition, in the units of x; broadcast as k.
     axis : int, optional
@@ -287,8 +287,8 @@ class GradTopK(operator.Differentiable):
         problem = *rows, tilt, limits, out, solution, flags
         pool.over(len(x), 2 * x.size, _rows.solve, *problem)
         if flags[SOME_MISLED]:
-            pool.over(len(x), x.size, order.laws, x, rows.k - 0.5, rows.temperature, tilt)
-            flags[BY_LAW] = True
+            pool.over(len(x), x.size, order.distributions, x, rows.k - 0.5, rows.temperature, tilt)
+            flags[BY_DISTRIBUTION] = True
             pool.over(len(x), 2 * x.size, _rows.solve, *problem)
         if flags[SOME_OPEN]:
             several = max(1, CHUNK // max(1, x.shape[1]))
@@ -318,7 +318,7 @@ class GradTopK(operator.Differentiable):
         out[these], solution[these] = p, answers
 
     def _solve_short(self, rows: operator.Rows, out: operator.Array) -> Short:
-        """Rows of which few entries are finite, by the law of the count."""
+        """Rows of which few entries are finite, by the distribution of the count."""
         tilt, phi = self._tilt(rows), np.empty(0 if out.shape[1] else len(out))
         _short.solve(rows, tilt, out, phi)
         return Short(None, tilt, phi)
@@ -388,7 +388,7 @@ class GradTopK(operator.Differentiable):
     ) -> None:
         x, tau = rows.x, rows.temperature
         solution = state.solution
-        if state.short is not None:  # of the law of the count there are no nodes
+        if state.short is not None:  # of the distribution of the count there are no nodes
             solution = self._solve(rows, _no_columns(rows), _columns(rows)).solution
         pool.over(len(x), 16 * x.size, _rows.second, x, tau, solution, v, a, moves, out, sums)
 
@@ -446,7 +446,7 @@ def _is_long(rows: operator.Rows) -> bool:
 
 
 def _limits(rows: operator.Rows, plan: str) -> Limits:
-    """Which rows are short: of those the law of the count is multiplied out."""
+    """Which rows are short: of those the distribution of the count is multiplied out."""
     limits = SHORT_32 if rows.x.dtype == np.float32 else SHORT
     return limits if plan == "auto" else NONE_SHORT
 

@@ -17,7 +17,7 @@ FLAGS = SEARCH_FLAGS + 1
 
 
 class Limits(NamedTuple):
-    """Which rows are short: where the law of the count takes less time than its quadrature.
+    """Which rows are short: where the count's distribution takes less time than its quadrature.
 
     That has no core to look after where the count's variance is not small (`moments.LEAST`). The
     variance is at most k (n - k)/n.

@@ -79,7 +79,7 @@ class HardTopK(operator.Operator):
             pool.over(len(rows.x), 4 * rows.x.size, _rows.solve, rows.x, rows.k, out)
 
     def _long_kind(self, n: int, seen: Any, k: Any, tau: float) -> Any:
-        wrong = seen.nans > 0 or k > n - seen.absent
+        wrong = seen.nans > 0 or k > n - seen.excluded
         return (UNDEFINED if wrong else -1), False, (k, tau)
 
     def _long_value(self, x: Any, numbers: Any, plan: Any, first: Any, out: Any) -> Any:

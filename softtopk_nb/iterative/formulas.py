@@ -79,18 +79,18 @@ def plain_slope(a, p, s, ref, inv):
 
 @scalar
 def ahead(ref, second, inv):
-    """How far the leaders, the entries at the maximum, are ahead of the rest."""
+    """How far the maxima, the entries that tie for the largest, are ahead of the rest."""
     gap = (ref - second) * inv
     return FAR if gap > FAR else gap
 
 
 @scalar
 def relative(a, ref, second, inv, gap):
-    """e^z relative to the leaders.
+    """e^z relative to the maxima.
 
-    All others are seen from the largest of them, so that a leader far away costs them no digits,
-    and the leaders are at most FAR above it: what lies further is saturated (Proposition
-    prop-iter-leaders).
+    All others are seen from the largest of them, so that a maximum far away costs them no digits,
+    and the maxima are at most FAR above it: what lies further is saturated (Proposition
+    prop-iter-maxima).
     """
     t = (a - second) * inv - gap
     return exp_neg(t) if a < ref else 1.0
@@ -98,7 +98,7 @@ def relative(a, ref, second, inv, gap):
 
 @summing
 def weight(p, e):
-    """(1 - p) e^z; of settled leaders it is known otherwise."""
+    """(1 - p) e^z; of settled maxima it is known otherwise."""
     return (1.0 - p) * e
 
 
@@ -120,7 +120,7 @@ def tangent_z(a, v, base, dtau, ref, inv, rate):
 
 @summing
 def tangent_q(alpha, beta, dz, dp, at_zero, mean, kappa, others):
-    """How far an entry would go by itself: q, and what comes to settled leaders from the others."""
+    """How far an entry would go by itself: q, and what comes to settled maxima from the others."""
     q = alpha * dz - beta * (dp - mean if at_zero else dp)
     return hold(q + kappa * others if at_zero else q)
 

@@ -226,7 +226,7 @@ def _pull_iterated(setting: Setting) -> Any:
     return pull
 
 
-# GradTopK: rows that are all short, by the law of the count, and rows that cannot be, by nodes.
+# GradTopK: rows that are all short, by the count's distribution, and rows that cannot be, by nodes.
 
 
 def limits_of(dtype: Any) -> Any:

@@ -112,7 +112,7 @@ class Gradual(RowOperator):
     rows_type = Rows
     is_soft = False
     has_device_side = False
-    absent = 0.0
+    excluded = 0.0
 
     def __call__(
         self, x: Any, /, power: Any, *, axis: int = -1, where: Any = None, out: Any = None

@@ -8,7 +8,7 @@ import numpy as np
 
 from .. import _threshold
 from .._api import host_arrays, operator
-from .._curves.base import is_steep, kernel_for, mean_of_law, origin
+from .._curves.base import is_steep, kernel_for, mean_of_distribution, origin
 from .._curves.entmax import Entmax
 from .._curves.registry import CURVES, NAMES
 from .._curves.user import UserCurve
@@ -457,7 +457,7 @@ class ThreTopK(operator.Differentiable):
             return -np.inf if solved.constant == ALL else np.inf
         if solved.constant != ALL or k == 0:
             return float(potential_of_nothing(plan.curve, int(solved.seen.size)))
-        far = mean_of_law(plan.curve)  # type: ignore[no-untyped-call]
+        far = mean_of_distribution(plan.curve)  # type: ignore[no-untyped-call]
         return float(total - k * tau * (far + origin(plan.curve)))
 
 

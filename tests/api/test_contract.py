@@ -338,7 +338,7 @@ def test_nan_stays_in_its_row(op, options, dtype, rng):
 
 @every
 @dtypes
-def test_minus_infinity_is_absent(op, options, dtype, rng):
+def test_minus_infinity_is_excluded(op, options, dtype, rng):
     x = rng.normal(size=11).astype(dtype)
     x[[2, 5]] = -np.inf
     p = op(x, 4, **options)

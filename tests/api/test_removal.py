@@ -70,10 +70,10 @@ def rows_with_gaps(rng, n, share, dtype):
 def as_removed(of, x, v, keep):
     """`of(x, v, where)`, masked and with -inf, against the same of what is left of each row."""
     masked = of(np.where(keep, x, np.nan), v, keep)
-    absent = of(np.where(keep, x, x.dtype.type(-np.inf)), v, None)
+    excluded = of(np.where(keep, x, x.dtype.type(-np.inf)), v, None)
     for i, kept in enumerate(keep):
         entries, numbers = of(x[i : i + 1, kept], v[i : i + 1, kept], None)
-        for got in (masked, absent):
+        for got in (masked, excluded):
             for name, expected in entries.items():
                 same(got[0][name][i, kept], expected[0])
             for name, expected in numbers.items():
@@ -96,11 +96,11 @@ def test_what_is_out_of_a_large_batch_moves_no_bit(n, rng):
     keep = rng.random(x.shape) < 0.8
     keep[:, 0], keep[3:5] = True, True
     x[4, 1] = np.nan
-    absent = np.where(keep, x, np.float32(-np.inf))
+    excluded = np.where(keep, x, np.float32(-np.inf))
     for order in (np.arange(len(x)), np.roll(np.arange(len(x)), -3)):
         assert x.size >= LARGE
         for op in (stk.thretopk, stk.gradtopk):
-            p, dp = op.jvp(absent[order], 5, v[order])
+            p, dp = op.jvp(excluded[order], 5, v[order])
             for i, row in enumerate(order):
                 kept = keep[row]
                 alone, moved = op.jvp(x[row, kept], 5, v[row, kept])

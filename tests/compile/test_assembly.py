@@ -177,7 +177,7 @@ def test_gradtopk_of_short_rows(dtype):
         counts.solve, x, k, tau, tilt, sizes, np.empty_like(x), np.empty(ROWS), flag
     )
     assert packed(code, dtype) >= 30  # the odds
-    assert packed(code, np.float64) >= 30  # the law of the counts, and the division
+    assert packed(code, np.float64) >= 30  # the distribution of the counts, and the division
     assert is_wide(code)
     assert library_calls(code) <= {"exp"}  # of entries whose odds underflow
     target, gtau = np.empty_like(x), np.empty((ROWS, 1))

@@ -1,4 +1,4 @@
-"""The mean of a curve's law, where everything is selected, and potentials of laws without one."""
+"""The mean of a curve's distribution, where everything is selected, and potentials without one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ import reference
 
 import softtopk_nb as stk
 from softtopk_nb._compile.decorators import scalar
-from softtopk_nb._curves.base import Traits, excess, has_mean, mean_of_law, no_mean, register
+from softtopk_nb._curves.base import (
+    Traits,
+    excess,
+    has_mean,
+    mean_of_distribution,
+    no_mean,
+    register,
+)
 from softtopk_nb._curves.entmax import Entmax
 from softtopk_nb._curves.registry import CURVES
 
@@ -21,7 +28,7 @@ EVERY: dict[str, Any] = {
 
 
 class Algebraic(NamedTuple):
-    """f(t) = (1 + t/(1 + |t|))/2, whose law has no mean."""
+    """f(t) = (1 + t/(1 + |t|))/2, whose distribution has no mean."""
 
 
 @scalar
@@ -77,9 +84,9 @@ def test_the_mean_is_the_limit(name):
     """F(t) - t -> -mean."""
     curve = EVERY[name]
     if has_mean(curve):
-        assert excess(curve, 1e9) == pytest.approx(-mean_of_law(curve), abs=1e-15)
+        assert excess(curve, 1e9) == pytest.approx(-mean_of_distribution(curve), abs=1e-15)
     else:
-        assert mean_of_law(curve) == np.inf
+        assert mean_of_distribution(curve) == np.inf
         assert excess(curve, 0.0) == 0.0
 
 
@@ -112,7 +119,7 @@ def test_a_potential_without_a_mean():
 
 
 def test_ends_and_infinities_without_a_mean():
-    """thm-no-mean: -inf counts as absent; an empty row has nothing to fall."""
+    """thm-no-mean: -inf counts as excluded; an empty row has nothing to fall."""
     x = np.array([1.0, -np.inf, 0.3, 2.0])
     whole = stk.thretopk.potential(x, 1.5, **OWN)
     assert whole == stk.thretopk.potential(x[np.isfinite(x)], 1.5, **OWN)
@@ -123,7 +130,7 @@ def test_ends_and_infinities_without_a_mean():
     assert stk.thretopk.potential([np.inf, 1.0, 2.0], 2, **OWN) == np.inf
 
 
-def test_a_users_own_law_tells_its_mean():
+def test_a_users_own_distribution_tells_its_mean():
     """Student's t with two degrees of freedom: F(t) - t -> 0 as slowly as 1/t."""
     own = stk.Curve(
         lambda t: 0.5 + 0.5 * t / math.sqrt(2 + t * t),
@@ -131,5 +138,5 @@ def test_a_users_own_law_tells_its_mean():
         integral=lambda t: 0.5 * (t + math.sqrt(2 + t * t)),
     )
     assert stk.thretopk.potential([1.0, 2.0, 3.0, 4.0], 4, curve=own) == 10.0
-    assert mean_of_law(own.compiled) == 0.0
+    assert mean_of_distribution(own.compiled) == 0.0
     assert has_mean(own.compiled)

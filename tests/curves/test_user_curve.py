@@ -243,7 +243,7 @@ def test_a_row_that_does_not_reach_its_k_raises():
     assert stk.thretopk([0.0, 9.0], 1.25, curve=curve).sum() == pytest.approx(1.25, abs=1e-12)
 
 
-def test_potential_of_a_whole_row_has_the_mean_of_the_law():
+def test_potential_of_a_whole_row_has_the_mean_of_the_distribution():
     """Limit: where everything is selected F(t) - t is needed at infinity, not far out."""
     x = np.array([1.0, 2.0, 3.0, 4.0])
     for dtype in (np.float32, np.float64):
@@ -260,7 +260,7 @@ def test_potential_of_a_whole_row_has_the_mean_of_the_law():
     assert whole == pytest.approx(nearly, abs=1e-3)
 
 
-def test_potential_of_a_law_without_a_mean():
+def test_potential_of_a_distribution_without_a_mean():
     curve = stk.Curve(cauchy_cdf, cauchy_pdf, name="cauchy", integral=cauchy_integral)
     with pytest.raises(
         ValueError, match=r"'cauchy' has no potential: .* -inf diverges, .* no mean"

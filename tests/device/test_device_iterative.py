@@ -136,7 +136,7 @@ def test_infinities_and_nan(name, dtype, rng):
 
 
 @both
-def test_masked_entries_are_as_if_absent(name, rng):
+def test_masked_entries_are_as_if_excluded(name, rng):
     x, where = rng.normal(size=(2, 40)), rng.random((2, 40)) < 0.5
     where[:, :5] = True
     p = OPERATORS[name](cuda.to_device(x), 3, where=cuda.to_device(where)).copy_to_host()
@@ -145,8 +145,8 @@ def test_masked_entries_are_as_if_absent(name, rng):
 
 
 @both
-def test_ties_and_leaders(name, rng):
-    """Proposition prop-iter-leaders: settled leaders, leaders far ahead, and equal minima."""
+def test_ties_and_maxima(name, rng):
+    """Proposition prop-iter-maxima: settled maxima, maxima far ahead, and equal minima."""
     far = 1e4 if name == "wsoftmaxtopk" else 60.0  # itertopk magnifies errors by the spread
     x = np.array(
         [
@@ -259,10 +259,10 @@ def test_infinities_and_nan_in_parts(name, dtype, rng, in_parts):
 
 @both
 @pytest.mark.parametrize("k", [3, 5])
-def test_ties_and_leaders_in_parts(name, k, rng, in_parts):
-    """Leaders of a row in different parts: before, at and after the step at which they settle.
+def test_ties_and_maxima_in_parts(name, k, rng, in_parts):
+    """Maxima of a row in different parts: before, at and after the step at which they settle.
 
-    Each row by itself, since derivatives of one are many times those of another; and with leaders
+    Each row by itself, since derivatives of one are many times those of another; and with maxima
     that do not move apart, whose derivatives are small once what they share is taken off.
     """
     in_parts()

@@ -1,4 +1,4 @@
-"""The Top-1 family on a device: equal to the CPU's, row by row, and draws of the right law.
+"""The softmax functions on a device: equal to the CPU's, row by row, and draws as they should be.
 
 On a GPU these run as they are; without one, in Numba's simulator (NUMBA_ENABLE_CUDASIM=1).
 """
@@ -357,7 +357,7 @@ def fits(counts, probabilities):
 
 
 @dtypes
-def test_law_is_softmax(dtype):
+def test_distribution_is_softmax(dtype):
     """thm-gumbel-max: indices have the probabilities softmax(x/tau)."""
     x = np.array([1.5, -np.inf, 2.0, 2.4, 0.8], dtype)
     present = x > -np.inf
@@ -371,15 +371,15 @@ def test_law_is_softmax(dtype):
     assert not fits(counts[present], other)
 
 
-def test_law_of_two_without_replacement():
-    """Plackett-Luce: the second of two has the law of softmax over what is left."""
+def test_distribution_of_two_without_replacement():
+    """Plackett-Luce: the second of two has the distribution of softmax over what is left."""
     p = np.array([0.7, 0.2, 0.1])
     draws = back(stk.gumbel_topk(on(np.log(p)), 2, DRAWS, rng=5))
     pairs = list(itertools.permutations(range(3), 2))
     counts = np.array([np.sum((draws == pair).all(axis=1)) for pair in pairs])
     assert counts.sum() == DRAWS
-    law = [p[a] * p[b] / (1 - p[a]) for a, b in pairs]
-    assert fits(counts, law)
+    distribution = [p[a] * p[b] / (1 - p[a]) for a, b in pairs]
+    assert fits(counts, distribution)
     assert not fits(counts, [p[a] * p[b] for a, b in pairs])
 
 

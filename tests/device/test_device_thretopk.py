@@ -218,7 +218,7 @@ def test_a_curve_of_ones_own(dtype, rng):
     check(x, 4.5, 0.7, v, curve=logistic())
 
 
-def test_potential_of_a_whole_row_has_the_mean_of_the_law(rng):
+def test_potential_of_a_whole_row_has_the_mean_of_the_distribution(rng):
     """Limit: where everything is selected F(t) - t is needed at infinity, not far out."""
     curve = stk.Curve(
         lambda t: 0.5 + 0.5 * t / math.sqrt(2 + t * t),

@@ -168,7 +168,7 @@ def rows_around(variance, n, rng):
 
 @both_dtypes
 def test_rows_of_every_variance(dtype, monkeypatch, rng):
-    """prop-grad-chebyshev: below, between and above the limits, beside the law of the count."""
+    """prop-grad-chebyshev: below, between and above the limits, beside the count's distribution."""
     steps = set()
     for variance in (6, 12, 14, 20, 26, 29, 50, 58, 70):
         for x, k, tau in rows_around(variance, 600, rng):

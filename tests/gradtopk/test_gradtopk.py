@@ -498,9 +498,9 @@ def test_potential_has_gradient_p(n, k, tau):
 
 
 def test_potential_is_a_maximum():
-    """thm-grad-potential: phi = max over laws Q of k-subsets of <x, marginals> + tau H(Q).
+    """thm-grad-potential: phi = max over distributions Q of k-subsets of <x, marginals> + tau H(Q).
 
-    Attained by the k-subset law alone, whose entropy is dphi/dtau.
+    Attained by the k-subset distribution alone, whose entropy is dphi/dtau.
     """
     rng = np.random.default_rng(57)
     for n, k, tau in ((5, 2, 0.7), (6, 3, 0.2), (4, 1, 2.0)):
@@ -510,12 +510,12 @@ def test_potential_is_a_maximum():
         )
         phi = stk.gradtopk.potential(x, k, temperature=tau)
         for _ in range(50):
-            law = rng.dirichlet(np.full(len(members), rng.choice([0.1, 1.0, 10.0])))
-            entropy = float(special.entr(law).sum())
-            assert law @ members @ x + tau * entropy < phi
-        law = special.softmax(members @ x / tau)
-        entropy = float(special.entr(law).sum())
-        assert law @ members @ x + tau * entropy == pytest.approx(phi, abs=1e-13)
+            distribution = rng.dirichlet(np.full(len(members), rng.choice([0.1, 1.0, 10.0])))
+            entropy = float(special.entr(distribution).sum())
+            assert distribution @ members @ x + tau * entropy < phi
+        distribution = special.softmax(members @ x / tau)
+        entropy = float(special.entr(distribution).sum())
+        assert distribution @ members @ x + tau * entropy == pytest.approx(phi, abs=1e-13)
         h = 1e-5 * tau
         up, down = (stk.gradtopk.potential(x, k, temperature=tau + s * h) for s in (1, -1))
         assert (up - down) / (2 * h) == pytest.approx(entropy, abs=1e-8)
@@ -672,8 +672,10 @@ def test_conditional_bernoulli():
     tosses = np.array(list(itertools.product([False, True], repeat=9)))
     for k in (1, 4, 8):
         q = rng.uniform(0.02, 0.98, size=9)
-        law = np.where(tosses, q, 1 - q).prod(axis=1) * (tosses.sum(axis=1) == k)
-        assert_close(stk.gradtopk(special.logit(q), k), law @ tosses / law.sum(), 1e-13)
+        distribution = np.where(tosses, q, 1 - q).prod(axis=1) * (tosses.sum(axis=1) == k)
+        assert_close(
+            stk.gradtopk(special.logit(q), k), distribution @ tosses / distribution.sum(), 1e-13
+        )
 
 
 @every_method
@@ -750,11 +752,11 @@ def test_recursion_fails_where_contour_does_not():
 
 
 def pmf(pi):
-    """The law of N, a sum of independent coins, from sums of positive terms."""
-    law = np.ones(1)
+    """The distribution of N, a sum of independent coins, from sums of positive terms."""
+    distribution = np.ones(1)
     for probability in pi:
-        law = np.convolve(law, [1 - probability, probability])
-    return law
+        distribution = np.convolve(distribution, [1 - probability, probability])
+    return distribution
 
 
 def tilted(z, mean, counts=1):
@@ -807,13 +809,14 @@ def test_tilt():
 
 
 def _coins_mp(pi):
-    law = [reference.ONE]
+    distribution = [reference.ONE]
     for q in pi:
-        law = [
-            (law[a] * (1 - q) if a < len(law) else 0) + (law[a - 1] * q if a else 0)
-            for a in range(len(law) + 1)
+        distribution = [
+            (distribution[a] * (1 - q) if a < len(distribution) else 0)
+            + (distribution[a - 1] * q if a else 0)
+            for a in range(len(distribution) + 1)
         ]
-    return law
+    return distribution
 
 
 def test_mass_at_k():
@@ -824,14 +827,16 @@ def test_mass_at_k():
     """
     ratios = []
     for pi, k in coins():
-        law, v = pmf(pi), float(np.sum(pi * (1 - pi)))
+        distribution, v = pmf(pi), float(np.sum(pi * (1 - pi)))
         assert float(pi.sum()) == pytest.approx(k - 0.5, abs=1e-9)
         assert v >= 0.25 - 1e-12
-        ratios.append(law[k] / law[k - 1])
+        ratios.append(distribution[k] / distribution[k - 1])
         assert 1 / 3 - 1e-12 <= ratios[-1] <= 3 + 1e-12
-        assert law.max() == pytest.approx(max(law[k], law[k - 1]), rel=1e-12)
-        assert law.max() >= 0.75 / (1 + 4 * math.sqrt(v))
-        assert law[k] >= 0.25 / (1 + 4 * math.sqrt(v))
+        assert distribution.max() == pytest.approx(
+            max(distribution[k], distribution[k - 1]), rel=1e-12
+        )
+        assert distribution.max() >= 0.75 / (1 + 4 * math.sqrt(v))
+        assert distribution[k] >= 0.25 / (1 + 4 * math.sqrt(v))
     assert min(ratios) < 0.6
     assert max(ratios) > 1.7
 
@@ -853,12 +858,14 @@ def test_aliasing():
     """
     closest = 0.0
     for pi, k in coins():
-        law, v = pmf(pi), float(np.sum(pi * (1 - pi)))
+        distribution, v = pmf(pi), float(np.sum(pi * (1 - pi)))
         for nodes in (1, 2, 5, 12, 40, len(pi) + 1):
             _, _, c = coefficients(pi, k, nodes)
-            folded = law[k % nodes :: nodes].sum()
+            folded = distribution[k % nodes :: nodes].sum()
             assert abs(c.sum() - folded) <= 1e-12
-            aliased = np.delete(law, k)[np.delete(np.arange(law.size), k) % nodes == k % nodes]
+            aliased = np.delete(distribution, k)[
+                np.delete(np.arange(distribution.size), k) % nodes == k % nodes
+            ]
             t = nodes - 0.5
             bound = 2 * math.exp(-(t**2) / (2 * (v + t / 3)))
             assert aliased.sum() <= bound
@@ -904,13 +911,13 @@ def test_nodes_suffice():
     """thm-grad-aliasing with thm-grad-nodes: P(N = k) to eps from the nodes that are called for."""
     fewer = 0
     for pi, k in coins():
-        law, v = pmf(pi), float(np.sum(pi * (1 - pi)))
+        distribution, v = pmf(pi), float(np.sum(pi * (1 - pi)))
         count, _, exponent = nodes_for(v, 2.0**-52)
         theta, _, c = coefficients(pi, k, count)
         kept = 2 * v * np.sin(theta / 2) ** 2 <= exponent
         fewer += int(not kept.all())
         # Every coin is one more rounding.
-        assert abs(c[kept].sum() - law[k]) <= (pi.size + 10) * 2.0**-52 * law[k]
+        assert abs(c[kept].sum() - distribution[k]) <= (pi.size + 10) * 2.0**-52 * distribution[k]
     assert fewer >= 3
 
 
@@ -939,19 +946,19 @@ def test_marginals():
 
 
 def test_counts_are_log_concave():
-    """thm-grad-mass: the law of N is log-concave; p/pi >= 1/3, and p/pi <= 6 where pi <= 1/2.
+    """thm-grad-mass: N's distribution is log-concave; p/pi >= 1/3, and p/pi <= 6 where pi <= 1/2.
 
     Where pi >= 1/2, (1 - p)/(1 - pi) <= 6.
     """
     factors = []
     for pi, k in coins():
-        law = pmf(pi)
-        assert np.all(law[1:-1] ** 2 >= law[:-2] * law[2:] * (1 - 1e-12))
+        distribution = pmf(pi)
+        assert np.all(distribution[1:-1] ** 2 >= distribution[:-2] * distribution[2:] * (1 - 1e-12))
         if k < len(pi):
             for i in {0, len(pi) // 2, len(pi) - 1}:
                 rest = pmf(np.delete(pi, i))
-                factor = rest[k - 1] / law[k]
-                assert pi[i] < 0.5 or rest[k] / law[k] <= 6 + 1e-12
+                factor = rest[k - 1] / distribution[k]
+                assert pi[i] < 0.5 or rest[k] / distribution[k] <= 6 + 1e-12
                 assert 1 / 3 - 1e-12 <= factor <= (6 if pi[i] <= 0.5 else 1 / pi[i]) + 1e-12
                 factors.append(factor)
     assert len(factors) > 100
@@ -1093,9 +1100,9 @@ def test_nodes_of_the_code():
 
 
 def test_split_is_exact():
-    """prop-grad-sampling: toss some coins, keep the toss with P(rest make up the count)/max.
+    """prop-grad-sampling: draw some variables, keep the draw with P(rest make up the count)/max.
 
-    Then the rest given its count: the law of all coins given k, listed. A toss is kept with
+    Then the rest given its count: the distribution of all given k, listed. A draw is kept with
     probability P(N = k)/max P(N_rest = b), at least 0.29 sqrt(v_rest)/(sqrt(v) + 1/4) for mean k.
     """
     rng = np.random.default_rng(59)
@@ -1103,7 +1110,7 @@ def test_split_is_exact():
         pi, _ = tilted(2 * rng.normal(size=n), float(k))
         tosses = np.array(list(itertools.product([False, True], repeat=n)))
         up = tosses.sum(axis=1)
-        law = np.where(tosses, pi, 1 - pi).prod(axis=1)
+        distribution = np.where(tosses, pi, 1 - pi).prod(axis=1)
         kept = np.arange(n) % 4 == 1
         rest, free = pmf(pi[kept]), tosses[:, ~kept]
         assert rest.argmax() in (math.floor(pi[kept].sum()), math.floor(pi[kept].sum()) + 1)
@@ -1114,7 +1121,11 @@ def test_split_is_exact():
         made_up = np.where(tosses[:, kept], pi[kept], 1 - pi[kept]).prod(axis=1)
         # The free coins fell like this, were kept, and then the rest like this, given its count.
         drawn = np.where(up == k, tossed * chance / rest.max() * made_up / chance.clip(1e-300), 0)
-        assert_close(drawn / drawn.sum(), np.where(up == k, law, 0) / law[up == k].sum(), 1e-14)
+        assert_close(
+            drawn / drawn.sum(),
+            np.where(up == k, distribution, 0) / distribution[up == k].sum(),
+            1e-14,
+        )
         assert drawn.sum() == pytest.approx(pmf(pi)[k] / rest.max(), rel=1e-12)
 
     for n in (10, 100, 1000):
@@ -1139,20 +1150,20 @@ def few_values(values, counts, k):
     """
     values = np.asarray(values, dtype=np.longdouble)
     tilt = tilted(values.astype(np.float64), k, np.array(counts))[1]
-    laws = []
+    distributions = []
     for value, count in zip(values, counts, strict=True):
         j = np.arange(count, dtype=np.longdouble)
         steps = np.log((count - j) / (j + 1)) + (value - tilt)
         logs = np.concatenate([[np.longdouble(0)], np.cumsum(steps)])
         kept = np.flatnonzero(logs > logs.max() - 50)
         weights = np.exp(logs[kept[0] : kept[-1] + 1] - logs.max())
-        laws.append((int(kept[0]), np.asarray(weights, dtype=np.float64)))
+        distributions.append((int(kept[0]), np.asarray(weights, dtype=np.float64)))
     means, variances = [], []
-    for g, (first, weights) in enumerate(laws):
+    for g, (first, weights) in enumerate(distributions):
         start, others = 0, np.ones(1)
-        for h, (offset, law) in enumerate(laws):
+        for h, (offset, distribution) in enumerate(distributions):
             if h != g:
-                start, others = start + offset, np.convolve(others, law)
+                start, others = start + offset, np.convolve(others, distribution)
         chosen = first + np.arange(weights.size)
         rest = k - chosen - start
         inside = (rest >= 0) & (rest < others.size)

@@ -1,9 +1,9 @@
 """KSubset: log-probabilities, entropy and pairs by enumeration, samples by chi-square.
 
-Laws of short rows come from a list of all subsets in `reference`'s arithmetic. A statistic of
-draws is compared with its 1 - 1e-4 quantile; seeds are fixed, so that a test either always passes
-or always fails. Each test that relies on this also shows that the statistic refuses another law
-with the same draws.
+Distributions of short rows come from a list of all subsets in `reference`'s arithmetic. A statistic
+of draws is compared with its 1 - 1e-4 quantile; seeds are fixed, so that a test either always
+passes or always fails. Each test that relies on this also shows that the statistic refuses another
+distribution with the same draws.
 """
 
 import itertools
@@ -32,7 +32,7 @@ def subsets(n, k):
     return masks
 
 
-def law(x, k, tau=1.0):
+def probabilities(x, k, tau=1.0):
     """log P of the rows of `subsets`, and P."""
     z = [v / mp.mpf(float(tau)) for v in reference.exact(x)]
     weights = [mp.fsum(z[i] for i in s) for s in itertools.combinations(range(len(z)), k)]
@@ -99,7 +99,7 @@ def test_enumeration(n, tau):
     assert np.unique(x).size == n
     atol = tolerance(x, tau)
     for k in range(n + 1):
-        log_p, p = law(x, k, tau)
+        log_p, p = probabilities(x, k, tau)
         distribution = KSubset(x, k, tau)
         given = distribution.log_prob(subsets(n, k))
         assert given.shape == log_p.shape
@@ -185,26 +185,28 @@ def test_conditional_structure(n, seed, log_tau, data):
 
 
 def test_table_sampling():
-    """prop-grad-sampling: draws from the table have the law of the k-subset, pairs and all."""
+    """prop-grad-sampling: draws from the table have the k-subset's distribution, pairs and all."""
     x = np.random.default_rng(6).normal(size=7)
     for seed, (n, k, tau) in enumerate([(6, 2, 1.0), (6, 3, 0.7), (7, 3, 2.0), (7, 5, 1.5)]):
         masks = KSubset(x[:n], k, tau).sample(40_000, seed)
         counts = count_subsets(masks, k)
-        assert fits(counts, law(x[:n], k, tau)[1])
-        assert not fits(counts, law(x[:n], k, 1.25 * tau)[1])
+        assert fits(counts, probabilities(x[:n], k, tau)[1])
+        assert not fits(counts, probabilities(x[:n], k, 1.25 * tau)[1])
     constant = count_subsets(KSubset(np.zeros(6), 3).sample(40_000, 9), 3)
     assert fits(constant, np.ones(20))
-    _law_of_a_longer_row(KSubset(np.random.default_rng(20).normal(size=20), 8, 2.0), 40_000)
+    _distribution_of_a_longer_row(
+        KSubset(np.random.default_rng(20).normal(size=20), 8, 2.0), 40_000
+    )
 
 
-def _law_of_a_longer_row(distribution, count):
+def _distribution_of_a_longer_row(distribution, count):
     """Marginals and pairs of draws."""
     p, pairs = distribution.marginals(), distribution.pair_marginals()
     masks = distribution.sample(count, 11)
     assert np.all(masks.sum(axis=1) == round(p.sum()))
     assert marginals_fit(masks, p, pairs)
     assert pairs_fit(masks, pairs)
-    # Other laws: the marginals of a row that was turned around, and pairs that are independent.
+    # Other distributions: marginals of a row turned around, and pairs that are independent.
     assert not marginals_fit(masks, p[::-1], pairs[::-1, ::-1])
     assert not pairs_fit(masks, np.outer(p, p))
     assert len(np.unique(masks, axis=0)) > 100
@@ -216,14 +218,14 @@ def _never(*arguments):
 
 @pytest.mark.parametrize(("n", "k", "tau"), [(6, 2, 1.0), (7, 4, 0.7)])
 def test_split_sampling(n, k, tau, monkeypatch):
-    """prop-grad-sampling: splitting down to single entries gives the law of the k-subset too."""
+    """prop-grad-sampling: splitting down to single entries gives the same distribution."""
     monkeypatch.setattr(ksubset, "TABLE", 0)
     monkeypatch.setattr(ksubset, "draw", _never)
     x = np.random.default_rng(n).normal(size=n)
     masks = KSubset(x, k, tau).sample(4000, n)
     counts = count_subsets(masks, k)
-    assert fits(counts, law(x, k, tau)[1])
-    assert not fits(counts, law(x, k, 1.5 * tau)[1])
+    assert fits(counts, probabilities(x, k, tau)[1])
+    assert not fits(counts, probabilities(x, k, 1.5 * tau)[1])
 
 
 def test_split_sampling_down_to_a_table(monkeypatch):
@@ -236,7 +238,7 @@ def test_split_sampling_down_to_a_table(monkeypatch):
 
     monkeypatch.setattr(ksubset, "TABLE", 20)
     monkeypatch.setattr(ksubset, "draw", draw)
-    _law_of_a_longer_row(KSubset(np.random.default_rng(12).normal(size=10), 4, 2.0), 8000)
+    _distribution_of_a_longer_row(KSubset(np.random.default_rng(12).normal(size=10), 4, 2.0), 8000)
     assert len(lengths) > 2000
     assert 1 < max(lengths) < 10
     assert len(set(lengths)) > 3
@@ -373,8 +375,10 @@ def test_batches():
         assert entropy[i, j] == alone.entropy()
         np.testing.assert_array_equal(p[i, j], alone.marginals())
         np.testing.assert_array_equal(pairs[i, j], alone.pair_marginals())
-        assert fits(count_subsets(many[:, i, j], k[j]), law(x[i, j], k[j], tau[i, 0])[1])
-        assert not fits(count_subsets(many[:, i, j], k[j]), law(x[1 - i, j], k[j], tau[i, 0])[1])
+        assert fits(count_subsets(many[:, i, j], k[j]), probabilities(x[i, j], k[j], tau[i, 0])[1])
+        assert not fits(
+            count_subsets(many[:, i, j], k[j]), probabilities(x[1 - i, j], k[j], tau[i, 0])[1]
+        )
     assert np.unique(np.round(entropy, 6)).size == 6
     np.testing.assert_array_equal(log_p[0, 0], distribution.log_prob(masks[0, 0]))
 

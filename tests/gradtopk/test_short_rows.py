@@ -1,4 +1,4 @@
-"""GradTopK of short rows: the law of the count multiplied out, and each coin divided out of it.
+"""GradTopK of short rows: the count's distribution multiplied out, each variable divided out.
 
 The theorems of docs/math/gradtopk.md, section "Short rows", in exact arithmetic, then the kernels
 beside the contour, which shares nothing with them but the tilt.
@@ -20,15 +20,15 @@ from softtopk_nb.gradtopk.records import SHORT, SHORT_32
 both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
 
 
-def law_of(chances):
+def distribution_of(chances):
     """P(m of the coins come up), exactly."""
-    law = [Fraction(1)]
+    distribution = [Fraction(1)]
     for p in chances:
-        law = [
+        distribution = [
             (1 - p) * a + p * b
-            for a, b in zip([*law, Fraction(0)], [Fraction(0), *law], strict=True)
+            for a, b in zip([*distribution, Fraction(0)], [Fraction(0), *distribution], strict=True)
         ]
-    return law
+    return distribution
 
 
 def rows_of_coins(count, most):
@@ -48,50 +48,56 @@ def rows_of_coins(count, most):
         yield k, [o / (1 + o) for o in odds]
 
 
-def test_a_coin_is_divided_out():
+def test_a_variable_is_divided_out():
     """Theorem thm-grad-division, part 1."""
     for k, chances in rows_of_coins(30, 14):
-        law = law_of(chances)
+        distribution = distribution_of(chances)
         for i, chance in enumerate(chances):
-            others = law_of(chances[:i] + chances[i + 1 :])
-            p = chance * others[k - 1] / law[k]
+            others = distribution_of(chances[:i] + chances[i + 1 :])
+            p = chance * others[k - 1] / distribution[k]
             if chance < Fraction(1, 2):
                 e = chance / (1 - chance)
-                assert p == e / law[k] * sum((-e) ** j * law[k - 1 - j] for j in range(k))
+                assert p == e / distribution[k] * sum(
+                    (-e) ** j * distribution[k - 1 - j] for j in range(k)
+                )
             else:
                 e = (1 - chance) / chance
-                rest = range(len(law) - k - 1)
-                assert 1 - p == e / law[k] * sum((-e) ** j * law[k + 1 + j] for j in rest)
+                rest = range(len(distribution) - k - 1)
+                assert 1 - p == e / distribution[k] * sum(
+                    (-e) ** j * distribution[k + 1 + j] for j in rest
+                )
 
 
 def test_the_division_is_stable():
     """Theorem thm-grad-division, part 2: how much larger the terms are than their sum."""
     largest = 0.0
     for k, chances in rows_of_coins(60, 40):
-        law = law_of(chances)
+        distribution = distribution_of(chances)
         root = float(sum(c * (1 - c) for c in chances)) ** 0.5
         for chance in chances:
             e = min(chance, 1 - chance) / max(chance, 1 - chance)
             if chance < Fraction(1, 2):
-                terms = [(-e) ** j * law[k - 1 - j] for j in range(k)]
+                terms = [(-e) ** j * distribution[k - 1 - j] for j in range(k)]
                 ratio = float(sum(map(abs, terms)) / sum(terms))
                 assert ratio <= 25 + 96 * root
                 largest = max(largest, ratio)
             else:
-                terms = [e ** (j + 1) * law[k + 1 + j] for j in range(len(law) - k - 1)]
-                assert float(sum(terms) / law[k]) <= 16 * root + 4
+                terms = [
+                    e ** (j + 1) * distribution[k + 1 + j] for j in range(len(distribution) - k - 1)
+                ]
+                assert float(sum(terms) / distribution[k]) <= 16 * root + 4
     assert largest > 3  # the bound is put to the test at all
 
 
 def test_what_is_left_out():
     """Theorem thm-grad-division, part 3: the remainder is at most the first term left out."""
     for k, chances in rows_of_coins(20, 30):
-        law = law_of(chances)
+        distribution = distribution_of(chances)
         for chance in chances:
             if chance < Fraction(1, 2):
                 e = chance / (1 - chance)
-                terms = [(-e) ** j * law[k - 1 - j] for j in range(k)]
-                least = max(range(k + 1), key=lambda m: law[m])
+                terms = [(-e) ** j * distribution[k - 1 - j] for j in range(k)]
+                least = max(range(k + 1), key=lambda m: distribution[m])
                 for j in range(max(0, k - 1 - least), k):
                     assert abs(sum(terms[j:])) <= abs(terms[j])
 
@@ -101,9 +107,9 @@ def test_counts_out_of_reach_do_not_matter():
     for one, eps in ((np.float64(1), 2.0**-52), (np.float32(1), 2.0**-23)):
         level = exponent(0.25 * SHORT.most, one)
         for k, chances in rows_of_coins(40, 60):
-            law, n = law_of(chances), len(chances)
+            distribution, n = distribution_of(chances), len(chances)
             far = counts.radius(level, n, k)
-            assert float(sum(law[k + far + 1 :])) <= 0.5 * eps * float(law[k])
+            assert float(sum(distribution[k + far + 1 :])) <= 0.5 * eps * float(distribution[k])
 
 
 def scores(rng, rows, n, dtype):
@@ -155,7 +161,7 @@ def test_no_row_leaves_anything_to_its_neighbours(dtype, rng):
     """Rows of every kind and k in groups: the bits of each alone, in any company."""
     x = scores(rng, 61, 50, dtype)
     x[3, 7], x[9] = np.nan, 2.0
-    for i in range(12, 60, 3):  # absent entries and certain ones, so that lengths differ
+    for i in range(12, 60, 3):  # excluded entries and certain ones, so that lengths differ
         x[i, rng.permutation(50)[: rng.integers(1, 49)]] = -np.inf
         x[i, rng.integers(50)] = np.inf
     k = rng.integers(0, 51, size=61)
@@ -186,7 +192,7 @@ def test_ties_have_the_same_bits(rng):
 
 
 @both_dtypes
-def test_the_potential_is_told_by_the_law(dtype, rng):
+def test_the_potential_is_told_by_the_distribution(dtype, rng):
     """prop-grad-short-potential, beside the elementary symmetric polynomial of e^(x/tau)."""
     for n, k, tau in ((1, 1, 1.0), (5, 2, 0.01), (60, 59, 3.0), (200, 20, 0.3), (256, 128, 100.0)):
         x = rng.normal(size=n).astype(dtype)

@@ -25,8 +25,8 @@ def tilts(x, k, tau):
     given = *problem, tilt, NONE_SHORT, np.empty((len(x), 0), x.dtype), solution, flags
     rows.solve(0, len(x), *given)
     if flags[records.SOME_MISLED]:
-        order.laws(0, len(x), x, problem[1] - 0.5, problem[2], tilt)
-        flags[records.BY_LAW] = True
+        order.distributions(0, len(x), x, problem[1] - 0.5, problem[2], tilt)
+        flags[records.BY_DISTRIBUTION] = True
         rows.solve(0, len(x), *given)
     still = tilt[:, records.CODE] == records.OPEN
     assert flags[records.SOME_OPEN] == still.any()

@@ -189,7 +189,7 @@ def test_an_old_maximum_serves(gap):
 
 @both
 def test_exact_to_rounding(name):
-    """Proposition prop-iter-leaders: leaders far ahead, tied or not, cost no digits."""
+    """Proposition prop-iter-maxima: maxima far ahead, tied or not, cost no digits."""
     rows = [
         ([1.0, 1.0, 0.0], 3),
         ([1.0, 1.0, 0.0, -0.5], 3),
@@ -204,8 +204,8 @@ def test_exact_to_rounding(name):
             )
 
 
-def test_leaders_out_of_sight():
-    """Proposition prop-iter-leaders: where e^-gap underflows, p is at its limit."""
+def test_maxima_out_of_sight():
+    """Proposition prop-iter-maxima: where e^-gap underflows, p is at its limit."""
     for gap in (450.0, 700.0, 1e4, 1e300):
         p = stk.wsoftmaxtopk([0.0, 0.0, -gap], 3)
         np.testing.assert_allclose(p, [1.3, 1.3, 0.4], rtol=0, atol=1e-12)
@@ -372,7 +372,7 @@ def test_equal_minima_share_the_derivative(rng):
 
 @both
 @pytest.mark.parametrize("k", [1, 2, 3, 10, 37, 100])
-def test_pullback_is_the_reverse_loop(name, k, rng):
+def test_vjp_is_the_reverse_loop(name, k, rng):
     """Proposition prop-iter-checkpoint: checkpoints change the memory, not the gradient."""
     x, g = rng.normal(size=(2, 4, 150))
     gradients = OPERATORS[name].vjp(x, k, temperature=np.full(4, 0.8))[1](g)

@@ -1,4 +1,4 @@
-"""The counter-based generator of the device: published answers, its Gumbel numbers, their law."""
+"""The counter-based generator of the device: published answers, and its Gumbel numbers."""
 
 import numpy as np
 import pytest
@@ -87,7 +87,7 @@ def test_ends_of_the_range():
     assert gumbel(uniform32(np.uint64(1))) < gumbel(uniform32(zero)) - 1
 
 
-def test_law_of_the_noise():
+def test_distribution_of_the_noise():
     """Standard Gumbel: by its distribution function, in all lanes, without correlation."""
     for values in noise(50_000):
         flat = values.ravel().astype(np.float64)

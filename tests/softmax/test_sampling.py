@@ -1,8 +1,8 @@
-"""Draws from softmax: laws by chi-square at fixed seeds, edges exactly.
+"""Draws from softmax: distributions by chi-square at fixed seeds, edges exactly.
 
 A chi-square statistic is compared with its 1 - 1e-4 quantile; seeds are fixed, so that a test
 either always passes or always fails. Each test that relies on this also shows that the statistic
-refuses another law with the same draws.
+refuses another distribution with the same draws.
 """
 
 import itertools
@@ -41,11 +41,11 @@ def fits(counts, probabilities):
     return stats.chisquare(counts, expected).pvalue > 1e-4
 
 
-# ------------------------------------------------------------------------------------------ laws
+# ---------------------------------------------------------------------------------- distributions
 
 
 @every
-def test_law_is_softmax(draw):
+def test_distribution_is_softmax(draw):
     """thm-gumbel-max and prop-inverse-cdf: indices have the probabilities softmax(x/tau)."""
     x = np.array([1.0, 1.0, 2.0, 3.4, -0.1, 3.0, 1.6])
     for seed, tau in enumerate((0.5, 1.0, 4.0)):
@@ -55,7 +55,7 @@ def test_law_is_softmax(draw):
 
 
 @every
-def test_law_of_every_row(draw, rng):
+def test_distribution_of_every_row(draw, rng):
     x = rng.normal(size=(3, 5, 2))
     tau = np.array([[0.7], [1.0], [2.0]])
     index = draw(x, (100, 100), rng=3, temperature=tau, axis=1)
@@ -67,25 +67,27 @@ def test_law_of_every_row(draw, rng):
         assert not fits(counts, p[i - 1, :, 1 - j])
 
 
-def test_order_has_the_plackett_luce_law():
+def test_order_has_the_plackett_luce_distribution():
     """thm-plackett-luce: softmax for the first, then softmax over what is left."""
     x, k = np.log([0.4, 0.25, 0.2, 0.15]), 3
     index = stk.gumbel_topk(x, k, DRAWS, rng=0)
     assert index.shape == (DRAWS, k)
     w = np.exp(x)
     orders = list(itertools.permutations(range(4), k))
-    law = [math.prod(w[o[j]] / (w.sum() - w[list(o[:j])].sum()) for j in range(k)) for o in orders]
-    assert sum(law) == pytest.approx(1)
+    distribution = [
+        math.prod(w[o[j]] / (w.sum() - w[list(o[:j])].sum()) for j in range(k)) for o in orders
+    ]
+    assert sum(distribution) == pytest.approx(1)
     code = index @ 4 ** np.arange(k)
     counts = np.array([np.sum(code == np.array(o) @ 4 ** np.arange(k)) for o in orders])
     assert counts.sum() == DRAWS
-    assert fits(counts, law)
+    assert fits(counts, distribution)
     assert fits(np.bincount(index[:, 0], minlength=4), w)
-    # The order matters: backwards the law is another one.
-    assert not fits(counts, [law[orders.index(o[::-1])] for o in orders])
+    # The order matters: backwards the distribution is another one.
+    assert not fits(counts, [distribution[orders.index(o[::-1])] for o in orders])
 
 
-def test_sets_do_not_have_the_law_of_their_total_score():
+def test_sets_do_not_have_the_distribution_of_their_total_score():
     """prop-plackett-luce-set: P(S) is not proportional to exp(sum of the scores in S)."""
     w = np.array([2.0, 1.0, 1.0])
     index = np.sort(stk.gumbel_topk(np.log(w), 2, DRAWS, rng=1), axis=1)
@@ -110,7 +112,7 @@ def test_gumbel_topk_at_temperature(rng):
 
 
 def test_relaxed_one_hot():
-    """thm-gumbel-max: a relaxed draw is largest at an entry with the law softmax(x)."""
+    """thm-gumbel-max: a relaxed draw is largest at an entry with the distribution softmax(x)."""
     x = np.array([0.5, 1.5, -0.3, 0.9])
     rows = np.broadcast_to(x, (DRAWS, 4))
     hard = stk.gumbel_max(rows, rng=7)
@@ -230,7 +232,7 @@ def test_gumbel_topk_of_none():
 
 
 @all_four
-def test_absent_entries_are_never_drawn(draw):
+def test_excluded_entries_are_never_drawn(draw):
     """prop-inverse-cdf: an entry of probability 0 is not drawn, at either end of the row."""
     x = np.array([-np.inf, -1e9, 1.0, -np.inf, 1.5, -np.inf])
     rows = np.broadcast_to(x, (2000, 6))
@@ -244,8 +246,8 @@ def test_absent_entries_are_never_drawn(draw):
         assert set(np.unique(drawn)) == {2, 4}
 
 
-def test_absent_entries_are_not_drawn_even_last():
-    """An entry so low that its score is cut off still comes before one that is absent."""
+def test_excluded_entries_are_not_drawn_even_last():
+    """An entry so low that its score is cut off still comes before one that is excluded."""
     x = np.array([-np.inf, -1.7e308, 1.7e308])
     index = stk.gumbel_topk(np.broadcast_to(x, (500, 3)), 2, rng=0)
     assert np.all(index == [2, 1])

@@ -108,7 +108,7 @@ def test_extreme_scales():
     assert -2.1e303 < stk.log_softmax(x, temperature=1e-3)[3] < -1.9e303
     assert stk.logsumexp(x, temperature=1e-3) == 1e300
 
-    # Differences that overflow are the lowest finite number: absent entries alone have -inf.
+    # Differences that overflow are the lowest finite number: excluded entries alone have -inf.
     lowest = np.finfo(np.float64).min
     y = np.array([1.7e308, -1.7e308, -np.inf])
     same(stk.log_softmax(y), np.array([0.0, lowest, -np.inf]))
@@ -369,8 +369,8 @@ def test_types(f):
 
 @every
 @dtypes
-def test_absent_entries(f, dtype, rng):
-    """-inf and masked entries count as absent."""
+def test_excluded_entries(f, dtype, rng):
+    """-inf and masked entries count as excluded."""
     x = rng.normal(size=(5, 9)).astype(dtype)
     x[:, [2, 4]] = -np.inf
     kept = np.delete(np.arange(9), [2, 4])
@@ -386,8 +386,8 @@ def test_absent_entries(f, dtype, rng):
     assert_close(gradients.x[:, kept], f.vjp(x[:, kept])[1](np.ones_like(alone)).x, 10 * atol)
     same(gradients.x[:, [2, 4]], np.zeros((5, 2), dtype))
     if f is not stk.logsumexp:
-        absent = 0 if f is stk.softmax else -np.inf
-        same(value[:, [2, 4]], np.full((5, 2), absent, dtype))
+        excluded = 0 if f is stk.softmax else -np.inf
+        same(value[:, [2, 4]], np.full((5, 2), excluded, dtype))
         same(tangent[:, [2, 4]], np.zeros((5, 2), dtype))
     # A mask says the same, whatever lies under it.
     y, mask = x.copy(), np.ones((5, 9), bool)

@@ -12,7 +12,7 @@ from scipy import special
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threads import long_rows, sampling
 from softtopk_nb._threads.long_rows import LONG, ordinals_of
-from softtopk_nb._threshold import law, records
+from softtopk_nb._threshold import distribution, records
 from softtopk_nb._threshold.cpu import batch, long
 from softtopk_nb._threshold.cpu.batch import fast_search
 from softtopk_nb._threshold.cpu.passes import tally
@@ -63,7 +63,7 @@ def test_passes_at_low_temperatures(name, rng):
 
 @pytest.mark.parametrize("name", CURVES)
 def test_rows_that_are_nearly_hard(name, rng):
-    """Entries many temperatures apart (eq-by-law): `exp` took 8.2 and 5.8, `clip` 5.5 and 6.8."""
+    """Entries many temperatures apart (eq-by-distribution): `exp` took 8.2, 5.8; `clip` 5.5, 7."""
     most = {"exp": 5.5, "laplace": 4.5, "sigmoid": 5.2, "normal": 7.0, "clip": 4.8}
     for n, k in ((64, 8), (1024, 32)):
         x = rng.normal(size=(2**18 // n, n)).astype(np.float32)
@@ -71,20 +71,20 @@ def test_rows_that_are_nearly_hard(name, rng):
 
 
 @njit
-def way_by_law(residual, k, n, spread):
-    return law.by_law(residual, k, n, spread)
+def way_by_distribution(residual, k, n, spread):
+    return distribution.by_distribution(residual, k, n, spread)
 
 
-def test_the_way_by_the_law_of_a_row():
-    """eq-by-law: for logistic rows, to second order; at least half an entry's way."""
+def test_the_way_by_the_distribution_of_a_row():
+    """eq-by-distribution: for logistic rows, to second order; at least half an entry's way."""
     n, spread = 1000.0, 3.0
     for k, mass in ((300.0, 320.0), (30.0, 25.0), (5.0, 7.0), (900.0, 905.0)):
         exact = 0.55 * spread * (special.logit(mass / n) - special.logit(k / n))
-        assert way_by_law(mass - k, k, n, spread) == pytest.approx(exact, rel=0.02)
-    least = way_by_law(1e-9, 30.0, n, spread)
-    assert least == pytest.approx(way_by_law(0.5, 30.0, n, spread), rel=0.02)
-    assert way_by_law(-1e-9, 30.0, n, spread) == pytest.approx(-least, rel=0.05)
-    assert math.isnan(way_by_law(math.nan, 30.0, n, spread))
+        assert way_by_distribution(mass - k, k, n, spread) == pytest.approx(exact, rel=0.02)
+    least = way_by_distribution(1e-9, 30.0, n, spread)
+    assert least == pytest.approx(way_by_distribution(0.5, 30.0, n, spread), rel=0.02)
+    assert way_by_distribution(-1e-9, 30.0, n, spread) == pytest.approx(-least, rel=0.05)
+    assert math.isnan(way_by_distribution(math.nan, 30.0, n, spread))
 
 
 def taken(x, k, tau, curve):

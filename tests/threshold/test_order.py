@@ -1,4 +1,4 @@
-"""Rows that their moments mislead: the law by their order, and the search from there."""
+"""Rows that their moments mislead: the distribution by their order, and the search from there."""
 
 from __future__ import annotations
 
@@ -108,18 +108,20 @@ def test_sort(n, rng):
 
 
 @njit
-def _law(x, k):
-    return order.law_by_order(x, k, x.dtype.type(1), np.empty((order.ROOM, order.SAMPLE), x.dtype))
+def _distribution(x, k):
+    return order.distribution_by_order(
+        x, k, x.dtype.type(1), np.empty((order.ROOM, order.SAMPLE), x.dtype)
+    )
 
 
 @pytest.mark.parametrize("n", [64, 1000, 100_000])
-def test_law_by_order_of_normal_rows_is_nearly_their_own(n, rng):
+def test_distribution_by_order_of_normal_rows_is_nearly_their_own(n, rng):
     """Where it counts: around the k-th largest entry, whose rank it knows to a factor of 3."""
     for k in {1, 5, n // 16, n // 2, n - 5}:
         off = []
         for _ in range(40):
             x = rng.normal(size=n)
-            pivot, mean, square, _ = _law(x, float(k))
+            pivot, mean, square, _ = _distribution(x, float(k))
             assert square - mean**2 >= -1e-9
             rank = np.count_nonzero(x > pivot)
             few, found = (k, rank) if 2 * k <= n else (n - k, n - rank)

@@ -26,7 +26,7 @@ from softtopk_nb._curves.base import (
 )
 from softtopk_nb._curves.entmax import Entmax
 from softtopk_nb._curves.registry import CURVES
-from softtopk_nb._threshold import law, records
+from softtopk_nb._threshold import distribution, records
 from softtopk_nb._threshold.cpu import batch, rows, start
 from softtopk_nb._threshold.cpu.batch import fast_search
 from softtopk_nb._threshold.cpu.passes import BLOCK, correct, fill, search_pass, tally
@@ -144,20 +144,22 @@ def starts(x, k, tau, curve):
     for i in range(len(x)):
         c, d = start.guess(None, None, x[i], curve, k, 1.0 / tau)
         mean, square, _ = start.measure(x[i], 0.0, 1.0 / tau)
-        at = law.quantile_of_law(curve, mean, square - mean * mean, 0.0, x.shape[1], k)
+        at = distribution.quantile_of_distribution(
+            curve, mean, square - mean * mean, 0.0, x.shape[1], k
+        )
         found[0, i], found[1, i] = c + tau * d, tau * at
     return found
 
 
 @njit
 def normal_quantile(odds):
-    return law.normal_quantile(odds)
+    return distribution.normal_quantile(odds)
 
 
 @njit
-def law_by_moments(x, pivot):
+def distribution_by_moments(x, pivot):
     mean, square, distance = start.measure(x, pivot, 1.0)
-    return law.law_of(mean, square, distance)[:2], square - mean * mean
+    return distribution.distribution_of(mean, square, distance)[:2], square - mean * mean
 
 
 def test_rows_with_heavy_tails_start_near(rng):
@@ -173,7 +175,7 @@ def test_rows_with_heavy_tails_start_near(rng):
     # A normal row is one whose moments say all, wherever its pivot lies.
     row = np.sort(rng.normal(size=1024))
     for pivot in row[[300, 512, 700]]:
-        (variance, tail), own = law_by_moments(row, pivot)
+        (variance, tail), own = distribution_by_moments(row, pivot)
         assert (variance, tail) == (own, 0.0)
 
 
@@ -258,21 +260,21 @@ def density(curve, t, out):
 
 
 @njit
-def moments_of_law(curve):
+def moments_of_distribution(curve):
     return moments(curve)
 
 
 @pytest.mark.parametrize("curve", [*HARD, "entmax-1.3"])
-def test_moments_of_the_law(curve):
-    """Of the law whose density is f': by the trapezoidal rule, fine enough for kinks."""
+def test_moments_of_the_distribution(curve):
+    """Of the distribution whose density is f': by the trapezoidal rule, fine enough for kinks."""
     own = HARD.get(curve) or Entmax(1.3)
     if not has_mean(own):
-        pytest.skip("the law has no moments")
+        pytest.skip("the distribution has no moments")
     t = np.linspace(-60, 60, 2_000_001)
     w = np.empty_like(t)
     density(own, t, w)
     w /= w.sum()
-    mean, variance, excess = moments_of_law(own)
+    mean, variance, excess = moments_of_distribution(own)
     tolerance = 1e-2 if curve == "entmax-3" else 1e-4  # an infinite density at 0
     assert mean == pytest.approx((w * t).sum(), abs=tolerance)
     t -= (w * t).sum()
@@ -470,7 +472,7 @@ def test_first_passes_over_float64_rows_are_in_float32(curve, rng):
 
 
 @pytest.mark.parametrize("curve", CURVES)
-def test_first_passes_over_float32_rows_take_a_curve_in_brief(curve, rng):
+def test_first_passes_over_float32_rows_take_a_short_curve(curve, rng):
     """`normal` is off by less than the bracket is widened for, the others by rounding."""
     room = np.empty(APART + BLOCK, np.float32)
     for away in (-4.0, -0.7, 0.0, 0.7, 4.0, 9.0):
@@ -554,7 +556,7 @@ def test_sums_of_higher_derivatives(curve, dtype, rng):
     assert np.isnan(found[known:7]).all()
 
 
-def test_quantile_of_a_normal_law():
+def test_quantile_of_a_normal_distribution():
     """From the logarithm of the odds, as the starts have it."""
     odds = np.linspace(-10, 10, 401)
     found = np.array([normal_quantile(o) for o in odds])

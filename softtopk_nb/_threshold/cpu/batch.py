@@ -13,7 +13,7 @@ import numpy as np
 from ..._curves.base import kernel_for
 from ..._curves.user import UserCurve
 from ..._threads import pool
-from ..records import BY_LAW, CODE, FLAGS, OPEN, SOME_MISLED, SOME_OPEN, UNSEEN
+from ..records import BY_DISTRIBUTION, CODE, FLAGS, OPEN, SOME_MISLED, SOME_OPEN, UNSEEN
 from . import lanes, mixed, order, rows
 from .start import SAMPLED
 
@@ -39,14 +39,14 @@ def search(
     solution: Any,
     flags: Any,
 ) -> None:
-    """A fast search, and again by another law for rows whose moments mislead, or led nowhere."""
+    """A fast search, and another for rows whose moments mislead, or led nowhere."""
     problem = x, k, tau, curve, method, out, solution, flags
     pool.over(len(x), x.size, kernel, *problem)
     if flags[SOME_MISLED]:
-        pool.over(len(x), x.size, order.laws, x, k, tau, solution)
-        flags[BY_LAW] = True
+        pool.over(len(x), x.size, order.distributions, x, k, tau, solution)
+        flags[BY_DISTRIBUTION] = True
         pool.over(len(x), x.size, kernel, *problem)
-        flags[SOME_MISLED] = flags[BY_LAW] = False
+        flags[SOME_MISLED] = flags[BY_DISTRIBUTION] = False
 
 
 def _search_without_infinities(x: Any) -> Any:

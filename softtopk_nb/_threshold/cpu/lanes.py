@@ -23,7 +23,12 @@ from ..._curves.base import shift_factors, shifts_by_value_alone
 from ..._math.elementary import wide_vectors
 from ..._nonfinite import FINITE, fill_behind, length
 from ..._threads.sampling import sample_size
-from ..law import by_law, law_of, quantile_of_law, spread_of_law
+from ..distribution import (
+    by_distribution,
+    distribution_of,
+    quantile_of_distribution,
+    spread_of_distribution,
+)
 from ..newton import inverse_temperature_of, judge, nearest
 from ..policy import (
     BLUR,
@@ -40,13 +45,13 @@ from ..policy import (
     when_final,
 )
 from ..records import (
-    BY_LAW,
+    BY_DISTRIBUTION,
     CODE,
+    DISTRIBUTION,
     FIELDS,
     FOUND,
-    GIVEN_LAW,
+    GIVEN_DISTRIBUTION,
     LANES,
-    LAW,
     LOST,
     MISLED,
     OPEN,
@@ -92,18 +97,23 @@ def begin(table, columns, curve, one, starts, narrow, doubts):
     """Open each bracket, and set each threshold to where a search `starts`; else it goes on.
 
     Of rows with light tails and less than this variance the first pass may be the last one. Rows
-    whose moments mislead are MISLED, if the search `doubts` the law that it has.
+    whose moments mislead are MISLED, if the search `doubts` the distribution that it has.
     """
     wide_vectors()
     table, T = _known(table), type(one)
     for r in range(columns):
         row, at = given_of(table, r), search_of(table, r)
-        variance, tail, misled = law_of(T(row.mean), T(row.square), T(row.distance))
-        guess = np.float64(quantile_of_law(curve, T(row.mean), variance, tail, row.size, row.left))
+        variance, tail, misled = distribution_of(T(row.mean), T(row.square), T(row.distance))
+        guess = np.float64(
+            quantile_of_distribution(curve, T(row.mean), variance, tail, row.size, row.left)
+        )
         c, d = nearest(row.pivot + guess * row.width, row.pivot, guess, T(row.inv))
         c, d = c if starts else at.c, d if starts else at.d
         may_be_final = (narrow == np.inf) | ((variance < narrow) & (tail == 0.0))
-        spread, move = np.float64(spread_of_law(curve, variance)), 0.0 if may_be_final else np.inf
+        spread, move = (
+            np.float64(spread_of_distribution(curve, variance)),
+            0.0 if may_be_final else np.inf,
+        )
         status = MISLED if doubts & misled else SEEKING
         put_search(table, r, Search(c, d, 0.0, -np.inf, np.inf, spread, status, 0.0, 0.0, move))
 
@@ -128,11 +138,11 @@ def advance(table, first, columns, curve, one, limit):
         low, fine = residual > 0.0, at.move <= limit
         blur = 0.0 if fine else BLUR
         lo, hi = here - blur if low else at.lo, at.hi if low else here + blur
-        # A step that does not end within the bracket gives way to its middle, or to what the law of
-        # the row says if it is open, ever farther. So does one that leads to the next entry only,
-        # where entries lie far apart and several of them lie between.
+        # A step that does not end within the bracket gives way to its middle, or to what the row's
+        # distribution says if it is open, ever farther. So does one that leads to the next entry
+        # only, where entries lie far apart and several of them lie between.
         within = 0.5 * (lo + hi) - here
-        outward = by_law(residual, k, row.size, at.spread) * (0.5 + 0.5 * passes)
+        outward = by_distribution(residual, k, row.size, at.spread) * (0.5 + 0.5 * passes)
         closed = abs(within) < np.inf
         other = within if closed else outward
         crawls = (abs(residual) > SEVERAL) & (sums.w < SPARSE) & (passes > FIRST_FEW)
@@ -199,8 +209,8 @@ def conclude(table, r, x, curve, slopes, p, answer, flags):
     """Write the solution in column r, and move p to it, which is empty if it is not asked for."""
     at = search_of(table, r)
     if at.status != FOUND:
-        answer[CODE] = OPEN if flags[BY_LAW] else MISLED
-        flags[SOME_OPEN if flags[BY_LAW] else SOME_MISLED] = True
+        answer[CODE] = OPEN if flags[BY_DISTRIBUTION] else MISLED
+        flags[SOME_OPEN if flags[BY_DISTRIBUTION] else SOME_MISLED] = True
         return
     T, shift = x.dtype.type, shift_of(table, r)
     answer[C], answer[D], answer[REST], answer[CODE] = at.c, at.d, at.rest, FINITE
@@ -226,12 +236,12 @@ def by_all_moments(x, table, r):
     n, k = row.size, row.left
     if not n < SMALL * (k if k < n - k else n - k):
         return False
-    variance, tail, _ = law_of(row.mean, row.square, row.distance)
+    variance, tail, _ = distribution_of(row.mean, row.square, row.distance)
     if not (variance < BLURRED and tail == 0.0):
         return False
     T = x.dtype.type
     mean, square, distance = measure(x, T(row.pivot), T(row.inv))
-    variance, tail, _ = law_of(mean, square, distance)
+    variance, tail, _ = distribution_of(mean, square, distance)
     if not (variance < BLURRED and tail == 0.0):  # entries far out that the sample has not
         return False
     put_given(
@@ -254,9 +264,9 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, flags):
     """Rows lo .. hi: p to `out` (unless its rows are empty), the thresholds to `solution`.
 
     A row that is not searched has the CODE OPEN afterwards, one that its moments mislead, or that
-    is searched in vain, MISLED, and the flags say so. By the flag BY_LAW they ask for the rows that
-    are MISLED, and no others. A row that is finite but for -inf at its end is FINITE here, and
-    `length` says where it ends.
+    is searched in vain, MISLED, and the flags say so. By the flag BY_DISTRIBUTION they ask for the
+    rows that are MISLED, and no others. A row that is finite but for -inf at its end is FINITE
+    here, and `length` says where it ends.
     """
     T, n = x.dtype.type, x.shape[1]
     writes = out.shape[1] > 0
@@ -279,7 +289,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, flags):
     for first in range(lo, hi, group):
         count = 0
         for i in range(first, first + group if first + group < hi else hi):
-            if flags[BY_LAW] and solution[i, CODE] != MISLED:
+            if flags[BY_DISTRIBUTION] and solution[i, CODE] != MISLED:
                 continue
             size = length(x[i])
             if writes:
@@ -288,11 +298,11 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, flags):
                 enough, enough_of = enough_for(method, size), size
             entries = window(x[i], 0, size)
             if FAINT <= k[i] < size and (
-                admit(entries, size, k[i], tau[i], enough, table, count) or flags[BY_LAW]
+                admit(entries, size, k[i], tau[i], enough, table, count) or flags[BY_DISTRIBUTION]
             ):
-                if flags[BY_LAW]:
-                    for j in range(LAW):
-                        table[GIVEN_LAW + j, count] = solution[i, j]
+                if flags[BY_DISTRIBUTION]:
+                    for j in range(DISTRIBUTION):
+                        table[GIVEN_DISTRIBUTION + j, count] = solution[i, j]
                 which[count], searched[count], sizes[count] = i, count, size
                 count += 1
             else:
@@ -301,7 +311,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, flags):
                 solution[i, CODE] = MISLED if misled else OPEN
                 flags[SOME_MISLED if misled else SOME_OPEN] = True
         columns = (count + WIDE - 1) // WIDE * WIDE
-        begin(table, columns, curve, T(1), True, narrow, not flags[BY_LAW])
+        begin(table, columns, curve, T(1), True, narrow, not flags[BY_DISTRIBUTION])
         left = count
         while True:
             still = 0
@@ -336,7 +346,7 @@ def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, flags):
     """As `solve`, for long rows, one after the other: a search begins on a sample of the row.
 
     It begins at the moments of the whole row still, if both are narrow and k is no small share:
-    they tell more then; or at a law of it, if of the sample few are chosen.
+    they tell more then; or at a distribution of it, if of the sample few are chosen.
     """
     T, n = x.dtype.type, x.shape[1]
     writes = out.shape[1] > 0
@@ -352,7 +362,7 @@ def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, flags):
         for field in range(FIELDS):
             table[field, r] = 1.0
     for i in range(lo, hi):
-        if flags[BY_LAW] and solution[i, CODE] != MISLED:
+        if flags[BY_DISTRIBUTION] and solution[i, CODE] != MISLED:
             continue
         size = length(x[i])
         if writes:
@@ -362,14 +372,14 @@ def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, flags):
             solution[i, CODE], flags[SOME_OPEN] = OPEN, True
             continue
         part = part_of(entries, few[0])
-        part = entries if flags[BY_LAW] and has_few(part, size, k[i]) else part
+        part = entries if flags[BY_DISTRIBUTION] and has_few(part, size, k[i]) else part
         given = size, k[i], tau[i], enough_for(method, size)
-        if not (admit(part, *given, table, 0) or flags[BY_LAW]):
+        if not (admit(part, *given, table, 0) or flags[BY_DISTRIBUTION]):
             solution[i, CODE], flags[SOME_MISLED] = MISLED, True
             continue
-        if flags[BY_LAW]:
-            for j in range(LAW):
-                table[GIVEN_LAW + j, 0] = solution[i, j]
+        if flags[BY_DISTRIBUTION]:
+            for j in range(DISTRIBUTION):
+                table[GIVEN_DISTRIBUTION + j, 0] = solution[i, j]
         sampled = part.shape[0] < size and not by_all_moments(entries, table, 0)
         p = window(out[i] if writes else unasked[0], 0, size)
         for rough in range(1 if sampled else 0, -1, -1):
@@ -382,7 +392,7 @@ def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, flags):
                     narrow = np.inf if resembles(few_of_k, sums_of(table, 0).w) else 0.0
                 search_among(table, 0, np.float64(size), k[i], enough_for(method, size))
             first = rough == 1 or not sampled
-            begin(table, WIDE, curve, T(1), first, narrow, first and not flags[BY_LAW])
+            begin(table, WIDE, curve, T(1), first, narrow, first and not flags[BY_DISTRIBUTION])
             if search_of(table, 0).status == MISLED:
                 break
             exact = keeps and not rough

@@ -12,22 +12,22 @@ import numpy as np
 from ..._compile.array_intrinsics import borrowed, workspace
 from ..._compile.decorators import kernel, scalar
 from ..._nonfinite import MIXED, fill_behind, rows_at_once, with_infinities, without_infinities
-from ..records import BY_LAW, CODE, MISLED, OPEN, UNSEEN
+from ..records import BY_DISTRIBUTION, CODE, MISLED, OPEN, UNSEEN
 from . import lanes
 
 
 @scalar
-def pack_rows(first, last, x, k, tau, by_law, solution, packed, answers):
+def pack_rows(first, last, x, k, tau, by_distribution, solution, packed, answers):
     """Lay out the finite entries of rows as rows of a batch; how many.
 
-    Of those that are UNSEEN, and of those that are OPEN and have infinities; or `by_law`, of those
-    that are MISLED, with their laws.
+    Of those that are UNSEEN, and of those that are OPEN and have infinities; or `by_distribution`,
+    of those that are MISLED, with their distributions.
     """
     entries, left, taus, which = packed
     entries, count = borrowed(entries), 0
     for i in range(first, last):
         code = solution[i, CODE]
-        if code == MISLED if by_law else code in (UNSEEN, OPEN):
+        if code == MISLED if by_distribution else code in (UNSEEN, OPEN):
             xs, share = without_infinities(x[i], k[i], entries[count])
             if code != OPEN or xs.shape[0] < x.shape[1]:
                 fill_behind(entries[count], xs.shape[0], x.dtype.type(-np.inf))
@@ -74,7 +74,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, flags):
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for first in range(lo, hi, several):
         group = first, min(first + several, hi)
-        count = pack_rows(*group, x, k, tau, flags[BY_LAW], solution, packed, answers)
+        count = pack_rows(*group, x, k, tau, flags[BY_DISTRIBUTION], solution, packed, answers)
         lanes.solve(0, count, entries, left, taus, curve, method, values, answers, flags)
         unpack_rows(count, x, k, packed, values, answers, out, solution)
 
@@ -87,6 +87,6 @@ def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, flags):
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for first in range(lo, hi, several):
         group = first, min(first + several, hi)
-        count = pack_rows(*group, x, k, tau, flags[BY_LAW], solution, packed, answers)
+        count = pack_rows(*group, x, k, tau, flags[BY_DISTRIBUTION], solution, packed, answers)
         lanes.solve_sampled(0, count, entries, left, taus, curve, method, values, answers, flags)
         unpack_rows(count, x, k, packed, values, answers, out, solution)

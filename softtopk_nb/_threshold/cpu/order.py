@@ -1,4 +1,4 @@
-"""The law of a row by its order, where moments mislead: one entry far out decides them.
+"""The distribution of a row by its order, where moments mislead: one entry far out decides them.
 
 Nothing here is compiled before such a row comes.
 """
@@ -14,9 +14,9 @@ from ..._compile.decorators import kernel, scalar, summing
 from ..._math.elementary import exp_neg, wide_vectors
 from ..._math.special import natural_log
 from ..._nonfinite import length, without_infinities
-from ..law import normal_quantile
+from ..distribution import normal_quantile
 from ..newton import inverse_temperature
-from ..records import CODE, LAW, MISLED
+from ..records import CODE, DISTRIBUTION, MISLED
 from .start import finite
 
 SAMPLE = 16  # numbers of a row that are sorted, of shorter rows all
@@ -78,7 +78,7 @@ def quantile_of(ordered, share):
 
 
 @scalar
-def law_by_order(x, k, inv, room):
+def distribution_by_order(x, k, inv, room):
     """(pivot, means of z, z^2 and |z|) of a normal distribution with two quantiles of the row.
 
     z = (x - pivot)/tau. One quantile is the k-th largest entry, about, the other lies on that side
@@ -107,8 +107,8 @@ def law_by_order(x, k, inv, room):
 
 
 @kernel
-def laws(lo, hi, x, k, tau, solution):
-    """Rows lo .. hi that are MISLED: the laws of their finite entries to `solution`."""
+def distributions(lo, hi, x, k, tau, solution):
+    """Rows lo .. hi that are MISLED: the distributions of their finite entries to `solution`."""
     room, apart = workspace(x, ROOM, SAMPLE), workspace(x, 1, x.shape[1])
     x, room, solution = borrowed(x), borrowed(room), borrowed(solution)
     for i in range(lo, hi):
@@ -116,6 +116,8 @@ def laws(lo, hi, x, k, tau, solution):
             entries, left = window(x[i], 0, length(x[i])), k[i]
             if not finite(entries):
                 entries, left = without_infinities(entries, left, apart[0])
-            law = law_by_order(entries, left, inverse_temperature(tau[i], x), room)
-            for j in range(LAW):
-                solution[i, j] = law[j]
+            distribution = distribution_by_order(
+                entries, left, inverse_temperature(tau[i], x), room
+            )
+            for j in range(DISTRIBUTION):
+                solution[i, j] = distribution[j]

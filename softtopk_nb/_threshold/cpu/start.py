@@ -8,7 +8,7 @@ from ..._compile.array_intrinsics import window
 from ..._compile.decorators import scalar, summing
 from ..._math.elementary import wide_vectors
 from ..._threads.sampling import sample, sample_size
-from ..law import law_of, quantile_of_law
+from ..distribution import distribution_of, quantile_of_distribution
 
 SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
 FEW = 8.0  # entries of a sample
@@ -38,7 +38,7 @@ def pivot_of(x):
 
 
 @scalar
-def law_by_moments(x, inv):
+def distribution_by_moments(x, inv):
     """(pivot, means of z, z^2 and |z|), z = (x - pivot)/tau."""
     pivot = pivot_of(x)
     mean, square, distance = measure(x, pivot, inv)
@@ -46,17 +46,17 @@ def law_by_moments(x, inv):
 
 
 @scalar
-def start_by_law(curve, law, n, k):
-    """(pivot, d, misled): k of n entries would have the threshold pivot + tau d, by such a law."""
-    pivot, mean, square, distance = law
-    variance, tail, misled = law_of(mean, square, distance)
-    return pivot, quantile_of_law(curve, mean, variance, tail, n, k), misled
+def start_by_distribution(curve, distribution, n, k):
+    """(pivot, d, misled): k of n entries so distributed have the threshold pivot + tau d."""
+    pivot, mean, square, distance = distribution
+    variance, tail, misled = distribution_of(mean, square, distance)
+    return pivot, quantile_of_distribution(curve, mean, variance, tail, n, k), misled
 
 
 @scalar
 def guess(method, state, x, curve, k, inv):
     """(c, d) to start from, by the moments of the row."""
-    c, d, _ = start_by_law(curve, law_by_moments(x, inv), x.shape[0], k)
+    c, d, _ = start_by_distribution(curve, distribution_by_moments(x, inv), x.shape[0], k)
     return c, d
 
 

@@ -49,15 +49,15 @@ def _make_launches(
 
     @device
     def survey(here, s, batch, memory):
-        nans, above, absent, lo, hi = do.count(here.span, s)
-        place.leave(memory.new_sums, here, (nans, above, absent, 0.0, lo, hi))
+        nans, above, excluded, lo, hi = do.count(here.span, s)
+        place.leave(memory.new_sums, here, (nans, above, excluded, 0.0, lo, hi))
 
     @device
     def begin(here, s, batch, memory):
         k, tau = of_row(batch.k, here.row), of_row(batch.temperature, here.row)
-        nans, above, absent, _ = place.gather(memory.sums, here, s.shared)
+        nans, above, excluded, _ = place.gather(memory.sums, here, s.shared)
         lo, hi = place.extremes(memory.sums, here, s.shared)
-        code = do.judge(batch.n, (nans, above, absent, lo, hi), k, tau, s.record)
+        code = do.judge(batch.n, (nans, above, excluded, lo, hi), k, tau, s.record)
         if t.rank() == 0:
             s.record[LEFT] -= less
         t.meet()

@@ -31,7 +31,7 @@ from ..._curves.entmax import Entmax
 from ..._curves.user import UserCurve
 from ..._math.elementary import limits
 from ..._nonfinite import ALL, MIXED, UNDEFINED, constant_values, verdict_of
-from ..law import quantile_of_law
+from ..distribution import quantile_of_distribution
 from ..methods import Scan
 from ..newton import UNKNOWN, advance, begin, inverse_temperature_of, polish
 from ..records import (
@@ -147,29 +147,29 @@ def passes(T: Any, group: ThreadGroup, curve: Any, method: Any) -> Passes:
     @device
     def count(span, s):
         regs = s.regs
-        lo, hi, above, absent, bad = most, -most, zero, zero, zero
+        lo, hi, above, excluded, bad = most, -most, zero, zero, zero
         for piece in range(t.pieces(span.n)):
             t.load(span, piece, -infinity, regs)
             for j in range(held):
                 v = regs[j]
                 bad += zero if v == v else one
                 above += one if v == infinity else zero
-                absent += one if v == -infinity else zero
+                excluded += one if v == -infinity else zero
                 finite = abs(v) < infinity
                 lo = v if finite and v < lo else lo
                 hi = v if finite and v > hi else hi
-        bad, above, absent, _ = t.totals(bad, above, absent, zero, s.shared)
+        bad, above, excluded, _ = t.totals(bad, above, excluded, zero, s.shared)
         lo, hi = t.extremes(lo, hi, s.shared)
         padded = t.pieces(span.n) * (group.lanes * held) - span.n
-        return bad, above, absent - padded, lo, hi
+        return bad, above, excluded - padded, lo, hi
 
     @device
     def judge(n, counts, k, tau, record):
-        bad, above, absent, lo, hi = counts
-        code = verdict_of(n, k, tau, bad, above, absent)
+        bad, above, excluded, lo, hi = counts
+        code = verdict_of(n, k, tau, bad, above, excluded)
         if t.rank() == 0:
             record[MIN], record[MAX] = lo, hi
-            record[LEFT], record[FINITE_COUNT] = k - above, n - above - absent
+            record[LEFT], record[FINITE_COUNT] = k - above, n - above - excluded
             record[ABOVE], record[KIND], record[SLOPE] = above, code, 0.0
             record[ENDED] = 1.0 if code > MIXED else 0.0
         return code
@@ -228,7 +228,9 @@ def passes(T: Any, group: ThreadGroup, curve: Any, method: Any) -> Passes:
         finite, mean = record[FINITE_COUNT], first / record[FINITE_COUNT]
         variance = second / finite - mean * mean
         left = record[LEFT]
-        return float64(middle(record)), quantile_of_law(curve, mean, variance, 0.0, finite, left)
+        return float64(middle(record)), quantile_of_distribution(
+            curve, mean, variance, 0.0, finite, left
+        )
 
     @device
     def first_guess(span, ordered, inv, s):

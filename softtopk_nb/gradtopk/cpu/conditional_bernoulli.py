@@ -50,7 +50,7 @@ def draw(t, k, uniform, out):
 
 @kernel
 def sums_of_count(t, sums, core):
-    """Write the sums that the law of the count depends on; returns the core's size."""
+    """Write the sums that the distribution of the count depends on; returns the core's size."""
     y = np.empty(t.shape[0])
     seen = tilted_probabilities(t, 0.0, 1.0, 0.0, y)
     return power_sums(y, seen, 1.0, core_limit(seen.variance, 1.0), power_sums_room(t), sums, core)

@@ -1,11 +1,11 @@
 """GradTopK of one row in O(n): the count of n Bernoulli variables, by quadrature on a circle.
 
-The k-subset law does not change when the scores are shifted. Shifted so that the tilted
-probabilities pi_i = sigmoid((x_i - l)/tau) sum to about k - 1/2, it is the law of n independent
-Bernoulli variables given that their sum N is k, and both k and k - 1 are likely values of N
-(Theorem thm-grad-mass). P(N = k) is then a trapezoidal sum over a few points w_j of the unit circle
-(Theorems thm-grad-aliasing and -nodes), and so is everything else: an entry enters only through its
-pi (Theorem thm-grad-marginals).
+The k-subset distribution does not change when the scores are shifted. Shifted so that the tilted
+probabilities pi_i = sigmoid((x_i - l)/tau) sum to about k - 1/2, it is the distribution of n
+independent Bernoulli variables given that their sum N is k, and both k and k - 1 are likely values
+of N (Theorem thm-grad-mass). P(N = k) is then a trapezoidal sum over a few points w_j of the unit
+circle (Theorems thm-grad-aliasing and -nodes), and so is everything else: an entry enters only
+through its pi (Theorem thm-grad-marginals).
 
 With r = min(pi, 1 - pi), s = pi (1 - pi), u_j = w_j - 1 and g_j = |u_j|^2, products over the
 entries are exponentials of the power sums of r, and sums over the nodes are polynomials in s, as

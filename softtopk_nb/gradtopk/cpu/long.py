@@ -21,7 +21,7 @@ from ..._threads.long_rows import (
     room,
 )
 from ..._threshold.cpu import long as threshold
-from ..._threshold.cpu.start import finite, law_by_moments
+from ..._threshold.cpu.start import distribution_by_moments, finite
 from ..._threshold.newton import inverse_temperature, nearest
 from ..._threshold.records import SOLUTION as THRESHOLD
 from ..nodes import CAPACITY, DEGREE, FIELDS, NODES
@@ -56,7 +56,7 @@ def tilt_of_sample(few, n, k, tau, tilt):
     """Write a tilt of k of a row's n entries, by a search on a sample of them."""
     T = few.dtype.type
     inv = inverse_temperature(tau, few)
-    (c, d), _ = rows.tilt_by_law(law_by_moments(few, inv), n, k, inv)
+    (c, d), _ = rows.tilt_by_distribution(distribution_by_moments(few, inv), n, k, inv)
     target, width, y = (k - 0.5) * few.shape[0] / n, 1.0 / inv, np.empty(few.shape[0], few.dtype)
     for _ in range(rows.TRIES):
         seen = tilted_probabilities(few, T(c), inv, T(d), y)

@@ -1,10 +1,10 @@
-"""GradTopK of short rows: the Poisson-binomial law of the count, and each entry divided out of it.
+"""GradTopK of short rows: the count is Poisson-binomial, and each entry divided out of it.
 
 An entry of tilted probability pi has the minority odds e = r/(1 - r) <= 1, and is the factor
-1 + e z below pi = 1/2, e + z from there on. The product of all factors has the law of the count N
-as its coefficients, but for a common factor: sums of positive terms. Without entry i it is that
-over the entry's factor, a division that is stable from below for one half of the entries and from
-above for the other (Theorem thm-grad-division).
+1 + e z below pi = 1/2, e + z from there on. The product of all factors has the distribution of the
+count N as its coefficients, but for a common factor: sums of positive terms. Without entry i it is
+that over the entry's factor, a division that is stable from below for one half of the entries and
+from above for the other (Theorem thm-grad-division).
 
 Rows are multiplied out side by side, one in each lane, and divided one after the other. Nothing
 that a row gets depends on its neighbours.
@@ -55,7 +55,9 @@ FACTORS = 4  # multiplied together before they are multiplied on
 STRETCH = 4 * LANES  # entries divided out together
 BELOW = FACTORS * LANES  # zeros below the weight of N = 0, for sums that reach there
 
-FAINTEST = 2.0**-60  # odds below are 0 in the law, so that no product leaves the normal numbers
+FAINTEST = (
+    2.0**-60
+)  # odds below are 0 in the distribution, so that no product leaves the normal numbers
 LEAST = 2.0**-200  # weights below are set to 0 before as many factors as follow could do that
 OFTEN = 3 * FACTORS  # entries after which that is done
 
@@ -80,7 +82,7 @@ def sizes_of(n, one):
 
 @functools.lru_cache(maxsize=256)
 def scratch_sizes(n: int, dtype: Any) -> tuple[float, int, int, int, int]:
-    """(level of `radius`, lengths of a row, a law in lanes and a law in a row, zeros below it)."""
+    """(level of `radius`, lengths: a row, its distribution in lanes and in a row, zeros below)."""
     sizes: tuple[float, int, int, int, int] = sizes_of(n, dtype.type(1))
     return sizes
 
@@ -158,17 +160,17 @@ def convolved(c, w):
 
 
 def multiply_out_of(moving):
-    """The function that writes the law of the count and, if `moving`, its derivative."""
+    """The function that writes the distribution of the count and, if `moving`, its derivative."""
 
     @scalar
-    def multiply_out(factors, moves, n, top, law, slope):
+    def multiply_out(factors, moves, n, top, distribution, slope):
         """Write the weights of counts up to `top`, from BELOW on, for n entries in each lane."""
         zero, least = constant(0.0), constant(LEAST)
         for m in range(0, BELOW + (top + LANES) * LANES, LANES):
-            store(law, m, zero)
+            store(distribution, m, zero)
             if moving:
                 store(slope, m, zero)
-        store(law, BELOW, constant(1.0))
+        store(distribution, BELOW, constant(1.0))
         for i in range(0, n, FACTORS):
             at = i * LANES
             f0, f1 = factor(factors, at), factor(factors, at + LANES)
@@ -177,8 +179,8 @@ def multiply_out_of(moving):
             quartic, most = quadratic_product(a, b), i + FACTORS
             end = BELOW + (most if most < top else top) * LANES
             m = end
-            w0, w1 = load(law, m), load(law, m - LANES)
-            w2, w3 = load(law, m - 2 * LANES), load(law, m - 3 * LANES)
+            w0, w1 = load(distribution, m), load(distribution, m - LANES)
+            w2, w3 = load(distribution, m - 2 * LANES), load(distribution, m - 3 * LANES)
             if moving:
                 d0 = factor_slope(factors, moves, at)
                 d1 = factor_slope(factors, moves, at + LANES)
@@ -192,9 +194,9 @@ def multiply_out_of(moving):
                 s2, s3 = load(slope, m - 2 * LANES), load(slope, m - 3 * LANES)
             # From the highest count down: what is read has not been written yet.
             while m >= BELOW:
-                w4 = load(law, m - 4 * LANES)
+                w4 = load(distribution, m - 4 * LANES)
                 w = w0, w1, w2, w3, w4
-                store(law, m, convolved(quartic, w))
+                store(distribution, m, convolved(quartic, w))
                 if moving:
                     s4 = load(slope, m - 4 * LANES)
                     own = convolved(quartic, (s0, s1, s2, s3, s4))
@@ -204,11 +206,13 @@ def multiply_out_of(moving):
                 m -= LANES
             if most % OFTEN != 0:
                 continue
-            # The law is log-concave: its least weights are the first and the last.
-            if any_less(load(law, BELOW), least) or any_less(load(law, end), least):
+            # The distribution is log-concave: its least weights are the first and the last.
+            if any_less(load(distribution, BELOW), least) or any_less(
+                load(distribution, end), least
+            ):
                 for m in range(BELOW, end + LANES, LANES):
-                    w = load(law, m)
-                    store(law, m, where_less(w, least, zero, w))
+                    w = load(distribution, m)
+                    store(distribution, m, where_less(w, least, zero, w))
                     if moving:
                         store(slope, m, where_less(w, least, zero, load(slope, m)))
 
@@ -219,20 +223,20 @@ multiply_out = multiply_out_of(False)
 
 
 @scalar
-def rows_of_law(law, top, laws, length, first):
-    """Write the law of each lane to a row of its own: the weight of m at first + m of it."""
+def rows_of_distribution(distribution, top, distributions, length, first):
+    """Write each lane's distribution to a row of its own: the weight of m at first + m of it."""
     for m in range(0, top + 1, LANES):
-        turn(law, BELOW + m * LANES, LANES, laws, first + m, length)
+        turn(distribution, BELOW + m * LANES, LANES, distributions, first + m, length)
 
 
 @scalar
-def terms_needed(law, at_k, down, up, eps):
+def terms_needed(distribution, at_k, down, up, eps):
     """Of how many counts on either side of k, at most `down` and `up`, the quotients are sums."""
-    least = law[at_k] * eps * 0.03125
+    least = distribution[at_k] * eps * 0.03125
     count = 0
-    while count < down and law[at_k - 1 - count] > least:
+    while count < down and distribution[at_k - 1 - count] > least:
         count += 1
-    while count < up and law[at_k + 1 + count] > least:
+    while count < up and distribution[at_k + 1 + count] > least:
         count += 1
     return count
 
@@ -246,12 +250,12 @@ def marginal_of_quotient(signed, quotient, unit):
 
 
 @scalar
-def divide_out(odds, at, n, law, at_k, count):
+def divide_out(odds, at, n, distribution, at_k, count):
     """Turn the odds of a row into p: e/b_k times sum_j (-e)^j b_(k -+ (1 + j)), j < count.
 
     Down from k below 1/2, where the sum is p, up above, where it is 1 - p.
     """
-    zero, minus, unit = constant(0.0), constant(-1.0), constant(1.0 / law[at_k])
+    zero, minus, unit = constant(0.0), constant(-1.0), constant(1.0 / distribution[at_k])
     for i in range(at, at + n, STRETCH):
         e0, e1 = load(odds, i), load(odds, i + LANES)
         e2, e3 = load(odds, i + 2 * LANES), load(odds, i + 3 * LANES)
@@ -259,7 +263,7 @@ def divide_out(odds, at, n, law, at_k, count):
         y2, y3 = product(minus, magnitude(e2)), product(minus, magnitude(e3))
         q0 = q1 = q2 = q3 = zero
         for j in range(count, 0, -1):
-            lower, upper = spread(law, at_k - j), spread(law, at_k + j)
+            lower, upper = spread(distribution, at_k - j), spread(distribution, at_k + j)
             q0 = fused(q0, y0, where_less(e0, zero, upper, lower))
             q1 = fused(q1, y1, where_less(e1, zero, upper, lower))
             q2 = fused(q2, y2, where_less(e2, zero, upper, lower))
@@ -295,10 +299,10 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
     T = x.dtype.type
     level, width, in_lanes, in_row, zeros = sizes
     own_odds, own_factors = np.zeros(LANES * width, x.dtype), np.zeros(LANES * width)
-    own_law, own_laws = np.zeros(in_lanes), np.zeros(LANES * in_row)
+    own_distribution, own_distributions = np.zeros(in_lanes), np.zeros(LANES * in_row)
     x, tilt, out = borrowed(x), borrowed(tilt), borrowed(out)
     odds, factors = borrowed(own_odds), borrowed(own_factors)
-    law, laws = borrowed(own_law), borrowed(own_laws)
+    distribution, distributions = borrowed(own_distribution), borrowed(own_distributions)
     lengths = np.empty(LANES, np.int64)
     for first in range(lo, hi, LANES):
         most, top, deep = 0, 0, 0
@@ -318,8 +322,8 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
                 most, top = n if n > most else most, last if last > top else top
         for at in range(0, most, LANES):
             turn(odds, at, width, factors, at * LANES, LANES)
-        multiply_out(factors, factors, most, top, law, law)
-        rows_of_law(law, top, laws, in_row, zeros)
+        multiply_out(factors, factors, most, top, distribution, distribution)
+        rows_of_distribution(distribution, top, distributions, in_row, zeros)
         for lane in range(count):
             i, start = first + lane, lane * width
             n, left = lengths[lane], k[i]
@@ -329,12 +333,12 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
             if phi.shape[0] > 0:
                 whole, above = majority(window(x[i], 0, n), window(odds, start, n))
                 threshold = tilt[i, C] + tau[i] * tilt[i, D]
-                phi[i] = whole + (left - above) * threshold + tau[i] * math.log(laws[at_k])
+                phi[i] = whole + (left - above) * threshold + tau[i] * math.log(distributions[at_k])
             if out.shape[1] == 0:
                 continue
             down, up = left if left < far else far, n - left if n - left < far else far
-            terms = terms_needed(laws, at_k, down, up, limits(T(1))[0])
-            divide_out(odds, start, n, laws, at_k, terms)
+            terms = terms_needed(distributions, at_k, down, up, limits(T(1))[0])
+            divide_out(odds, start, n, distributions, at_k, terms)
             p, values = window(out[i], 0, n), window(odds, start, n)
             for j in range(n):
                 p[j] = values[j]
@@ -342,8 +346,10 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
             if deep >> lane & 1:
                 c, d, inv = T(tilt[i, C]), T(tilt[i, D]), inverse_temperature(tau[i], x)
                 # P(N = k - 1)/P(N = k), which is p/r of an entry that is hardly there.
-                write_deep(window(x[i], 0, n), c, inv, d, laws[at_k - 1] / laws[at_k], p)
-    held((own_odds, own_factors, own_law, own_laws))
+                write_deep(
+                    window(x[i], 0, n), c, inv, d, distributions[at_k - 1] / distributions[at_k], p
+                )
+    held((own_odds, own_factors, own_distribution, own_distributions))
 
 
 @scalar

@@ -1,9 +1,9 @@
-"""The derivative of GradTopK of short rows: the law of the count and its derivative, in one go.
+"""The derivative of GradTopK of short rows: the count's distribution and its derivative, in one go.
 
-Along a direction v every odds moves, and with them the law b of `poisson_binomial`: each factor
-carries its own derivative, and products carry theirs. With B the sum that entry i's quotient is
-(Theorem thm-grad-division), B' its derivative in y = -e, and G the same sum over the derivatives of
-b relative to that of b_k, with a minus above 1/2, tau (J v)_i = e (v_i (B + y B') + G)/b_k.
+Along a direction v every odds moves, and with them the distribution b of `poisson_binomial`: each
+factor carries its own derivative, and products carry theirs. With B the sum that entry i's quotient
+is (Theorem thm-grad-division), B' its derivative in y = -e, and G the same sum over the derivatives
+of b relative to that of b_k, with a minus above 1/2, tau (J v)_i = e (v_i (B + y B') + G)/b_k.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .poisson_binomial import (
     pack_tilts,
     radius,
     room_for_packed,
-    rows_of_law,
+    rows_of_distribution,
     terms_needed,
 )
 
@@ -66,19 +66,19 @@ multiply_out_with_slope = multiply_out_of(True)
 
 
 @scalar
-def divide_out_slope(odds, moves, at, n, law, slope, at_k, count, inv):
-    """Turn the odds of a row into J v; `slope`: the derivative of the law, made relative here."""
-    common = slope[at_k] / law[at_k]
+def divide_out_slope(odds, moves, at, n, distribution, slope, at_k, count, inv):
+    """Turn the odds of a row into J v; `slope`: the distribution's derivative, made relative."""
+    common = slope[at_k] / distribution[at_k]
     for j in range(1, count + 1):
-        slope[at_k - j] -= common * law[at_k - j]
-        slope[at_k + j] = common * law[at_k + j] - slope[at_k + j]
-    zero, minus, unit = constant(0.0), constant(-1.0), constant(inv / law[at_k])
+        slope[at_k - j] -= common * distribution[at_k - j]
+        slope[at_k + j] = common * distribution[at_k + j] - slope[at_k + j]
+    zero, minus, unit = constant(0.0), constant(-1.0), constant(inv / distribution[at_k])
     for i in range(at, at + n, 2 * LANES):
         e0, e1 = load(odds, i), load(odds, i + LANES)
         y0, y1 = product(minus, magnitude(e0)), product(minus, magnitude(e1))
         q0 = q1 = own0 = own1 = others0 = others1 = zero
         for j in range(count, 0, -1):
-            lower, upper = spread(law, at_k - j), spread(law, at_k + j)
+            lower, upper = spread(distribution, at_k - j), spread(distribution, at_k + j)
             below, above = spread(slope, at_k - j), spread(slope, at_k + j)
             own0, own1 = fused(own0, y0, q0), fused(own1, y1, q1)
             q0 = fused(q0, y0, where_less(e0, zero, upper, lower))
@@ -113,13 +113,17 @@ def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, mixed):
     level, width, in_lanes, in_row, zeros = sizes
     own_odds, own_moves = np.zeros(LANES * width, x.dtype), np.zeros(LANES * width)
     own_factors, own_turned = np.zeros(LANES * width), np.zeros(LANES * width)
-    own_law, own_slope = np.zeros(in_lanes), np.zeros(in_lanes)
-    own_laws, own_slopes = np.zeros(LANES * in_row), np.zeros(LANES * in_row)
+    own_distribution, own_slope = np.zeros(in_lanes), np.zeros(in_lanes)
+    own_distributions, own_slopes = np.zeros(LANES * in_row), np.zeros(LANES * in_row)
     x, v, out, tilt = borrowed(x), borrowed(v), borrowed(out), borrowed(tilt)
     lengths = np.empty(LANES, np.int64)
     odds, moves, factors = borrowed(own_odds), borrowed(own_moves), borrowed(own_factors)
-    turned, law, slope = borrowed(own_turned), borrowed(own_law), borrowed(own_slope)
-    laws, slopes = borrowed(own_laws), borrowed(own_slopes)
+    turned, distribution, slope = (
+        borrowed(own_turned),
+        borrowed(own_distribution),
+        borrowed(own_slope),
+    )
+    distributions, slopes = borrowed(own_distributions), borrowed(own_slopes)
     for first in range(lo, hi, LANES):
         most, top = 0, 0
         count = hi - first if hi - first < LANES else LANES
@@ -138,9 +142,9 @@ def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, mixed):
         for at in range(0, most, LANES):
             turn(odds, at, width, factors, at * LANES, LANES)
             turn(moves, at, width, turned, at * LANES, LANES)
-        multiply_out_with_slope(factors, turned, most, top, law, slope)
-        rows_of_law(law, top, laws, in_row, zeros)
-        rows_of_law(slope, top, slopes, in_row, zeros)
+        multiply_out_with_slope(factors, turned, most, top, distribution, slope)
+        rows_of_distribution(distribution, top, distributions, in_row, zeros)
+        rows_of_distribution(slope, top, slopes, in_row, zeros)
         for lane in range(count):
             i, start = first + lane, lane * width
             n, left = lengths[lane], k[i]
@@ -149,9 +153,11 @@ def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, mixed):
                 continue
             at_k, far = lane * in_row + zeros + left, radius(level, n, left)
             down, up = left if left < far else far, n - left if n - left < far else far
-            terms = terms_needed(laws, at_k, down, up, limits(T(1))[0])
+            terms = terms_needed(distributions, at_k, down, up, limits(T(1))[0])
             inv = inverse_temperature(tau[i], x)
-            divide_out_slope(odds, moves, start, n, laws, slopes, at_k, terms, np.float64(inv))
+            divide_out_slope(
+                odds, moves, start, n, distributions, slopes, at_k, terms, np.float64(inv)
+            )
             dp, values = window(out[i], 0, n), window(odds, start, n)
             for j in range(n):
                 dp[j] = values[j]
@@ -159,7 +165,18 @@ def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, mixed):
             if gtau.shape[1] > 0:
                 c, d = T(tilt[i, C]), T(tilt[i, D])
                 gtau[i, 0] = -pair_with_t(window(x[i], 0, n), dp, c, inv, d)
-    held((own_odds, own_moves, own_factors, own_turned, own_law, own_slope, own_laws, own_slopes))
+    held(
+        (
+            own_odds,
+            own_moves,
+            own_factors,
+            own_turned,
+            own_distribution,
+            own_slope,
+            own_distributions,
+            own_slopes,
+        )
+    )
 
 
 @kernel

@@ -32,17 +32,17 @@ from ..._nonfinite import (
 )
 from ..._threads.sampling import sample_size
 from ..._threshold.cpu.start import (
+    distribution_by_moments,
     finite,
     has_few,
-    law_by_moments,
     part_of,
-    start_by_law,
+    start_by_distribution,
 )
 from ..._threshold.methods import Newton
 from ..._threshold.newton import UNKNOWN, inverse_temperature, judge, nearest
 from ..._threshold.policy import enough_for
 from ..._threshold.records import (
-    BY_LAW,
+    BY_DISTRIBUTION,
     MISLED,
     OPEN,
     SOME_MISLED,
@@ -114,26 +114,26 @@ def load_nodes(answer, nodes):
 
 
 @scalar
-def tilt_by_law(law, n, k, inv):
-    """(a tilt c + tau d of k of n entries, by a law of them (`start`), whether it misleads)."""
-    pivot, d, misled = start_by_law(SIGMOID, law, n, k - 0.5)
+def tilt_by_distribution(distribution, n, k, inv):
+    """(a tilt c + tau d of k of n entries by their distribution (`start`), whether it misleads)."""
+    pivot, d, misled = start_by_distribution(SIGMOID, distribution, n, k - 0.5)
     return nearest(pivot + d / inv, pivot, d, inv), misled
 
 
 @scalar
-def first_tilt(x, k, inv, room, by_law, answer):
+def first_tilt(x, k, inv, room, by_distribution, answer):
     """(entries with which a search begins, the tilt c + tau d to begin at, whether it misleads).
 
-    By their moments, or by the law in `answer`.
+    By their moments, or by the distribution in `answer`.
     """
     n, part = x.shape[0], part_of(x, room)
-    law = answer[0], answer[1], answer[2], answer[3]
-    if by_law:
+    distribution = answer[0], answer[1], answer[2], answer[3]
+    if by_distribution:
         part = x if has_few(part, n, k) else part
     else:
-        law = law_by_moments(part, inv)
-    (c, d), misled = tilt_by_law(law, n, k, inv)
-    return part, c, d, misled or not law[2] < np.inf
+        distribution = distribution_by_moments(part, inv)
+    (c, d), misled = tilt_by_distribution(distribution, n, k, inv)
+    return part, c, d, misled or not distribution[2] < np.inf
 
 
 @scalar
@@ -174,10 +174,10 @@ def solve(lo, hi, x, k, tau, tilt, limits, out, solution, flags):
     """Rows lo .. hi: p to `out`, what the others need to `solution`; not if that has no columns.
 
     Rows whose tilt is OPEN get one here, or are MISLED, or stay open, and the flags say so; by the
-    flag BY_LAW they ask for the rows that are MISLED, and no others. Rows that are short by the
-    `limits` get the tilt SHORT_LEFT and zeros, and `flags[SOME_SHORT]` is set.
+    flag BY_DISTRIBUTION they ask for the rows that are MISLED, and no others. Rows that are short
+    by the `limits` get the tilt SHORT_LEFT and zeros, and `flags[SOME_SHORT]` is set.
     """
-    T = x.dtype.type
+    T, again = x.dtype.type, flags[BY_DISTRIBUTION]
     wide = solution.shape[1] > 0
     work, room = power_sums_room(x), marginals_room(x)
     sums, core = np.empty(SUMS), np.empty(MOST_IN_CORE)
@@ -186,7 +186,7 @@ def solve(lo, hi, x, k, tau, tilt, limits, out, solution, flags):
     sampled, apart = np.empty(sample_size(x.shape[1]), x.dtype), workspace(x, 2, x.shape[1])
     x, tilt, out, solution = borrowed(x), borrowed(tilt), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
-        if flags[BY_LAW] and tilt[i, CODE] != MISLED:
+        if again and tilt[i, CODE] != MISLED:
             continue
         inv, whole = inverse_temperature(tau[i], x), window(x[i], 0, length(x[i]))
         p = window(out[i], 0, whole.shape[0] if out.shape[1] > 0 else 0)
@@ -212,10 +212,10 @@ def solve(lo, hi, x, k, tau, tilt, limits, out, solution, flags):
             continue
         values = window(p if p.shape[0] > 0 and code == FINITE else apart[1], 0, n)
         part, c, d = present, tilt[i, C], tilt[i, D]
-        known = tilt[i, CODE] != OPEN and not flags[BY_LAW]
+        known = tilt[i, CODE] != OPEN and not again
         if not known:
-            part, c, d, misled = first_tilt(present, left, inv, sampled, flags[BY_LAW], tilt[i])
-            if misled and not flags[BY_LAW]:
+            part, c, d, misled = first_tilt(present, left, inv, sampled, again, tilt[i])
+            if misled and not again:
                 tilt[i, CODE], flags[SOME_MISLED] = MISLED, True
                 continue
         served, c, d, seen = find_tilt(present, part, left, inv, c, d, known, values)

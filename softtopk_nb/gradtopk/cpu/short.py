@@ -1,4 +1,4 @@
-"""Short rows by the law of the count, and those among them that need no solving."""
+"""Short rows by the distribution of the count, and those among them that need no solving."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def row_value(T: Any, group: ThreadGroup, sorts: bool) -> Any:
     is found by sorting, which takes a group within a warp.
     """
     t, do = tools(T, group), passes(T, group)
-    absent, zero = T(-np.inf), T(0)
+    excluded, zero = T(-np.inf), T(0)
 
     if sorts:
         sort, entry = in_registers(T, group)
@@ -46,7 +46,7 @@ def row_value(T: Any, group: ThreadGroup, sorts: bool) -> Any:
         def find(span, k, lo, hi, s):
             sort(s.regs)
             kth = entry(s.regs, max(k - 1, 0))
-            t.load(span, 0, absent, s.regs)
+            t.load(span, 0, excluded, s.regs)
             return kth
 
     else:

@@ -55,21 +55,21 @@ class Passes(NamedTuple):
 def passes(T: Any, group: ThreadGroup) -> Passes:
     """The passes over rows of type T."""
     t, held, streams = tools(T, group), group.held, group.streams
-    absent, zero, one, undefined = T(-np.inf), T(0), T(1), T(np.nan)
+    excluded, zero, one, undefined = T(-np.inf), T(0), T(1), T(np.nan)
     # Counts are added up as floats, which is what groups add. Only a group that streams can see
     # more than 2^24 entries.
     S = np.float64 if streams else np.float32
 
     @device
     def survey(span, s):
-        lo, hi, bad, present = -absent, absent, int32(0), int32(0)
+        lo, hi, bad, present = -excluded, excluded, int32(0), int32(0)
         for piece in range(t.pieces(span.n)):
-            t.load(span, piece, absent, s.regs)
+            t.load(span, piece, excluded, s.regs)
             for j in range(held):
                 v = s.regs[j]
                 bad = int32(bad + (0 if v == v else 1))
-                present = int32(present + (1 if v > absent else 0))
-                lo = v if absent < v < lo else lo
+                present = int32(present + (1 if v > excluded else 0))
+                lo = v if excluded < v < lo else lo
                 hi = v if v > hi else hi
         bad, present, _, _ = t.totals(S(bad), S(present), S(0), S(0), s.shared)
         lo, hi = t.extremes(lo, hi, s.shared)
@@ -80,7 +80,7 @@ def passes(T: Any, group: ThreadGroup) -> Passes:
         found = int32(0)
         for piece in range(t.pieces(span.n)):
             if streams:
-                t.load(span, piece, absent, s.regs)
+                t.load(span, piece, excluded, s.regs)
             for j in range(held):
                 found = int32(found + (1 if s.regs[j] >= value else 0))
         return t.total(S(found), s.shared)
@@ -90,7 +90,7 @@ def passes(T: Any, group: ThreadGroup) -> Passes:
         at_a, at_b, at_c = int32(0), int32(0), int32(0)
         for piece in range(t.pieces(span.n)):
             if streams:
-                t.load(span, piece, absent, s.regs)
+                t.load(span, piece, excluded, s.regs)
             for j in range(held):
                 v = s.regs[j]
                 at_a = int32(at_a + (1 if v >= a else 0))
@@ -104,7 +104,7 @@ def passes(T: Any, group: ThreadGroup) -> Passes:
         above, equal = int32(0), int32(0)
         for piece in range(t.pieces(span.n)):
             if streams:
-                t.load(span, piece, absent, s.regs)
+                t.load(span, piece, excluded, s.regs)
             for j in range(held):
                 above = int32(above + (1 if s.regs[j] > value else 0))
                 equal = int32(equal + (1 if s.regs[j] == value else 0))
@@ -117,7 +117,7 @@ def passes(T: Any, group: ThreadGroup) -> Passes:
         found = int32(0)
         for piece in range(t.pieces(span.n)):
             if streams:
-                t.load(span, piece, absent, s.regs)
+                t.load(span, piece, excluded, s.regs)
             for j in range(held):
                 tied = s.regs[j] == value and t.position(piece, j) <= last
                 found = int32(found + (1 if s.regs[j] > value or tied else 0))
@@ -139,7 +139,7 @@ def passes(T: Any, group: ThreadGroup) -> Passes:
     def mark(span, value, last, defined, s, out):
         for piece in range(t.pieces(span.n)):
             if streams:
-                t.load(span, piece, absent, s.regs)
+                t.load(span, piece, excluded, s.regs)
             for j in range(held):
                 v = s.regs[j]
                 tied = v == value and t.position(piece, j) <= last

@@ -110,11 +110,11 @@ def _weights(p, e, u, done):
 
 @summing
 def _settle(a, facts, p, u):
-    """Give the leaders the 1 - p that the others have left them; returns sum(u).
+    """Give the maxima the 1 - p that the others have left them; returns sum(u).
 
-    After as many steps as there are leaders, 1 - p of a leader is what the others have received,
-    shared among the leaders (Proposition prop-iter-leaders): as a difference from 1 it would lose
-    as many digits as the leaders lie ahead, and the others' u is no larger.
+    After as many steps as there are maxima, 1 - p of a maximum is what the others have received,
+    shared among the maxima (Proposition prop-iter-maxima): as a difference from 1 it would lose
+    as many digits as the maxima lie ahead, and the others' u is no larger.
     """
     wide_vectors()
     ref = facts[REF]
@@ -139,7 +139,7 @@ def _weighted_slopes(kind, t, a, facts, p, e, s, total, alpha, beta):
     wide_vectors()
     for i in range(a.shape[0]):
         alpha[i], beta[i] = weighted_slope(s[i], e[i], total)
-    # Settled leaders are equal, but may move apart: the mean of their dw is the sum of the others'
+    # Settled maxima are equal, but may move apart: the mean of their dw is the sum of the others'
     # dp, shared, and e = 1.
     return 1.0 / (total * facts[COUNT]) if t == facts[COUNT] else 0.0
 

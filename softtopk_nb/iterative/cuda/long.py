@@ -95,17 +95,17 @@ def opening(T: Any, group: ThreadGroup, kind: Any) -> Opening:
     def survey(here, s, batch, given):
         memory, sums = given
         start = memory.first * batch.n + here.span.start
-        nans, above, absent, low, high = do.survey(batch.x, start, here.span.n, s.shared)
-        place.leave(sums, here, (nans, above, absent, 0.0, low, high))
+        nans, above, excluded, low, high = do.survey(batch.x, start, here.span.n, s.shared)
+        place.leave(sums, here, (nans, above, excluded, 0.0, low, high))
 
     @device
     def open_rows(here, s, batch, given):
         memory, sums, new_sums = given
         k = of_row(batch.k, memory.first + here.row)
         tau = of_row(batch.temperature, memory.first + here.row)
-        nans, above, absent, _ = place.gather(sums, here, s.shared)
+        nans, above, excluded, _ = place.gather(sums, here, s.shared)
         low, high = place.extremes(sums, here, s.shared)
-        code, left, top = do.judge(batch.n, k, tau, nans, above, absent)
+        code, left, top = do.judge(batch.n, k, tau, nans, above, excluded)
         half = inv = rate = ref = 0.0
         if iterated(code):
             half, inv, rate, ref = formulas.scale(kind, low, high, tau)

@@ -111,7 +111,7 @@ class Pulling(NamedTuple):
 
     receive: PartKernel  # begins with the gradient in p
     centre: PartKernel  # writes U of a step again; leaves sums of its shares times that gradient
-    at_zero: PartKernel  # leaves sums of the gradient in q over settled leaders
+    at_zero: PartKernel  # leaves sums of the gradient in q over settled maxima
     p: PartKernel  # moves the gradients back over a step
     sums: PartKernel  # leaves sums of the gradient in z
     fill: PartKernel  # writes the gradients in the entries and in the temperature

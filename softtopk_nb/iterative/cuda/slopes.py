@@ -50,7 +50,7 @@ class Adjoint(NamedTuple):
 
 @device
 def _of_settled(row, total, at_zero):
-    """(mean, kappa) of the settled leaders."""
+    """(mean, kappa) of the settled maxima."""
     return at_zero / row.count, 1.0 / (total * row.count)
 
 

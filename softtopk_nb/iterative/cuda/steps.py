@@ -57,7 +57,7 @@ class _Own(NamedTuple):
     runner_up: Any
     #: relate(row, second): writes the vector E; `second` is the runner-up of the whole row
     relate: Any
-    #: settled(step, row): whether the leaders' 1 - p comes from the others in this step
+    #: settled(step, row): whether the maxima's 1 - p comes from the others in this step
     settled: Any
     #: look(step, row, p, shared) -> (the others' p, the largest score): what the shares need
     look: Any
@@ -76,8 +76,8 @@ class Steps(NamedTuple):
 
     #: survey(x, start, n, shared) -> (NaN, +inf and -inf entries, smallest and largest finite one)
     survey: Any
-    #: judge(n, k, tau, nans, above, absent) -> (code, left, top): k left to the finite entries of a
-    #: row; the value of its +inf entries
+    #: judge(n, k, tau, nans, above, excluded) -> (code, left, top): k left to the finite entries of
+    #: a row; the value of its +inf entries
     judge: Any
     #: tied(row, shared) -> entries at z = 0
     tied: Any
@@ -164,7 +164,7 @@ def _of_weighted(t: Any, lanes: int, entry_of: Any, present: Any) -> _Own:
 
     @device
     def settled(step, row):
-        # 1 - p of settled leaders is what the others have (Proposition prop-iter-leaders).
+        # 1 - p of settled maxima is what the others have (Proposition prop-iter-maxima).
         return step == row.count
 
     @device
@@ -205,22 +205,22 @@ def steps(group: ThreadGroup, kind: Any) -> Steps:
 
     @device
     def survey(x, start, n, shared):
-        low, high, above, absent, nans = most, -most, 0.0, 0.0, 0.0
+        low, high, above, excluded, nans = most, -most, 0.0, 0.0, 0.0
         for i in range(t.rank(), n, lanes):
             v = float64(x[start + i])
             nans += 0.0 if v == v else 1.0
             above += 1.0 if v == np.inf else 0.0
-            absent += 1.0 if v == -np.inf else 0.0
+            excluded += 1.0 if v == -np.inf else 0.0
             finite = abs(v) < np.inf
             low = v if finite and v < low else low
             high = v if finite and v > high else high
-        nans, above, absent, _ = t.totals(nans, above, absent, 0.0, shared)
+        nans, above, excluded, _ = t.totals(nans, above, excluded, 0.0, shared)
         low, high = t.extremes(low, high, shared)
-        return nans, above, absent, low, high
+        return nans, above, excluded, low, high
 
     @device
-    def judge(n, k, tau, nans, above, absent):
-        code = verdict_of(n, k, tau, nans, above, absent)
+    def judge(n, k, tau, nans, above, excluded):
+        code = verdict_of(n, k, tau, nans, above, excluded)
         _, top, _ = constant_values(code, k, above, 1.0)
         return code, int64(0) if code == UNDEFINED else int64(k - above), top
 
@@ -279,8 +279,8 @@ def whole(group: ThreadGroup, kind: Any) -> Whole:
 
     @device
     def open_row(span, k, tau, work, at, shared):
-        nans, above, absent, low, high = do.survey(span.x, span.start, span.n, shared)
-        code, left, top = do.judge(span.n, k, tau, nans, above, absent)
+        nans, above, excluded, low, high = do.survey(span.x, span.start, span.n, shared)
+        code, left, top = do.judge(span.n, k, tau, nans, above, excluded)
         half, inv, rate, ref = formulas.scale(kind, low, high, tau)
         memory = work, at, span.n
         row = Row(span.x, span.start, span.n, half, inv, rate, ref, 0.0, *memory)

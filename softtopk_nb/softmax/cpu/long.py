@@ -131,9 +131,9 @@ def _top(lo: Any, hi: Any) -> tuple[float, bool]:
 
 def _survey(x: Array, record: Array) -> bool:
     """`rows.top` of a long row, and how many entries take part, to its record; whether not all."""
-    record[TOP], absent = _top(*range_of(x))
-    record[PRESENT] = np.count_nonzero(np.isfinite(x)) if absent else len(x)
-    return absent
+    record[TOP], excluded = _top(*range_of(x))
+    record[PRESENT] = np.count_nonzero(np.isfinite(x)) if excluded else len(x)
+    return excluded
 
 
 def _value(x: Array, tau: Array, record: Array, logs: bool, out: Array) -> None:

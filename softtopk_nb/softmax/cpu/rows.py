@@ -122,16 +122,16 @@ def value(lo, hi, x, tau, record, logs, out):
     for i in range(lo, hi):
         n = length(x[i])
         entries = window(x[i], 0, n)
-        m, absent = top(entries)
-        present = pack(entries, entries, room[0]) if absent else n
-        xs = window(room[0] if absent else entries, 0, present)
-        target = window(out[i] if wanted and not absent else room[1], 0, present)
+        m, excluded = top(entries)
+        present = pack(entries, entries, room[0]) if excluded else n
+        xs = window(room[0] if excluded else entries, 0, present)
+        target = window(out[i] if wanted and not excluded else room[1], 0, present)
         rest, largest = exponentials(xs, m, inverse(tau[i], m), logs, target)
         record[i, TOP], record[i, EXCESS] = m, total_of(m, rest, largest)
         record[i, PRESENT] = present
         if wanted:
             normalize(record[i, EXCESS], logs, target)
-            if absent:
+            if excluded:
                 unpack(entries, target, nothing, window(out[i], 0, n))
             fill_behind(out[i], n, nothing)
     held((own_room,))

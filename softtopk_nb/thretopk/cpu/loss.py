@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..._compile.decorators import kernel, scalar
-from ..._curves.base import excess, has_mean, mean_of_law, origin, quantile
+from ..._curves.base import excess, has_mean, mean_of_distribution, origin, quantile
 from ..._nonfinite import MIXED, UNDEFINED
 from ..._threshold.records import CODE, REST, C, D
 
@@ -20,7 +20,7 @@ def surplus(curve, t, y, constant):
             return np.inf
         found = excess(curve, t)
         # omega(0) = 0 and omega(1) is the mean of the distribution.
-        found += max(t, 0.0) if y <= 0.0 else max(-t, 0.0) + mean_of_law(curve)
+        found += max(t, 0.0) if y <= 0.0 else max(-t, 0.0) + mean_of_distribution(curve)
     else:
         s = quantile(curve, y)
         found = excess(curve, t) - excess(curve, s) + max(t, 0.0) - max(s, 0.0) - y * (t - s)
@@ -37,7 +37,7 @@ def surplus_at_infinity(curve, value, c, y, constant):
         return np.inf
     if not has_mean(curve):
         return np.inf if constant else -np.inf
-    return 0.0 if constant or t < 0.0 else -mean_of_law(curve)
+    return 0.0 if constant or t < 0.0 else -mean_of_distribution(curve)
 
 
 @kernel

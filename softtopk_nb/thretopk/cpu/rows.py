@@ -18,7 +18,7 @@ from ..._compile.array_intrinsics import (
 )
 from ..._compile.decorators import kernel, scalar, summing
 from ..._compile.permute import unpack
-from ..._curves.base import mean_of_law
+from ..._curves.base import mean_of_distribution
 from ..._math.elementary import wide_vectors
 from ..._math.sums import FEW
 from ..._nonfinite import (
@@ -333,7 +333,7 @@ def potential(lo, hi, x, k, tau, curve, solution, out):
             out[i] = np.inf
         elif code == ALL:
             # lambda -> -inf: F(t) = t - mean for every entry.
-            far = -tau[i] * mean_of_law(curve)
+            far = -tau[i] * mean_of_distribution(curve)
             out[i] = 0.0
             for value in x[i]:
                 if np.isfinite(value):

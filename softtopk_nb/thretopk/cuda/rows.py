@@ -11,7 +11,7 @@ from ..._cuda.launch import Kernel, pointer_to
 from ..._cuda.row_kernels import NUMBERS, PER_ROW, ROWS, Stage, Staged, argument_type
 from ..._cuda.target import cuda, device
 from ..._cuda.thread_groups import ThreadGroup, beside, made_once, of_row, tools
-from ..._curves.base import mean_of_law, origin
+from ..._curves.base import mean_of_distribution, origin
 from ..._curves.user import UserCurve
 from ..._nonfinite import ALL, MIXED, UNDEFINED
 from ..._threshold.cuda.rows import entries_for, on_device, registers_for
@@ -313,7 +313,7 @@ def make_potential(T: Any, group: ThreadGroup, curve: Any) -> Staged:
         code, tau = solution[base + CODE], of_row(batch.temperature, here.row)
         c, d = solution[base + C], solution[base + D] + solution[base + REST]
         # lambda -> -inf: F(t) = t - mean for every entry.
-        far = -tau * mean_of_law(curve) if code == ALL else 0.0
+        far = -tau * mean_of_distribution(curve) if code == ALL else 0.0
         total, upper, above = 0.0, 0.0, 0.0
         for piece in range(t.pieces(span.n)):
             t.load(span, piece, -infinity, s.regs)

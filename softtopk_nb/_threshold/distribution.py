@@ -1,4 +1,4 @@
-"""The law of a row, blurred by the noise of the curve: what a first guess is taken from."""
+"""The distribution of a row, blurred by the noise of the curve: the source of a first guess."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from .._compile.decorators import scalar
 from .._curves.base import moments
 from .._math.special import natural_log
 
-SCALE = 0.55  # of a logistic law, in standard deviations
-LOGISTIC_EXCESS = 1.2  # of its kurtosis over that of a normal law
+SCALE = 0.55  # of a logistic distribution, in standard deviations
+LOGISTIC_EXCESS = 1.2  # of its kurtosis over that of a normal distribution
 HEAVY = 1.3  # times the variance that the mean distance suggests: a row with heavy tails has more
 MISLED = 4.0  # times: entries far out tell where the rest of the row is not
 AT_END, WIDE = 0.999, 1e6  # of the square of the mean distance; a variance
@@ -18,7 +18,7 @@ EVEN_ODDS = 2.3  # the logarithm of the odds beyond this
 
 
 @scalar
-def spread_of_law(curve, variance):
+def spread_of_distribution(curve, variance):
     """The standard deviation of the row, blurred by noise whose CDF is the curve."""
     T = type(variance)
     _, own, _ = moments(curve)
@@ -26,19 +26,19 @@ def spread_of_law(curve, variance):
 
 
 @scalar
-def quantile_of_law(curve, mean, variance, tail, n, k):
+def quantile_of_distribution(curve, mean, variance, tail, n, k):
     """Where a share k/n of the row lies above, blurred by noise whose CDF is the curve.
 
     p sums to k where a fraction k/n of x - tau * noise lies above lambda: the means and variances
-    of the two add. The quantile is that of a law between the normal and the logistic one, by the
-    kurtosis if only the noise has any; or that of one with a heavier `tail`. All in the type of
-    the mean: a guess needs no more digits than the row has.
+    of the two add. The quantile is that of a distribution between the normal and the logistic one,
+    by the kurtosis if only the noise has any; or that of one with a heavier `tail`. All in the type
+    of the mean: a guess needs no more digits than the row has.
     """
     T = type(mean)
     zero, one = T(0), T(1)
     centre, own, excess = moments(curve)
     odds = natural_log((T(n) - T(k)) / T(k))
-    spread = spread_of_law(curve, variance)
+    spread = spread_of_distribution(curve, variance)
     share = T(own) / (spread * spread)  # of the variance, and its square of the excess
     peaked = share * share * T(excess / LOGISTIC_EXCESS)
     peaked = one if (peaked > one) | (tail > zero) else zero if peaked < zero else peaked
@@ -63,12 +63,12 @@ def normal_quantile(odds):
 
 
 @scalar
-def by_law(residual, k, n, spread):
-    """The way to the threshold by the law of the row alone, whatever entries lie nearby.
+def by_distribution(residual, k, n, spread):
+    """The way to the threshold by the distribution of the row alone, whatever entries lie nearby.
 
-    Quantiles of a logistic law are its scale apart, times what the logarithms of their odds differ
-    by: 2 artanh(u), u = n r/(m (n - k) + k (n - m)), m = k + r. Twice u is enough here, and at
-    least half as far as entries are from each other.
+    Quantiles of a logistic distribution are its scale apart, times what the logarithms of their
+    odds differ by: 2 artanh(u), u = n r/(m (n - k) + k (n - m)), m = k + r. Twice u is enough here,
+    and at least half as far as entries are from each other.
     """
     mass = k + residual
     far = residual if abs(residual) > 0.5 else 0.5 if residual > 0.0 else -0.5
@@ -76,13 +76,13 @@ def by_law(residual, k, n, spread):
 
 
 @scalar
-def law_of(mean, square, distance):
-    """(variance, tail, misled) of the law that the means of z, z^2 and |z| suggest.
+def distribution_of(mean, square, distance):
+    """(variance, tail, misled) of the distribution that the means of z, z^2 and |z| suggest.
 
     A few entries far out decide the variance of a row with heavy tails, not where most of it lies.
-    There its spread is taken from the mean distance, sqrt(2/pi) of a normal law's own. `misled`: a
-    normal law would be far from the row's own, as it is too where z is from the end of a wide row:
-    many entries may be there, and none near the mean.
+    There its spread is taken from the mean distance, sqrt(2/pi) of a normal distribution's own.
+    `misled`: a normal distribution would be far from the row's own, as it is too where z is from
+    the end of a wide row: many entries may be there, and none near the mean.
     """
     T = type(mean)
     variance = square - mean * mean
