@@ -103,6 +103,20 @@ def test_first_lines_of_the_fronts_in_the_readme(front):
     assert any(name in names for name in ("mask", "slope"))
 
 
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param("pytorch", marks=pytest.mark.torch), pytest.param("jax", marks=pytest.mark.jax)],
+)
+def test_code_on_the_page_of_a_front(page):
+    pytest.importorskip({"pytorch": "torch"}.get(page, page))
+    text = (ROOT / f"docs/guide/{page}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert blocks
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(block, names)
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_links_of_the_readme_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
