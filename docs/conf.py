@@ -69,8 +69,6 @@ numpydoc_validation_checks = {
     "SA01",  # not everything has a relative
     "SA03",
 }
-# Fronts: their methods are documented by the operators that they call.
-numpydoc_validation_exclude = {r"softtopk_nb\.(dask|jax|torch)\."}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 

@@ -21,6 +21,8 @@ x : dask.array.Array, shape (..., n, ...)
     Scores, float32 or float64, in chunks of known sizes{along}.
 {numbers}axis : int, optional
     The axis of the scores, the last by default.
+largest : bool, optional
+    False takes the k smallest instead.
 where : dask.array.Array or array of bool, optional
     Entries that take part, broadcastable to x's shape.
 **options
@@ -65,7 +67,7 @@ class Operator:
         self._op, self.__name__ = op, op.__name__
         chunked, with_k = op._long_ends is not None, op.names[0] == "k"
         kind = "float" if op.real_k else "int"
-        numbers = f"k : {kind} or array\n    Broadcastable to x's shape without the axis.\n"
+        numbers = f"*k : {kind} or array\n    Broadcastable to x's shape without the axis.\n"
         numbers = (numbers if with_k else "") + (
             "temperature : float or array, optional\n    Likewise, positive; 1 by default.\n"
         )
@@ -129,7 +131,31 @@ class Differentiable(Operator):
         where: Any = None,
         **options: Any,
     ) -> tuple[Any, Any]:
-        """Value and derivative along a direction, as `softtopk_nb`'s `jvp`."""
+        """Value and derivative along a direction, as `softtopk_nb`'s `jvp`.
+
+        Parameters
+        ----------
+        x, temperature, axis, largest, where, **options
+            As in a call.
+        *k_and_dx : number or array, and array
+            k, where the operator has one, and the direction in x, of its shape.
+        dk, dtemperature : float or array, optional
+            The directions in k and in the temperature, 0 by default.
+
+        Returns
+        -------
+        value, tangent : dask.array.Array
+            The value, and its derivative along the direction.
+
+        Examples
+        --------
+        >>> import dask.array as da
+        >>> import softtopk_nb.dask as std
+        >>> x = da.from_array([[3.0, 2.0, 1.0, 4.0]], chunks=(1, 4))
+        >>> p, dp = std.thretopk.jvp(x, 2, da.ones_like(x), dk=1.0)
+        >>> dp.compute(scheduler="synchronous").round(3)
+        array([[0.366, 0.366, 0.134, 0.134]])
+        """
         *k, dx = k_and_dx
         op = self._op
         problem = self._check(x, k, temperature, axis, largest, where, options)
@@ -162,6 +188,27 @@ class Differentiable(Operator):
         """Value and VJP function, as `softtopk_nb`'s `vjp`; the gradients are lazy too.
 
         Of rows in chunks the VJP function solves again: nothing is kept from one graph to the next.
+
+        Parameters
+        ----------
+        x, *k, temperature, axis, largest, where, **options
+            As in a call.
+
+        Returns
+        -------
+        value : dask.array.Array
+            As in a call.
+        vjp_function : callable
+            Maps a cotangent to `softtopk_nb.Gradients`, lazy too.
+
+        Examples
+        --------
+        >>> import dask.array as da
+        >>> import softtopk_nb.dask as std
+        >>> x = da.from_array([[3.0, 2.0, 1.0, 4.0]], chunks=(1, 4))
+        >>> p, vjp = std.thretopk.vjp(x, 2)
+        >>> vjp(p).x.compute(scheduler="synchronous").round(3)
+        array([[ 0.06 , -0.06 , -0.043,  0.043]])
         """
         op = self._op
         problem = self._check(x, k, temperature, axis, largest, where, options)
@@ -211,7 +258,26 @@ class WithPotential(Differentiable):
         where: Any = None,
         **options: Any,
     ) -> Any:
-        """The potential of each row, as `softtopk_nb`'s."""
+        """The potential of each row, as `softtopk_nb`'s.
+
+        Parameters
+        ----------
+        x, *k, temperature, axis, largest, where, **options
+            As in a call.
+
+        Returns
+        -------
+        phi : dask.array.Array of x's shape without `axis`
+            In the units of x.
+
+        Examples
+        --------
+        >>> import dask.array as da
+        >>> import softtopk_nb.dask as std
+        >>> x = da.from_array([[3.0, 2.0, 1.0, 4.0]], chunks=(1, 4))
+        >>> std.thretopk.potential(x, 2).compute(scheduler="synchronous").round(3)
+        array([7.83])
+        """
         return self._height("potential", x, k, temperature, axis, largest, where, options)
 
 
@@ -229,7 +295,26 @@ class WithThreshold(WithPotential):
         where: Any = None,
         **options: Any,
     ) -> Any:
-        """The threshold of each row, as `softtopk_nb`'s."""
+        """The threshold of each row, as `softtopk_nb`'s.
+
+        Parameters
+        ----------
+        x, *k, temperature, axis, largest, where, **options
+            As in a call.
+
+        Returns
+        -------
+        lam : dask.array.Array of x's shape without `axis`
+            In the units of x.
+
+        Examples
+        --------
+        >>> import dask.array as da
+        >>> import softtopk_nb.dask as std
+        >>> x = da.from_array([[3.0, 2.0, 1.0, 4.0]], chunks=(1, 4))
+        >>> std.thretopk.threshold(x, 2).compute(scheduler="synchronous").round(3)
+        array([2.5])
+        """
         return self._height("threshold", x, k, temperature, axis, largest, where, options)
 
 

@@ -133,6 +133,13 @@ class Operator:
         -------
         phi : array of x's shape without `axis`
             In the units of x.
+
+        Examples
+        --------
+        >>> import jax
+        >>> import softtopk_nb.jax as stj
+        >>> round(float(stj.thretopk.potential(jax.numpy.array([3.0, 2.0, 1.0, 4.0]), 2)), 3)
+        7.83
         """
         check_potential(self._op)
         x, layout = checked(self._op, "x", x, k, temperature, axis, largest, where)

@@ -130,7 +130,26 @@ class KSubset(Distribution):
         return p * (1.0 - p)
 
     def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
-        """Draw subsets, exactly and independently."""
+        """Draw subsets, exactly and independently.
+
+        Parameters
+        ----------
+        sample_shape : torch.Size or tuple of int, optional
+            How many, for each distribution of the batch: one by default.
+
+        Returns
+        -------
+        Tensor, shape sample_shape + batch_shape + (n,)
+            0/1 vectors with k ones, of x's type.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import softtopk_nb.torch as stt
+        >>> subsets = stt.KSubset(torch.tensor([3.0, 2.0, 1.0, 4.0]), 2)
+        >>> subsets.sample((5,)).shape
+        torch.Size([5, 4])
+        """
         shape = torch.Size(sample_shape)
         seed = int(torch.randint(2**63 - 1, ()))
         given = carry.array(self.x), carry.array(self.k), carry.array(self.temperature)
@@ -139,7 +158,26 @@ class KSubset(Distribution):
         return carry.tensor(drawn).to(self.x.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log P(S) of the subsets that `value` shows."""
+        """Give the logarithm of the probability of each subset.
+
+        Parameters
+        ----------
+        value : Tensor, shape (..., n)
+            0/1 vectors with k ones, broadcastable to the batch.
+
+        Returns
+        -------
+        Tensor, shape (...)
+            The values of log P(S), differentiable in x and the temperature.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import softtopk_nb.torch as stt
+        >>> subsets = stt.KSubset(torch.tensor([3.0, 2.0, 1.0, 4.0]), 2)
+        >>> round(subsets.log_prob(torch.tensor([1.0, 0.0, 0.0, 1.0])).exp().item(), 3)
+        0.586
+        """
         if self._validate_args:
             self._validate_sample(value)
         batch = torch.broadcast_shapes(value.shape[:-1], self._batch_shape)
@@ -149,14 +187,51 @@ class KSubset(Distribution):
         return -fenchel_young(gradtopk, x, y, k, temperature=temperature) / temperature
 
     def entropy(self) -> Tensor:
-        """-sum of P(S) log P(S), in nats."""
+        """Entropy of the random subset, in nats.
+
+        Returns
+        -------
+        Tensor, shape batch_shape
+            The sum of -P(S) log P(S), differentiable in x and the temperature.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import softtopk_nb.torch as stt
+        >>> subsets = stt.KSubset(torch.tensor([3.0, 2.0, 1.0, 4.0]), 2)
+        >>> round(subsets.entropy().item(), 3)
+        1.198
+        """
         phi = gradtopk.potential(self.x, self.k, temperature=self.temperature)
         return in_temperature(phi, finite(self.x), self.mean, self.temperature)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All subsets, in the order of their members; k and n may not be large.
 
-        Raises NotImplementedError where rows have different k, ValueError beyond 2^20 subsets.
+        Parameters
+        ----------
+        expand : bool, optional
+            False leaves the batch dimensions at 1.
+
+        Returns
+        -------
+        Tensor, shape (number of subsets,) + batch_shape + (n,)
+            0/1 vectors with k ones.
+
+        Raises
+        ------
+        NotImplementedError
+            Where rows have different k.
+        ValueError
+            Beyond 2^20 subsets.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import softtopk_nb.torch as stt
+        >>> subsets = stt.KSubset(torch.tensor([3.0, 2.0, 1.0, 4.0]), 2)
+        >>> subsets.enumerate_support().shape
+        torch.Size([6, 4])
         """
         sizes = self.k.unique()
         if len(sizes) > 1:

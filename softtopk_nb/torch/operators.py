@@ -21,8 +21,8 @@ k : {k_type} or Tensor
     As in `softtopk_nb.{name}`: a number, or a tensor that broadcasts to x's shape without `dim`.
 temperature : float or Tensor, optional
     Likewise, positive; 1 by default.
-dim : int, optional
-    The dimension of the scores, the last by default. `axis` says the same.
+dim, axis : int, optional
+    The dimension of the scores, the last by default. Both names say the same.
 largest : bool, optional
     False takes the k smallest instead.
 where : Tensor of bool, optional
@@ -140,6 +140,13 @@ class Operator:
         -------
         phi : Tensor of x's shape without `dim`
             In the units of x.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import softtopk_nb.torch as stt
+        >>> stt.thretopk.potential(torch.tensor([3.0, 2.0, 1.0, 4.0]), 2)
+        tensor(7.8297)
         """
         _check_potential(self._op)
         self._check_names(options)
@@ -209,6 +216,15 @@ def fenchel_young(
     ------
     TypeError, ValueError
         As `softtopk_nb.fenchel_young`; and for a target that requires a gradient.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import softtopk_nb.torch as stt
+    >>> theta = torch.tensor([[3.0, 2.0, 1.0, 4.0], [0.0, 0.0, 1.0, 0.5]])
+    >>> labels = torch.tensor([[0, 3], [2, -1]])
+    >>> stt.fenchel_young(stt.gradtopk, theta, labels, torch.tensor([2, 1]))
+    tensor([0.5345, 0.8511])
     """
     inner = getattr(op, "_op", op)
     _check_potential(inner)
