@@ -3,7 +3,7 @@
 Each row takes turns with `torch.softmax` on the same scores (`clock.py`), all rows in every round;
 a figure is the ratio of the medians. What solves one row at a time is timed on `FEW` rows and
 scaled. LapSum and LML are written here from their papers (`lapsum.py`, `lml.py`). What is not
-installed is not measured: OTT takes `pip install ott-jax` beside the extra `torch`.
+installed is not measured: take the extras `torch`, `jax` and `compare`.
 
     python benchmarks/alternatives.py [--small]
 """

@@ -81,6 +81,14 @@ def test_simple_by_counting_subsets():
     assert (stk.KSubset(np.log(chances), 2).sample(5, rng=0).sum(-1) == 2).all()
 
 
+@pytest.mark.jax
+def test_mask_of_ott(x):
+    soft_sort = pytest.importorskip("ott.tools.soft_sort", reason="needs the extra 'compare'")
+    given = {"k": K, "axis": -1, "epsilon": 0.5, "squashing_fun": lambda row: row}
+    mask = soft_sort.topk_mask(np.float32(x), threshold=1e-6, max_iterations=5000, **given)
+    close(stk.thretopk(x, K, curve="sigmoid", temperature=0.25), mask, 1e-4)
+
+
 @pytest.mark.torch
 def test_optimal_transport(x, rng):
     ot = pytest.importorskip("ot")

@@ -305,7 +305,7 @@ def test_softmax_is_exp_k1():
 def entmax():
     """The package entmax; its tests are skipped, with the reason, where it is not installed."""
     for module in ("torch", "entmax"):
-        pytest.importorskip(module, reason="needs the extra 'torch'")
+        pytest.importorskip(module, reason="needs the extras 'torch' and 'compare'")
     return importlib.import_module("entmax")
 
 
