@@ -149,11 +149,11 @@ def _modified(path: Path) -> float:
 def operator_signature(
     _app: object, _what: str, _name: str, obj: object, _options: object, signature: str, _: object
 ) -> tuple[str, None] | None:
-    """Write a room's own keyword arguments where the common signature has ``**options``."""
-    room = getattr(obj, "__self__", obj)
-    if not isinstance(room, Operator) or "**options" not in signature:
+    """Write an operator's own keyword arguments where the common signature has ``**options``."""
+    operator = getattr(obj, "__self__", obj)
+    if not isinstance(operator, Operator) or "**options" not in signature:
         return None
-    own = inspect.signature(room._options).parameters.values()
+    own = inspect.signature(operator._options).parameters.values()
     plain = [p.replace(annotation=inspect.Parameter.empty) for p in own]
     return signature.replace(", **options", "".join(f", {p}" for p in plain)), None
 

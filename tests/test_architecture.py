@@ -13,19 +13,22 @@ import pytest
 import softtopk_nb
 
 PACKAGE = pathlib.Path(softtopk_nb.__file__).parent
-# The one rule: a folder imports what stands before it, or itself. Rooms are the folders of
-# operators, and above them stands whatever else is public; no room imports another.
-RULE = "_compile < _math < _nonfinite < _threads _cuda _curves < _threshold _api < rooms < fronts"
+# The one rule: a folder imports what stands before it, or itself. Folders of operators never import
+# each other; above them is whatever else is public.
+RULE = (
+    "_compile < _math < _nonfinite < _threads _cuda _curves < _threshold _api < operators < fronts"
+)
 FLOORS = [names.split() for names in RULE.split(" < ")]
-ROOMS = sorted(p.parent.name for p in PACKAGE.glob("*/cpu/") if not p.parent.name.startswith("_"))
+OPERATORS = sorted(
+    p.parent.name for p in PACKAGE.glob("*/cpu/") if not p.parent.name.startswith("_")
+)
 MODULES = {p.relative_to(PACKAGE).with_suffix("").as_posix(): p for p in PACKAGE.rglob("*.py")}
 
 
 def floor(top: str) -> int:
     """How far up a module or folder of the package lies."""
-    kind = "rooms" if top in ROOMS else top if any(top in names for names in FLOORS) else "fronts"
-    (found,) = (i for i, names in enumerate(FLOORS) if kind in names)
-    return found
+    kind = "operators" if top in OPERATORS else top
+    return next((i for i, names in enumerate(FLOORS) if kind in names), len(FLOORS) - 1)
 
 
 def imports(path: pathlib.Path) -> set[str]:
@@ -45,13 +48,13 @@ def imports(path: pathlib.Path) -> set[str]:
     return {f for f in found if f}
 
 
-def test_there_are_rooms():
-    assert {"hardtopk", "thretopk"} <= set(ROOMS)
+def test_there_are_operators():
+    assert {"hardtopk", "thretopk"} <= set(OPERATORS)
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
 def test_data_flows_one_way(name):
-    """Every import leads to a lower floor, or stays in its folder: rooms never import each other.
+    """Every import leads to a lower floor, or stays in its folder.
 
     In a folder `cpu` and `cuda` know what stands beside them, and not each other.
     """

@@ -77,7 +77,7 @@ class Call(NamedTuple):
     present: Array | None  # the mask as rows, one for all or one for each; None: all take part
     out: Array | None
     numbers: list[Any]  # k, temperature or what else rows have: a number, or an array as given
-    plan: Any  # the room's own options, checked
+    plan: Any  # the operator's own options, checked
     shift: Array | None = None  # `rows` are 2^shift times what was given (`_api.scaling`)
 
 
@@ -85,7 +85,7 @@ class RowOperator:
     """A map of rows of scores, of which each has a few numbers of its own, such as a temperature.
 
     The public methods, which say what these numbers are called, are those of a subclass. They pass
-    on `arguments`: the numbers, axis, largest, where, out, and a dict of the room's own options.
+    on `arguments`: the numbers, axis, largest, where, out, and a dict of the other options.
     """
 
     __name__: str
@@ -434,7 +434,7 @@ class RowOperator:
     # What a room provides; for device arrays, functions of its module `cuda`.
 
     def _plan(self, options: dict[str, Any]) -> Any:
-        """Check the room's own options and return what its kernels need."""
+        """Check the operator's own options and return what its kernels need."""
         return None
 
     def _computed_in(self, plan: Any, given: type) -> type:

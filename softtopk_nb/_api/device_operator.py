@@ -384,7 +384,7 @@ def _gradients(op: Any, c: Call, gx: Target, numbers: list[Buffer]) -> Any:
 
 
 def batch(op: Any, name: str, *arguments: Any) -> Any:
-    """One number for each row: the room's function of this name."""
+    """One number for each row: the operator's function of this name."""
     c = check(op, *arguments)
     with c.given.kind.device:
         target = Target(c.given, sign=c.sign, reduces=True)

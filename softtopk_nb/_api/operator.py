@@ -42,7 +42,7 @@ class Operator(base.RowOperator):
 
     @property
     def __signature__(self) -> inspect.Signature:
-        """The common arguments and the room's own, for `help` and `inspect`."""
+        """The common arguments and the operator's own, for `help` and `inspect`."""
         common = list(inspect.signature(Operator.__call__).parameters.values())[1:-1]
         own = inspect.signature(self._options).parameters.values()
         return inspect.Signature([*common, *own])
@@ -63,7 +63,7 @@ class Operator(base.RowOperator):
         return self._evaluate(x, k, temperature, axis, largest, where, out, options)
 
     def _options(self) -> Any:
-        """Check the room's own keyword arguments and return what its kernels need."""
+        """Check the operator's own keyword arguments and return what its kernels need."""
         return None
 
     def _plan(self, options: dict[str, Any]) -> Any:
@@ -77,7 +77,7 @@ class Operator(base.RowOperator):
 
     @functools.cached_property
     def _known(self) -> tuple[str, ...]:
-        """The room's own keyword arguments; reading a signature takes longer than a row."""
+        """The operator's own keyword arguments; reading a signature takes longer than a row."""
         return tuple(inspect.signature(self._options).parameters)
 
     def _losses(self, rows: Rows, plan: Any, y: Array, constant: bool, out: Array | None) -> Array:

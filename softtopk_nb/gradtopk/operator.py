@@ -68,7 +68,7 @@ class GradTopK(operator.Differentiable):
         O(k sqrt(n)) memory, sums over prefixes and suffixes; ties agree to rounding only. auto:
         contour, but on the CPU for short rows the distribution of the subset's size multiplied out,
         O(n k): for n up to 128 (96 in float32), and up to 512 (256) if k (n - k) <= 27 n (13 n). It
-        takes down to a fifth of the time there. recursion: O(n k), the source's, kept for teaching:
+        takes down to a fifth of the time there. recursion: O(n k), of Su (2024), kept for teaching:
         it returns NaN or, worse, wrong finite numbers as soon as some p is close to 1 (see Notes).
     temperature : float or array_like, optional
         Width of the transition, in the units of x; broadcast as k.

@@ -1,4 +1,4 @@
-"""What XLA calls in machine code, operator by operator: arrays of a frame to the rooms' kernels.
+"""What XLA calls in machine code, operator by operator: arrays of a frame to kernels.
 
 A handler says whether it has done the call. Where it has not, Python does all of it again: numbers
 that are not right or not moderate, and rows that want another turn.

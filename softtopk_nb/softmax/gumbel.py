@@ -112,7 +112,7 @@ def gumbel_softmax(
 ) -> Any:
     """Draw a relaxed one-hot vector: softmax((x + G) / temperature), G Gumbel noise.
 
-    As the temperature (kappa in the source) goes to 0, the vector becomes a one-hot one with the
+    As the temperature (kappa in Su, 2024) goes to 0, the vector becomes a one-hot one with the
     probabilities softmax(x). Here the temperature does not change those probabilities: it says how
     far a draw is from one-hot, and not, as in `gumbel_max`, how random it is.
 

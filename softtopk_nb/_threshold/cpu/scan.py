@@ -1,4 +1,4 @@
-"""The source's algorithm: sort the row, then try every number m of entries above the threshold.
+"""The algorithm of Su (2024): sort the row, then try every number m of entries above the threshold.
 
 With the entries sorted, sums over the m largest and over the rest follow from one m to the next
 by recurrences whose exponents are never positive, so that nothing overflows. All m from 0 to n

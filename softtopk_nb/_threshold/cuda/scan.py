@@ -1,4 +1,4 @@
-"""The source's algorithm on a device: where `scan` ends, by a bisection over the sorted entries.
+"""The algorithm of Su (2024) on a device: where `scan` ends, by bisection over the sorted entries.
 
 The number m of entries above the threshold follows from the mass at one entry or another: a group
 adds it up anew at log2(n) of them, instead of carrying the recurrences of `scan` from one entry to

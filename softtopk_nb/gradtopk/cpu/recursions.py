@@ -1,4 +1,4 @@
-"""The other two ways to GradTopK: sums over prefixes and suffixes, and the source's recursion."""
+"""Two other ways to GradTopK: sums over prefixes and suffixes, and the recursion of Su (2024)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def dp(x, k, c, inv, d, out):
 
 @scalar
 def recursion(x, k, tau, out):
-    """Write the p of the source's recursion: logs of differences of nearly equal numbers.
+    """Write the p of the recursion of Su (2024): logs of differences of nearly equal numbers.
 
     Kept to be looked at (Proposition prop-grad-recursion): where it fails it gives NaN, or finite
     numbers that are wrong.

@@ -255,7 +255,7 @@ def solve_dp(lo, hi, x, k, tau, tilt, out):
 
 @kernel
 def solve_recursion(lo, hi, x, k, tau, out):
-    """Rows lo .. hi: p by the source's recursion."""
+    """Rows lo .. hi: p by the recursion of Su (2024)."""
     for i in range(lo, hi):
         entries, p = x[i], out[i]
         code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
