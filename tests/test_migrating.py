@@ -7,6 +7,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import scipy.special
 
 import softtopk_nb as stk
 
@@ -79,6 +80,21 @@ def test_simple_by_counting_subsets():
         total += weight
     close(stk.gradtopk(np.log(chances / (1 - chances)), 2), p / total)
     assert (stk.KSubset(np.log(chances), 2).sample(5, rng=0).sum(-1) == 2).all()
+
+
+def relaxed_subset(x, k, tau):
+    """The sum of k softmax vectors; after each, log(1 - p) is added to the scores."""
+    taken = [scipy.special.softmax(x / tau)]
+    while len(taken) < k:
+        x = x + np.log(np.maximum(1 - taken[-1], np.finfo(np.float32).tiny))
+        taken.append(scipy.special.softmax(x / tau))
+    return sum(taken)
+
+
+def test_relaxed_subset(rng):
+    x = 3 * rng.permutation(12) + rng.uniform(0, 1, 12)
+    close(relaxed_subset(x, K, 0.1), stk.hardtopk(x, K), 1e-4)
+    assert relaxed_subset(x, K, 1.0).max() > 1 > stk.thretopk(x, K).max()
 
 
 @pytest.mark.jax
