@@ -1,12 +1,11 @@
-"""Shared fixtures, and what a test marked `device`, `ptx` or `browser` needs."""
+"""Shared fixtures, and what a test marked `device` or `ptx` needs."""
 
 from __future__ import annotations
 
-import importlib.util
+import functools
 import os
-import shutil
+import pathlib
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,14 +23,6 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers that depend on the test's name and on nothing else, not on its folder."""
     name = request.node.nodeid.rpartition("/")[2]
     return np.random.default_rng(zlib.crc32(f"tests/{name}".encode()))
-
-
-@pytest.fixture(scope="module")
-def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A browser's window, for tests marked `browser`."""
-    from chromium import windows
-
-    yield from windows(tmp_path_factory.mktemp("profile"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -58,35 +49,43 @@ def _device_missing() -> str | None:
     return "no CUDA device, and NUMBA_ENABLE_CUDASIM=1 is not set"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what cannot run here, and say why; an error instead where STK_REQUIRE names it."""
-    required = os.environ.get("STK_REQUIRE", "").split(",")
-    for marker, missing in NEEDS.items():
-        marked = [item for item in items if item.get_closest_marker(marker)]
-        reason = missing() if marked else None
-        if reason and marker in required:
-            raise pytest.UsageError(f"tests marked {marker} must run, but: {reason}")
-        for item in marked:
-            if reason:
-                item.add_marker(pytest.mark.skip(reason=reason))
-
-
 def _compiler_missing() -> str | None:
     import ptx
 
     return ptx.usable()
 
 
-def _browser_missing() -> str | None:
-    modules = ("selenium", "sphinx", "myst_parser", "pydata_sphinx_theme")
-    absent = [name for name in modules if importlib.util.find_spec(name) is None]
-    if absent:
-        return f"not installed: {', '.join(absent)} (extras docs and browser)"
-    return (
-        None
-        if shutil.which("chromium") and shutil.which("chromedriver")
-        else ("no chromium and chromedriver on PATH")
-    )
+@functools.cache
+def _reason_to_leave_out(marker: str) -> str | None:
+    """Why tests with this marker cannot run here; an error where STK_REQUIRE names it."""
+    reason = {"device": _device_missing, "ptx": _compiler_missing}[marker]()
+    if reason and marker in os.environ.get("STK_REQUIRE", "").split(","):
+        raise pytest.UsageError(f"tests marked {marker} must run, but: {reason}")
+    return reason
 
 
-NEEDS = {"device": _device_missing, "ptx": _compiler_missing, "browser": _browser_missing}
+def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
+    """Leave out the files for a device, thousands of tests, where none of them can run."""
+    if collection_path.parent.name != "device" or collection_path.suffix != ".py":
+        return None
+    marker = "ptx" if collection_path.name == "test_ptx.py" else "device"
+    return True if _reason_to_leave_out(marker) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out slow tests that are not asked for; skip what cannot run here, and say why."""
+    if "slow" not in config.getoption("markexpr"):
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in {*slow}]
+    for marker in ("device", "ptx"):
+        for item in items:
+            if item.get_closest_marker(marker) and (reason := _reason_to_leave_out(marker)):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say which files were left out, and why."""
+    for marker in ("device", "ptx"):
+        if reason := _reason_to_leave_out(marker):
+            terminalreporter.write_line(f"tests/device, marked {marker}, left out: {reason}")

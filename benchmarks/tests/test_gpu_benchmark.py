@@ -14,7 +14,7 @@ import softtopk_nb as stk
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-BENCHMARKS = pathlib.Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = pathlib.Path(__file__).parents[1]
 
 
 @pytest.fixture

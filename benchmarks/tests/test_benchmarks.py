@@ -12,7 +12,7 @@ import pytest
 
 import softtopk_nb as stk
 
-BENCHMARKS = pathlib.Path(__file__).parents[1] / "benchmarks"
+BENCHMARKS = pathlib.Path(__file__).parents[1]
 
 
 @pytest.fixture

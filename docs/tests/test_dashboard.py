@@ -12,7 +12,7 @@ import made_up_results
 import pytest
 from chromium import visit
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 CONF = f"""
 import sys

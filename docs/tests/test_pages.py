@@ -9,7 +9,7 @@ import sys
 import pytest
 from chromium import visit
 
-DOCS = pathlib.Path(__file__).parents[1] / "docs"
+DOCS = pathlib.Path(__file__).parents[1]
 PAGES = (
     "index",
     "start/quickstart",
