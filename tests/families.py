@@ -28,9 +28,8 @@ def family_of(nodeid: str) -> str:
     path, _, name = nodeid.partition("::")
     parameters = name.partition("[")[2]
     folder = PurePosixPath(path).parent.name
-    named = re.search(OPERATORS, parameters)
-    operator = named[0] if named else FOLDERS.get(folder, folder)
-    curve = re.search(CURVES, parameters) if operator == "thretopk" else None
+    named, curve = re.search(OPERATORS, parameters), re.search(CURVES, parameters)
+    operator = named[0] if named else "thretopk" if curve else FOLDERS.get(folder, folder)
     of = f"{operator} {curve[0] if curve else 'laplace'}" if operator == "thretopk" else operator
     return f"{of} {'float32' if re.search(FLOAT32, parameters) else 'float64'}"
 

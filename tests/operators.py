@@ -1,7 +1,8 @@
 """The operators of the registry, and options worth trying apart, for parametrized tests.
 
 A new operator is tested by being registered; VARIANTS only adds option sets. Tests marked
-`with_or_without_k` also see the operators without a k, as ones that do not look at it.
+`with_or_without_k` also see the operators without a k, as ones that do not look at it. Compiling
+for one more curve takes seconds: of curves that are searched alike all but one are marked `slow`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from softtopk_nb._curves.registry import NAMES
 CURVES = {name: {"curve": name} for name in NAMES}
 CURVES["entmax"]["alpha"] = 1.5
 METHODS = {"exp": {"method": "scan"}}
+#: An exponential with a kink, a density of bounded support, a smooth one, and one with a parameter.
+OF_EVERY_KIND = ("laplace", "clip", "normal", "entmax")
 VARIANTS = {
     "thretopk": [
         *({**options, **METHODS.get(name, {})} for name, options in CURVES.items()),
@@ -32,7 +35,8 @@ def _cases(smooth_only: bool = False):
             continue
         for options in VARIANTS.get(name, [{}]):
             label = "-".join([name, *map(str, options.values())])
-            yield pytest.param(op, options, id=label)
+            alike = options.get("curve", "laplace") not in OF_EVERY_KIND
+            yield pytest.param(op, options, id=label, marks=[pytest.mark.slow] if alike else [])
 
 
 class _Blind:
@@ -68,6 +72,11 @@ smooth_with_or_without_k = pytest.mark.parametrize(
 )
 each_op = pytest.mark.parametrize("op", [pytest.param(o, id=n) for n, o in registry.items()])
 dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def slow_unless(some, values):
+    """The values as parameters, slow but for some of them."""
+    return [pytest.param(v, marks=[] if v in some else [pytest.mark.slow]) for v in values]
 
 
 def same(a, b):

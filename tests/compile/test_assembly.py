@@ -34,10 +34,13 @@ from softtopk_nb.iterative.cpu import rows as iterated
 from softtopk_nb.iterative.formulas import Plain, Weighted
 from softtopk_nb.thretopk.cpu import rows as thretopk
 
-pytestmark = pytest.mark.skipif(
-    platform.machine().lower() not in ("x86_64", "amd64"),
-    reason=f"knows the instructions of x86-64, not those of {platform.machine()}",
-)
+pytestmark = [
+    pytest.mark.slow,  # each kernel is compiled anew: the disk cache keeps no assembly
+    pytest.mark.skipif(
+        platform.machine().lower() not in ("x86_64", "amd64"),
+        reason=f"knows the instructions of x86-64, not those of {platform.machine()}",
+    ),
+]
 
 ROWS, N = 2, 64
 

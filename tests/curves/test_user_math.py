@@ -67,6 +67,7 @@ def test_names_that_are_replaced():
     assert sigmoid.__globals__["exp"] is math.exp
 
 
+@pytest.mark.slow
 def test_curves_are_those_built_in(rng):
     x = 3.0 * rng.normal(size=(20, 200))
     mine = {

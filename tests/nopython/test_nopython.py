@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 from numba import njit, prange
+from operators import slow_unless
 
 import softtopk_nb as stk
 from softtopk_nb import nopython as stkn
@@ -40,6 +41,7 @@ def test_inside_njit_parallel(dtype, rng):
     np.testing.assert_allclose(gtau, gradients.temperature, **close)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("curve", CURVES)
 def test_every_curve_from_python(curve, rng):
     x = rng.normal(size=50)
@@ -50,6 +52,7 @@ def test_every_curve_from_python(curve, rng):
     assert lam == stk.thretopk.threshold(x, 7, curve=curve, temperature=0.5)
 
 
+@pytest.mark.slow
 def test_entmax_and_own_curves_inside_njit(rng):
     own = stk.Curve(lambda t: 0.5 + math.atan(t) / math.pi, lambda t: 1 / (math.pi * (1 + t * t)))
     curve = own.compiled
@@ -112,7 +115,7 @@ def each_subset(x, k, tau, out, dx, dout, gx, gtau, iterated, weighted):
         stkn.wsoftmaxtopk(x[i], k[i], tau, weighted[i])
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", slow_unless([np.float32], [np.float32, np.float64]))
 def test_integer_operators(dtype, rng):
     x, dx = rng.normal(size=(2, 30, 41)).astype(dtype)
     x[3, 5], x[4, 6] = -np.inf, np.inf
@@ -139,6 +142,7 @@ def parallel_subsets(x, k, tau, out, iterated):
         stkn.itertopk(x[i], k[i], tau, iterated[i])
 
 
+@pytest.mark.slow
 def test_integer_operators_inside_njit_parallel(rng):
     x = rng.normal(size=(30, 41)).astype(np.float32)
     k, out, iterated = rng.integers(2, 40, 30), np.empty_like(x), np.empty_like(x)
@@ -151,8 +155,9 @@ def test_integer_operators_inside_njit_parallel(rng):
         np.testing.assert_allclose(iterated[i], alone, rtol=close, atol=close)
 
 
-def test_integer_operators_on_bad_arguments():
-    x, out, other = np.arange(4.0), np.zeros(4), np.zeros(4)
+@pytest.mark.parametrize("dtype", [np.float32])  # as in test_integer_operators, by the same worker
+def test_integer_operators_on_bad_arguments(dtype):
+    x, out, other = np.arange(4, dtype=dtype), *np.zeros((2, 4), dtype)
     for k, tau in ((5, 1.0), (-1, 1.0), (2, 0.0), (2, np.inf), (2, np.nan)):
         for function in (stkn.gradtopk, stkn.itertopk, stkn.wsoftmaxtopk):
             out[:] = 0

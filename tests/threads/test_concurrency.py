@@ -124,6 +124,7 @@ def test_sixteen_threads_making_the_first_call():
     assert out == "right"
 
 
+@pytest.mark.slow
 def test_sixteen_threads_making_the_first_calls(tmp_path):
     """Every verb of an operator of each kind, on a cold cache: one digest and no exception."""
     out = run(
@@ -220,6 +221,7 @@ def test_fork_while_other_threads_are_inside_a_kernel():
     assert out == "right"
 
 
+@pytest.mark.slow
 @needs_fork
 def test_fork_while_another_thread_compiles():
     out = run(
@@ -245,7 +247,9 @@ def test_fork_while_another_thread_compiles():
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param("fork", marks=needs_fork), "spawn"], ids=["fork", "spawn"]
+    "method",
+    [pytest.param("fork", marks=needs_fork), pytest.param("spawn", marks=pytest.mark.slow)],
+    ids=["fork", "spawn"],
 )
 def test_process_pool(tmp_path, method):
     script = tmp_path / "pool_script.py"

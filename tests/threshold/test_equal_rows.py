@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from operators import OF_EVERY_KIND
 
 import softtopk_nb as stk
 from softtopk_nb._curves.registry import NAMES
@@ -47,9 +48,17 @@ def keeps_the_contract(p, exact, k, x, tau, type_of_row):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("curve", NAMES)
-def test_thretopk(curve, kind, rng):
-    methods = ["newton", "bisect", *(["scan"] if curve in ("exp", "laplace", "clip") else [])]
+@pytest.mark.parametrize(
+    ("curve", "bisects"),
+    [
+        pytest.param(name, bisects, marks=[] if name in some else [pytest.mark.slow])
+        for bisects, some in ((False, OF_EVERY_KIND), (True, ["laplace"]))
+        for name in NAMES
+    ],
+)
+def test_thretopk(curve, bisects, kind, rng):
+    scans = curve in ("exp", "laplace", "clip")
+    methods = ["bisect"] if bisects else ["newton", *["scan"] * scans]
     for turn, n in enumerate(lengths(rng, 36)):
         options = {"curve": curve, **({"alpha": ALPHAS[turn % 5]} if curve == "entmax" else {})}
         tau = 10 ** rng.uniform(-2, 2)
