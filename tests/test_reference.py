@@ -1,20 +1,16 @@
 """The reference is right: it gives the published numbers, and it satisfies its own definition."""
 
-import json
-from pathlib import Path
-
+import answers
 import numpy as np
 import pytest
 import reference
 from reference import mp
 
-ALL_CASES = [
-    case
-    for path in sorted((Path(__file__).parent / "data").glob("*.json"))
-    for case in json.loads(path.read_text(encoding="utf-8"))
-]
+ALL_CASES = answers.cases()
 CASES = [case for case in ALL_CASES if case["op"] == "thretopk"]
 OTHERS = [case for case in ALL_CASES if case["op"] != "thretopk"]
+# The reference changes seldom, and all of them take a minute.
+EACH = [pytest.param(c, marks=[pytest.mark.slow] * (i % 6 > 0)) for i, c in enumerate(CASES)]
 CURVES = [(name, None) for name in reference.CURVES]
 CURVES += [("entmax", 1.3), ("entmax", 1.5), ("entmax", 2.0), ("entmax", 3.0)]
 # Kinks of f are a set of measure zero that these entries keep away from, whatever the curve.
@@ -31,7 +27,7 @@ def largest(values):
     return max(abs(v) for v in values)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c["name"])
+@pytest.mark.parametrize("case", EACH, ids=lambda c: c["name"])
 def test_public_vectors(case):
     """p, potential and dp of every published case, to the last digit of float64."""
     solution = reference.thretopk(*row(case))
@@ -55,7 +51,7 @@ def test_there_are_public_vectors():
     assert sum("dp" in case for case in CASES) >= 50
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c["name"])
+@pytest.mark.parametrize("case", EACH, ids=lambda c: c["name"])
 def test_sums_to_k(case):
     """The definition itself, and that p is made of the threshold that is returned."""
     x, k, curve, tau = row(case)
@@ -66,6 +62,7 @@ def test_sums_to_k(case):
     assert largest(a - b for a, b in zip(again, solution.p, strict=True)) < DIGITS_40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("curve", "alpha"), CURVES)
 @pytest.mark.parametrize("spread", [1e-9, 1.0, 1e9, 1e18])
 def test_sums_to_k_at_any_spread(curve, alpha, spread):
@@ -104,6 +101,7 @@ def test_entropies(curve, alpha):
             assert float(f.omega(np.float64(q))) == pytest.approx(expected, abs=1e-14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("curve", "alpha"), CURVES)
 @pytest.mark.parametrize("k", [1, 2.5, 5])
 def test_two_jvps_agree(curve, alpha, k):
@@ -143,6 +141,7 @@ def test_edges_are_limits(curve, alpha):
             assert float(solution.potential) == pytest.approx(nearby, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("curve", "alpha"), CURVES)
 def test_float64_reference_agrees(curve, alpha):
     rng = np.random.default_rng(2)
@@ -283,3 +282,26 @@ def test_iterations_by_hand():
         assert_same(operator(X, 1).p, reference.gradtopk(X, 1).p, 60)
         assert operator(X, 0).p == [0] * len(X)
         assert abs(mp.fsum(operator(X, 4, 0.3).p) - 4) < DIGITS_40
+
+
+# ----------------------------------------------------------------------------- stored answers
+
+
+@pytest.mark.parametrize("dtype", answers.DTYPES)
+def test_stored_answers_are_those_of_the_reference(dtype):
+    """Every case has one; of each operator and curve, one case that the seed chooses."""
+    kinds = {}
+    for case in answers.cases():
+        assert (case["name"] in answers.stored(dtype)) == bool(
+            dtype != "float64" or ("tangent" in case and case["op"] in answers.SYMMETRIC)
+        )
+        if case["name"] in answers.stored(dtype):
+            kinds.setdefault((case["op"], case.get("curve")), []).append(case)
+    rng = np.random.default_rng(41)
+    for some in kinds.values():
+        case = some[rng.integers(len(some))]
+        found = answers.answer(case, dtype)
+        stored = answers.stored(dtype)[case["name"]]
+        assert found.keys() == stored.keys()
+        for name, value in found.items():
+            np.testing.assert_allclose(stored[name], value, rtol=1e-15, atol=1e-24)

@@ -4,6 +4,7 @@
 
 Rows, k, temperatures and directions are those of the published vectors for `laplace`, and so is the
 way: thresholds by bisection, derivatives by a central difference, rounded to float64 at the end.
+Then come the answers for float32 and the second derivatives, of `answers`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import pathlib
 import sys
 
+import answers
 import reference
 from reference import to_float64
 
@@ -34,6 +36,7 @@ def main(curve: str) -> None:
             found["dp"] = to_float64(dp).tolist()
         cases.append(found)
     (DATA / f"{curve}.json").write_text(json.dumps(cases) + "\n", encoding="utf-8")
+    answers.main()
 
 
 if __name__ == "__main__":

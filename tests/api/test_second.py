@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 
+import answers
 import numpy as np
 import pytest
-import reference
-from operators import VARIANTS, dtypes, same
-from reference import to_float64
+from operators import OF_EVERY_KIND, VARIANTS, dtypes, same
 from test_vectors import Problem, both_dtypes, cases_with_tangent
 
 import softtopk_nb as stk
@@ -17,7 +16,12 @@ from softtopk_nb._api.operator import registry
 second = pytest.mark.parametrize(
     ("op", "options"),
     [
-        pytest.param(op, options, id="-".join([name, *map(str, options.values())]))
+        pytest.param(
+            op,
+            options,
+            id="-".join([name, *map(str, options.values())]),
+            marks=[pytest.mark.slow] * (options.get("curve", "laplace") not in OF_EVERY_KIND),
+        )
         for name, op in registry.items()
         if op.has_second
         for options in VARIANTS[name]
@@ -33,17 +37,8 @@ def at_kink(problem):
     kinks = KINKS.get(problem.case.get("curve"), [])
     if not kinks:
         return False
-    lam = float(problem.exactly()().threshold)
-    t = (problem.x.astype(np.float64) - lam) / problem.tau
+    t = (problem.x.astype(np.float64) - problem.exact("threshold")) / problem.tau
     return any(abs(t - kink).min() < NEAR_KINK for kink in kinks)
-
-
-def directions(problem):
-    """Two of them, and a cotangent; those in k only where k may move."""
-    v = problem.tangent()
-    moves = (0.25 if problem.operator.real_k else 0.0, -0.5)
-    others = (-0.75 if problem.operator.real_k else 0.0, 0.375)
-    return (v, *moves), (np.roll(v, 1), *others), v[::-1].copy()
 
 
 @both_dtypes
@@ -56,12 +51,8 @@ def test_second_derivative(case, method, dtype):
         with pytest.raises(NotImplementedError, match=case["op"]):
             op.hvp(problem.x, problem.k, problem.tangent(), problem.tangent())
         return
-    first, second, g = directions(problem)
-    given = problem.x, problem.k, first, second, problem.tau
-    options = {"curve": case["curve"]} if "curve" in case else {}
-    expected = to_float64(
-        reference.second_by_difference(getattr(reference, case["op"]), *given, **options)
-    )
+    first, second = answers.directions(case["op"], problem.tangent())
+    g, expected = problem.tangent()[::-1].copy(), problem.exact("second")
     tolerance = 1e30 if at_kink(problem) else problem.tangent_tolerance(expected)
     in_k = None if not op.real_k else first[1]
     everything = {**problem.options, **problem.method}

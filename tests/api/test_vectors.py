@@ -1,13 +1,11 @@
 """The published 60-digit vectors against every operator that the package has.
 
 The file holds cases of constructions that the package may not have yet; they are tried from the day
-their operator exists. In float32 the exact answer is that of the rounded x, so the reference is
-asked for it; an operator without a function of its name in `reference` fails here.
+their operator exists. In float32 the exact answer is that of the rounded x: `answers` has it from
+the reference, where an operator needs a function of its name.
 """
 
-import json
-from pathlib import Path
-
+import answers
 import numpy as np
 import pytest
 import reference
@@ -16,11 +14,7 @@ from reference import dot, mp, to_float64
 import softtopk_nb as stk
 from softtopk_nb._curves.registry import CURVES
 
-ALL_CASES = [
-    case
-    for path in sorted((Path(__file__).parents[1] / "data").glob("*.json"))
-    for case in json.loads(path.read_text(encoding="utf-8"))
-]
+ALL_CASES = answers.cases()
 CASES = [case for case in ALL_CASES if getattr(stk, case["op"], None) is not None]
 SCANNED = ("exp", "laplace", "clip")
 DTYPES = [np.float64, np.float32]
@@ -40,9 +34,16 @@ def methods_of_potential(case):
 
 def runs(select, methods=methods):
     """(case, method) pairs with readable ids."""
-    pairs = [(case, method) for case in CASES if select(case) for method in methods(case)]
     return pytest.mark.parametrize(
-        ("case", "method"), pairs, ids=[f"{c['op']}-{c['name']}-{m}" for c, m in pairs]
+        ("case", "method"),
+        [
+            pytest.param(case, method, id=f"{case['op']}-{case['name']}-{method}", marks=marks)
+            for case in CASES
+            if select(case)
+            for method in methods(case)
+            # Bisection looks at the values of a curve alone.
+            for marks in [[pytest.mark.slow] * (method == "bisect" and case["curve"] != "laplace")]
+        ],
     )
 
 
@@ -68,21 +69,14 @@ class Problem:
         self.eps = float(np.finfo(dtype).eps)
         self.spread = float(self.x.max() - self.x.min()) / self.tau
 
-    def exactly(self, suffix=""):
-        """The function of the reference that defines this operator, or its jvp."""
-        function = getattr(reference, self.case["op"] + suffix)
-        return lambda *args, **more: function(self.x, self.k, *args, **self.options, **more)
-
-    def p(self):
-        if self.dtype is np.float64:
-            return np.array(self.case["p"])
-        return to_float64(self.exactly()().p)
+    def exact(self, name):
+        """What the reference says of this row: `p`, `threshold`, `potential`, `dp`, ..."""
+        if self.dtype is np.float64 and name in self.case:
+            return np.array(self.case[name])
+        return np.array(answers.stored(self.x.dtype.name)[self.case["name"]][name])
 
     def tangent(self, key="tangent"):
         return np.array(self.case[key], dtype=self.dtype)
-
-    def dp(self, tangent):
-        return to_float64(self.exactly("_jvp")(tangent))
 
     @property
     def tolerance(self):
@@ -117,7 +111,9 @@ def test_value(case, method, dtype):
     p = problem.operator(problem.x, problem.k, **problem.options, **problem.method)
     assert p.dtype == dtype
     assert p.shape == problem.x.shape
-    np.testing.assert_allclose(p.astype(np.float64), problem.p(), rtol=0, atol=problem.tolerance)
+    np.testing.assert_allclose(
+        p.astype(np.float64), problem.exact("p"), rtol=0, atol=problem.tolerance
+    )
 
 
 @both_dtypes
@@ -140,17 +136,17 @@ def check_threshold(problem, lam):
     # |f'| <= 1: rounding lam moves every p by at most this.
     rounding = problem.eps * abs(float(lam))
     np.testing.assert_allclose(
-        p, problem.p(), rtol=0, atol=problem.tolerance + rounding / problem.tau
+        p, problem.exact("p"), rtol=0, atol=problem.tolerance + rounding / problem.tau
     )
 
     # sum f = k determines lam to (error of the sum) / (slope of the sum). Entries saturated
     # at this accuracy do not count: f may have a kink there.
-    w, _ = reference.weights(problem.x, problem.k, **problem.options)
-    solved, margin = problem.exactly()().p, 10 * problem.tolerance
-    total = float(sum(wi for wi, pi in zip(w, solved, strict=True) if margin < pi < 1 - margin))
+    expected, margin = float(problem.exact("threshold")), 10 * problem.tolerance
+    partly = (margin < problem.exact("p")) & (problem.exact("p") < 1 - margin)
+    t = (problem.x[partly].astype(np.float64) - expected) / problem.tau
+    total = float(sum(map(reference.curve_of(case["curve"]).pdf, map(mp.mpf, t))))
     if total > 0.1:
         error = problem.tau * problem.tolerance * problem.x.size / total
-        expected = float(problem.exactly()().threshold)
         assert abs(float(lam) - expected) <= error + rounding
 
 
@@ -161,7 +157,7 @@ def test_potential(case, method, dtype):
     phi = problem.operator.potential(problem.x, problem.k, **problem.options, **problem.method)
     assert np.shape(phi) == ()
     assert phi.dtype == dtype
-    expected = case["potential"] if dtype is np.float64 else float(problem.exactly()().potential)
+    expected = float(problem.exact("potential"))
     # phi is stationary in lam, so only the rounding of its own terms is left.
     scale = max(1.0, abs(expected), problem.k * np.abs(problem.x).max())
     assert abs(float(phi) - expected) <= (1e-13 if dtype is np.float64 else 1e-6) * scale
@@ -174,8 +170,10 @@ def test_jvp(case, method, dtype):
     v = problem.tangent()
     p, dp = problem.jvp(v)
     assert p.dtype == dp.dtype == dtype
-    np.testing.assert_allclose(p.astype(np.float64), problem.p(), rtol=0, atol=problem.tolerance)
-    expected = np.array(case["dp"]) if dtype is np.float64 else problem.dp(v)
+    np.testing.assert_allclose(
+        p.astype(np.float64), problem.exact("p"), rtol=0, atol=problem.tolerance
+    )
+    expected = problem.exact("dp")
     np.testing.assert_allclose(
         dp.astype(np.float64), expected, rtol=0, atol=problem.tangent_tolerance(expected)
     )
@@ -189,17 +187,19 @@ def test_vjp(case, method, dtype):
     v = problem.tangent()
     u = v[::-1].copy()
     p, pullback = problem.vjp()
-    np.testing.assert_allclose(p.astype(np.float64), problem.p(), rtol=0, atol=problem.tolerance)
+    np.testing.assert_allclose(
+        p.astype(np.float64), problem.exact("p"), rtol=0, atol=problem.tolerance
+    )
     # u on the left of J is u on the right of it where J is symmetric.
-    symmetric = case["op"] in ("thretopk", "gradtopk")
-    for cotangent in (u, v):
+    symmetric = case["op"] in answers.SYMMETRIC
+    dp = problem.exact("dp")
+    for cotangent, row in ((u, "dp_reversed"), (v, "dp")):
         gradient = pullback(cotangent).x
         assert gradient.dtype == dtype
         gradient = gradient.astype(np.float64)
-        dp = np.array(case["dp"]) if dtype is np.float64 else problem.dp(v)
         tolerance = problem.tangent_tolerance(dp)
         if symmetric:
-            expected = problem.dp(cotangent)
+            expected = problem.exact(row)
             tolerance = max(tolerance, problem.tangent_tolerance(expected))
             np.testing.assert_allclose(gradient, expected, rtol=0, atol=tolerance)
         paired = float(dot(map(float, cotangent), map(float, dp)))
