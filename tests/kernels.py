@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-import itertools
+import gc
 import math
 import multiprocessing
 import os
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
     make: Callable[[Any, ThreadGroup | None], Kernel]
     reads: int = 1
     writes: int = 1
-    often: bool = False  # what most calls run: every group, on every kind of device
+    often: bool = False  # what most calls run: every group
     in_float64: bool = False  # arithmetic for each entry is in float64, on purpose
     groups: Callable[[Any], ThreadGroups] = groups_of(launch.choose)
 
@@ -347,36 +347,42 @@ class Case(NamedTuple):
         return KERNELS[self.label].make(self.T, self.group)
 
 
-def few(groups: ThreadGroups) -> ThreadGroups:
-    """Of those that hold most of a row, the smallest and the largest group; and the last."""
+def largest(groups: ThreadGroups) -> ThreadGroup | None:
+    """Of the groups that hold most of a row, the one that leaves a thread the fewest registers."""
     holding = [group for group in groups if group and not group.streams]
-    most = [group for group in holding if group.held == max(group.held for group in holding)]
-    return list(dict.fromkeys((*most[:1], *most[-1:], groups[-1])))
+    return max(holding or groups, key=lambda group: group and (group.held, group.lanes))
 
 
 def cases() -> Iterator[Case]:
-    """All of what runs often; else a few groups, and now one kind of device, now the other."""
+    """Each kernel once for each kind of device: where rows are held for float32, and else the last.
+
+    What runs often is compiled for all of its groups.
+    """
     for label, entry in KERNELS.items():
-        if entry.often:
-            yield from (
-                Case(label, T, group, c)
-                for T in REALS
-                for c in ptx.CAPABILITIES
-                for group in entry.groups(T)
-            )
-        else:
-            for T, devices in zip(REALS, (ptx.CAPABILITIES, ptx.CAPABILITIES[::-1]), strict=True):
-                chosen = zip(few(entry.groups(T)), itertools.cycle(devices), strict=False)
-                yield from (Case(label, T, group, c) for group, c in chosen)
+        held, last = largest(entry.groups(np.float32)), entry.groups(np.float64)[-1]
+        chosen = {np.float32: [held], np.float64: [last]}
+        for T, capability in zip(REALS, ptx.CAPABILITIES[::-1], strict=True):
+            groups = entry.groups(T) if entry.often else chosen[T]
+            yield from (Case(label, T, group, capability) for group in groups)
 
 
 def compiled(case: Case) -> ptx.Report:
     return ptx.report(case.kernel, case.capability)
 
 
-def doubles(label: str, group: ThreadGroup) -> int:
-    """Instructions on float64 in a kernel for float32 rows."""
-    return ptx.doubles(ptx.compile_for(KERNELS[label].make(np.float32, group), NEWEST))
+MORE = 4  # times as many entries: the compiler's own choices move a count by a few
+
+
+def other_size(case: Case) -> Case:
+    """The case with a fourth of the entries in each thread, or with four times as many."""
+    group = case.group
+    held = group.held // MORE if group.held >= 4 * MORE else group.held * MORE
+    return case._replace(group=group._replace(held=held))
+
+
+def doubles(case: Case) -> int:
+    """Instructions on float64 in a kernel, which need not fit a device."""
+    return ptx.doubles(ptx.compile_for(case.kernel, case.capability))
 
 
 class Ahead:
@@ -384,7 +390,9 @@ class Ahead:
 
     def __init__(self, wanted: list[tuple[Any, ...]]):
         context = multiprocessing.get_context("spawn")
-        self._pool = concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context)
+        # A compilation makes many objects that live until it ends, and each collection walks them.
+        rarely = {"initializer": gc.set_threshold, "initargs": (200_000,)}
+        self._pool = concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context, **rarely)
         self._results = {job: self._pool.submit(*job) for job in dict.fromkeys(wanted)}
 
     def result(self, *job: Any) -> Any:

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.ptx
 
 if ptx.usable() is None:
     import kernels
-    from kernels import KERNELS, NEWEST
+    from kernels import KERNELS, MORE, NEWEST
 
     from softtopk_nb import nopython
     from softtopk_nb._cuda.launch import MANY, Kernel, pointer_to
@@ -31,19 +31,11 @@ if ptx.usable() is None:
     from softtopk_nb._threshold.newton import polish
 
     CASES = list(kernels.cases())
-    # Rows that are held by a block, and rows that stream.
-    GROUPS = {False: ThreadGroup(64, 4), True: ThreadGroup(64, 4, streams=True)}
-
-    def groups_that_grow(entry):
-        """Both where a kernel runs often, else the first of them that its rows get."""
-        chosen = sorted({group.streams for group in entry.groups(np.float32) if group})
-        return [GROUPS[streams] for streams in (chosen if entry.often else chosen[:1])]
-
+    # Of each kernel, and of all its groups where it runs often.
     IN_FLOAT32 = [
-        (label, group)
-        for label, entry in KERNELS.items()
-        if not entry.in_float64
-        for group in groups_that_grow(entry)
+        case
+        for case in CASES
+        if case.T is np.float32 and case.group and not KERNELS[case.label].in_float64
     ]
 else:
     CASES, IN_FLOAT32 = [], []
@@ -58,8 +50,8 @@ def ahead(request):
         if item.path == request.path and given:
             if "case" in given:
                 jobs.append((kernels.compiled, given["case"]))
-            elif "label" in given:
-                jobs += growth(given["label"], given["group"])
+            elif "of_float32" in given:
+                jobs += growth(given["of_float32"])
     compiler = kernels.Ahead(jobs)
     yield compiler
     compiler.close()
@@ -130,23 +122,25 @@ def test_rows_lie_in_registers_and_are_read_wide(case, ahead):
     assert not found, "; ".join(found)
 
 
-MORE = 4  # times as many entries: the compiler's own choices move a count by a few
-
-
-def growth(label, group):
+def growth(case):
     """Two compilations that differ in how many entries a thread holds."""
-    return [(kernels.doubles, label, group._replace(held=n * group.held)) for n in (1, MORE)]
+    return [(kernels.compiled, case), (kernels.doubles, kernels.other_size(case))]
 
 
-def leaks(fewer, more, group):
+def leaks(counts):
     """Whether each further entry brings an instruction on float64: loops over entries unroll."""
-    return more - fewer >= (MORE - 1) * group.held
+    (fewest, fewer), (most, more) = sorted(counts.items())
+    return more - fewer >= most - fewest
 
 
-@pytest.mark.parametrize(("label", "group"), IN_FLOAT32, ids=str)
-def test_no_float64_for_each_entry_of_a_float32_row(label, group, ahead):
-    fewer, more = (ahead.result(*job) for job in growth(label, group))
-    assert not leaks(fewer, more, group), f"{fewer} instructions on float64, then {more}"
+@pytest.mark.parametrize("of_float32", IN_FLOAT32, ids=lambda case: f"{case.label}: {case.name}")
+def test_no_float64_for_each_entry_of_a_float32_row(of_float32, ahead):
+    whole, other = growth(of_float32)
+    counts = {
+        of_float32.group.held: ptx.doubles(ahead.result(*whole).ptx),
+        other[1].group.held: ahead.result(*other),
+    }
+    assert not leaks(counts), f"instructions on float64, by entries in a thread: {counts}"
 
 
 REAL = np.float32
@@ -228,10 +222,11 @@ def held_by_each(held, factor):
 
 @pytest.mark.parametrize(("factor", "leaking"), [(0.3, True), (REAL(0.3), False)])
 def test_a_float64_in_a_loop_is_found(factor, leaking):
-    fewer, more = (
-        ptx.doubles(ptx.compile_for(held_by_each(held, factor), NEWEST)) for held in (4, 4 * MORE)
-    )
-    assert leaks(fewer, more, ThreadGroup(32, 4)) is leaking
+    counts = {
+        held: ptx.doubles(ptx.compile_for(held_by_each(held, factor), NEWEST))
+        for held in (4, 4 * MORE)
+    }
+    assert leaks(counts) is leaking
 
 
 def in_ones_own_kernel(name, T, lanes):
