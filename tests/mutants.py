@@ -35,7 +35,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 1200  # seconds for the tests of a mutant: one that runs on is noticed too
-UNAVAILABLE = "not torch and not jax and not dask and not ptx and not device and not browser"
+# All that needs nothing but the package, slow or not.
+CHOSEN = "(slow or not slow) and not torch and not jax and not dask and not ptx and not device"
 
 
 class Mutant(NamedTuple):
@@ -158,7 +159,7 @@ def mutate(mutant: Mutant, tree: Path) -> str:
 
 def outcome(tree: Path, words: list[str]) -> tuple[int, list[str], str]:
     """What pytest returns there, which tests failed, and all that it said."""
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-m", UNAVAILABLE, "--tb=line"]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-m", CHOSEN, "--tb=line"]
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *options, *words],
         cwd=tree,

@@ -32,7 +32,15 @@ from softtopk_nb._threshold.cpu.batch import fast_search
 from softtopk_nb._threshold.cpu.passes import BLOCK, correct, fill, search_pass, tally
 from softtopk_nb._threshold.cpu.scan import scan
 from softtopk_nb._threshold.methods import METHODS
-from softtopk_nb._threshold.newton import UNKNOWN, judge
+from softtopk_nb._threshold.newton import (
+    UNKNOWN,
+    advance,
+    begin,
+    judge,
+    model_step,
+    nearest,
+    refined,
+)
 from softtopk_nb._threshold.policy import BLUR, CUBE_64, FIFTH_32
 
 HARD = {**CURVES, "entmax-1.5": Entmax(1.5), "entmax-3": Entmax(3.0)}
@@ -78,8 +86,11 @@ def hard_row(rng, dtype):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("curve", HARD)
-@pytest.mark.parametrize("method", ["newton", "bisect"])
+@pytest.mark.parametrize(
+    ("curve", "method"),
+    [(name, "newton") for name in HARD]
+    + [pytest.param(n, "bisect", marks=[pytest.mark.slow] * (n != "laplace")) for n in HARD],
+)
 def test_hard_rows(curve, dtype, method):
     """prop-solver, prop-mass: |sum p - k| within its bound, in a bounded number of passes."""
     rng = np.random.default_rng(5)
@@ -540,6 +551,47 @@ def test_what_a_step_of_fifth_order_leaves():
             assert most <= np.finfo(np.float32).eps / 7
     assert len(left) > 1000
     assert 0.3 < max(left) <= 1.0
+
+
+def test_a_step_of_fifth_order_is_a_short_correction():
+    """Not a step to a root of the polynomial that has nothing to do with the residual's."""
+    for v3, expected in ((60.0, True), (600.0, False)):
+        step, _, third, fifth = refined(0.1, 0.1, 1.0, 1.0, 1.0, (0.0, v3, 0.0), 2.0, False)
+        assert third
+        assert fifth == expected == (step != 0.1)
+        assert abs(step - 0.1) < 0.025
+
+
+@pytest.mark.parametrize("curve", ["exp", "laplace"])
+def test_a_step_does_not_depend_on_the_scale_of_the_sums(curve):
+    """Squares of the smallest sums are no numbers any more."""
+    m, k, a, b = 2.0, 3.0, 0.4 if curve == "laplace" else 0.0, 0.25
+
+    def step(unit):
+        sums = (k, m, a, b, a + b, m - k - a + b, m - a + b)
+        return model_step(CURVES[curve], *(unit * each for each in sums), False)
+
+    assert 0.5 < abs(step(1.0)) < 5.0
+    for exponent in (-470, -490, -600, -900):
+        assert step(2.0**exponent) == pytest.approx(step(1.0), rel=1e-12)
+
+
+def test_a_threshold_out_of_the_range_goes_to_its_end():
+    """The rest of the way there, which no number of the type holds, is forgotten."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        assert nearest(10.0, 0.0, 1e60, np.float32(1)) == (10.0, 0.0)
+        assert nearest(1.5e308, -1.5e308, np.inf, np.float64(1)) == (1.5e308, 0.0)
+    assert nearest(10.25, 10.0, 0.5, np.float32(2)) == (10.25, 0.0)
+
+
+def test_a_search_does_not_end_on_a_cheap_pass():
+    """Though its residual is 0: the sums are not exact enough to say so."""
+    sums = 2.0, 0.25, 0.25, 0.5, *UNKNOWN, 0.0
+    for cheap in (True, False):
+        state = np.empty(records.STATE)
+        state[records.MIN], state[records.MAX] = -3.0, 3.0
+        begin(state, CURVES["sigmoid"], 2.0, 4, 0.0, 0.5, 1.0, True)
+        assert advance(state, sums, 2.0, CURVES["sigmoid"], 1.0, True, 0.0, cheap) != cheap
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
