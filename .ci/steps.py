@@ -1,0 +1,391 @@
+"""The steps of `.ci/run`: everything that must hold before a change is merged.
+
+    .ci/run                every step, from nothing, on a machine that has only Python >= 3.11
+    .ci/run STEP [STEP..]  these steps alone, of the working tree as it is
+    .ci/run --list         the steps, and what each shows
+
+Steps run side by side, one for each core, in the order of the list: what finds most faults comes
+first. The two commands of README are taken from README.md itself and run in fresh copies of the
+working tree, so that nothing a developer has installed can help them. All that is compiled for this
+processor is compiled once: the other steps run in the copy in which README's tests have run.
+
+The first step that fails ends the run, and no step is skipped. The last line says how to repeat it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+LIMIT = 2400  # seconds for one command
+# One environment for all steps but README's own and the lowest versions.
+EXTRAS = "test,torch,jax,dask,compare,examples,bench,docs,dev,browser,ptx,simulator"
+# What another processor could fail: accuracy, and whatever rests on vectors of another width.
+ACCURACY = (
+    "tests/api/test_vectors.py",
+    "tests/api/test_range.py",
+    "tests/api/test_removal.py",
+    "tests/threshold/test_solver.py",
+    "tests/threshold/test_equal_rows.py",
+    *(
+        f"tests/api/test_contract.py::test_{name}"
+        for name in (
+            "any_layout_gives_the_same_bits",
+            "ties_and_constant_rows",
+            "where_is_as_if_removed",
+            "extreme_values_do_no_harm",
+            "rows_are_independent_to_the_bit",
+            "bits_do_not_depend_on_where_the_arrays_lie",
+            "pullback_is_the_transpose_of_the_tangent",
+            "directions_beyond_the_range_of_the_type",
+        )
+    ),
+)
+
+
+class Failed(Exception):
+    """A step has failed; the text says why."""
+
+
+class Machine:
+    """Where the steps of this run find the tree, the environment and the compiled code."""
+
+    def __init__(self, work: Path, whole: bool):
+        self.work, self.whole = work, whole
+        self.tree = work / "tree" if whole else ROOT
+        self.venv = work / "venv" if whole else ROOT / ".ci" / "venv"
+        self.running: set[subprocess.Popen[str]] = set()
+        self.stopped = False
+        self.lock = threading.Lock()
+
+    def stop(self) -> None:
+        """End every command."""
+        with self.lock:
+            self.stopped = True
+            for process in self.running:
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def fresh_copy(self, name: str) -> Path:
+        """The working tree as a clone would have it, with edits not yet committed."""
+        target = self.work / name
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for file in filter(None, listed.split("\0")):
+            if (ROOT / file).exists():
+                (target / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / file, target / file)
+        return target
+
+    def give_compiled_code(self, site: Path) -> None:
+        """Put what the tests have compiled where the package will be installed."""
+        for file in (self.tree / "softtopk_nb").rglob("*.nb[ci]"):
+            target = site / file.relative_to(self.tree)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, target)
+
+
+class Step:
+    """One step as it runs: its commands, their output, and what is said of it at the end."""
+
+    def __init__(self, name: str, machine: Machine, log: Path):
+        self.name, self.machine, self.log = name, machine, log
+        self.tree, self.work = machine.tree, machine.work
+        self.python = str(machine.venv / "bin" / "python")
+        self.closing: list[str] = []
+
+    def run(self, *command: str | Path, cwd: Path | None = None, **environment: str) -> str:
+        """Run a command in the tree; what it has printed, which is added to the step's output."""
+        machine = self.machine
+        with self.log.open("a", encoding="utf-8") as log:
+            print("$", *command, file=log, flush=True)
+            start = log.tell()
+            with machine.lock:
+                if machine.stopped:
+                    raise Failed("another step has failed")
+                process = subprocess.Popen(
+                    [str(word) for word in command],
+                    cwd=cwd or self.tree,
+                    env={**os.environ, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    text=True,
+                )
+                machine.running.add(process)
+            try:
+                code = process.wait(LIMIT)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise Failed(f"{command[0]} ran for more than {LIMIT} s") from None
+            finally:
+                with machine.lock:
+                    machine.running.discard(process)
+        if code:
+            raise Failed(f"{Path(str(command[0])).name} has returned {code}")
+        with self.log.open(encoding="utf-8", errors="replace") as log:
+            log.seek(start)
+            return log.read()
+
+    def close_with_tests(self, printed: str, may_skip: bool = True) -> None:
+        """Keep the line that says how many tests have passed, and see that there is one."""
+        lines = re.findall(r"^.*\b\d+ passed.* in [\d.]+s.*$", printed, re.MULTILINE)
+        if not lines:
+            raise Failed("no test passed")
+        if not may_skip and re.search(r"\b\d+ skipped", lines[-1]):
+            raise Failed("tests were skipped that are the reason for the step")
+        self.closing.append(lines[-1].strip("= "))
+
+    def pytest(self, *arguments: str, may_skip: bool = True, **environment: str) -> None:
+        """Run tests, in one process where other steps run beside it."""
+        processes = "0" if self.machine.whole else "auto"
+        command = (self.python, "-m", "pytest", "-n", processes, *arguments)
+        self.close_with_tests(self.run(*command, **environment), may_skip)
+
+    def install(self, venv: Path, python: str, *wanted: str) -> None:
+        """Make an environment with the package and these requirements."""
+        self.run(python, "-m", "venv", venv)
+        self.run(venv / "bin" / "pip", "install", "-q", *wanted)
+
+
+def readme_command(name: str) -> str:
+    """The one command in the code block that follows <!-- command: NAME -->."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.findall(rf"^<!-- command: {name} -->\n```sh\n(.*?)^```", text, re.M | re.S)
+    if len(found) != 1 or len(found[0].splitlines()) != 1:
+        raise Failed(f"README.md has no block of one line that is marked '{name}'")
+    return found[0].strip()
+
+
+def readme_tests(step: Step) -> None:
+    tree = step.tree if step.machine.whole else step.machine.fresh_copy("tests")
+    step.close_with_tests(step.run("bash", "-c", readme_command("tests"), cwd=tree))
+
+
+def readme_main(step: Step) -> None:
+    tree = step.machine.fresh_copy("main")
+    python = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    step.machine.give_compiled_code(tree / ".venv" / "lib" / python / "site-packages")
+    step.run("bash", "-c", readme_command("main"), cwd=tree)
+
+
+def install(step: Step) -> None:
+    step.install(step.machine.venv, sys.executable, "-e", f"{step.tree}[{EXTRAS}]")
+
+
+def lint(step: Step) -> None:
+    for command in (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["codespell"]):
+        step.run(step.python, "-m", *command)
+
+
+def types(step: Step) -> None:
+    step.run(step.python, "-m", "mypy")
+
+
+def accuracy_on(processor: str) -> Callable[[Step], None]:
+    def accuracy(step: Step) -> None:
+        kept = str(step.work / f"cache_{processor}")
+        chosen = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": kept}
+        step.pytest(*ACCURACY, **chosen)
+
+    return accuracy
+
+
+def lowest(step: Step) -> None:
+    """With each run-time dependency at the lowest version that pyproject.toml declares."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    exact = [re.sub(r">=([\d.]+).*", r"==\1", each) for each in project["dependencies"]]
+    if not all("==" in each for each in exact):
+        raise Failed("pyproject.toml: a dependency declares no lowest version")
+    # The lowest versions have wheels for 3.11 and 3.12 alone.
+    found = (shutil.which(f"python3.{minor}") for minor in (11, 12))
+    venv = step.work / "lowest"
+    step.install(
+        venv, next(filter(None, found), sys.executable), "-e", f"{step.tree}[test]", *exact
+    )
+    step.python = str(venv / "bin" / "python")
+    step.run(step.python, "-m", "pip", "list")
+    step.pytest("tests/api/test_vectors.py", NUMBA_CACHE_DIR=str(step.work / "cache_lowest"))
+
+
+def slow(step: Step) -> None:
+    others = ("torch", "jax", "dask", "device", "ptx")
+    step.pytest("-m", " and not ".join(("slow", *others)))
+
+
+def front(marker: str, *options: str) -> Callable[[Step], None]:
+    return lambda step: step.pytest("-m", marker, *options, may_skip=False)
+
+
+def examples(step: Step) -> None:
+    for example in sorted((step.tree / "examples").glob("*.py")):
+        step.run(step.python, example)
+
+
+def docs(step: Step) -> None:
+    step.run(step.python, "-m", "doctest", "README.md")
+    sphinx = (step.python, "-m", "sphinx", "-W", "--keep-going", "-d", "docs/_build/doctrees")
+    step.run(*sphinx, "-n", "-b", "html", "docs", "docs/_build/html")
+    step.run(*sphinx, "-b", "doctest", "docs", "docs/_build/doctest")
+
+
+def benchmarks(step: Step) -> None:
+    step.pytest("benchmarks", "--benchmark-disable")
+
+
+def release(step: Step) -> None:
+    step.run(".ci/release", step.python)
+
+
+def install_chromium(step: Step) -> None:
+    """Chromium and its driver, from the system's packages if they are missing."""
+    if shutil.which("chromium") and shutil.which("chromedriver"):
+        return
+    as_root = ["env", "DEBIAN_FRONTEND=noninteractive"]
+    if os.getuid():
+        as_root = ["sudo", "-n", *as_root]
+    if not shutil.which(as_root[0]) or not shutil.which("apt-get"):
+        raise Failed("chromium or chromedriver is missing; installing them takes apt-get as root")
+    step.run(*as_root, "apt-get", "update", "-qq")
+    step.run(*as_root, "apt-get", "install", "-y", "-qq", "chromium", "chromium-driver")
+
+
+def pages(step: Step) -> None:
+    install_chromium(step)
+    step.pytest("docs", may_skip=False)
+
+
+def ptx(step: Step) -> None:
+    step.pytest("-m", "ptx", may_skip=False, STK_REQUIRE="ptx")
+
+
+def simulator(step: Step) -> None:
+    simulated = {"NUMBA_ENABLE_CUDASIM": "1", "STK_REQUIRE": "device"}
+    step.pytest("-m", "device", may_skip=False, **simulated)
+
+
+class Plan(NamedTuple):
+    run: Callable[[Step], None]
+    shows: str
+    needs: tuple[str, ...] = ("readme-tests", "install")
+
+
+# In the order in which they begin.
+STEPS = {
+    "readme-tests": Plan(readme_tests, "README's tests, from nothing", ()),
+    "install": Plan(install, "every extra can be installed", ()),
+    "lint": Plan(lint, "ruff and codespell find nothing", ("install",)),
+    "types": Plan(types, "mypy finds nothing", ("install",)),
+    "jax": Plan(front("jax"), "the JAX front"),
+    "torch": Plan(front("torch"), "the PyTorch front, and comparisons with its libraries"),
+    "generic": Plan(accuracy_on("generic"), "accuracy, compiled for SSE2", ("install",)),
+    "haswell": Plan(accuracy_on("haswell"), "accuracy, compiled for AVX2", ("install",)),
+    "slow": Plan(slow, "what README's tests ask of some curves and types, of the others"),
+    "dask": Plan(front("dask", "--dist", "loadgroup"), "the Dask front"),
+    "docs": Plan(docs, "pages, gallery and every example in them"),
+    "simulator": Plan(simulator, "device kernels, run by the simulator"),
+    "ptx": Plan(ptx, "device kernels, compiled to machine code"),
+    "lowest": Plan(lowest, "the lowest versions of the dependencies", ("install",)),
+    "benchmarks": Plan(benchmarks, "each benchmark once, and their machinery"),
+    "pages": Plan(pages, "what pages say and name, and how they look in chromium"),
+    "examples": Plan(examples, "the example programs"),
+    "release": Plan(release, "a wheel as a user gets it"),
+    "readme-main": Plan(readme_main, "README's main job"),
+}
+
+
+def say(*lines: object) -> None:
+    print(*lines, sep="\n", flush=True)
+
+
+def work_through(chosen: list[str], machine: Machine, at_a_time: int) -> int:
+    """Run these steps, each as soon as those that it needs have passed; the exit status."""
+    began, waiting, passed = time.monotonic(), list(chosen), set[str]()
+    closing, seconds = [], {}
+    running: dict[concurrent.futures.Future[float], Step] = {}
+
+    def timed(step: Step) -> float:
+        start = time.monotonic()
+        STEPS[step.name].run(step)
+        return time.monotonic() - start
+
+    with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
+        while waiting or running:
+            for name in list(waiting):
+                ready = passed.issuperset({*STEPS[name].needs} & {*chosen})
+                if ready and len(running) < at_a_time:
+                    waiting.remove(name)
+                    step = Step(name, machine, machine.work / f"{name}.log")
+                    running[pool.submit(timed, step)] = step
+                    say(f"... {name}: {STEPS[name].shows}")
+            ended, _ = concurrent.futures.wait(
+                running, return_when=concurrent.futures.FIRST_COMPLETED
+            )
+            for each in ended:
+                step = running.pop(each)
+                say(f"\n=== {step.name}", step.log.read_text("utf-8", errors="replace").rstrip())
+                if error := each.exception():
+                    machine.stop()
+                    say(f"\n{step.name} has FAILED: {error}", f"to repeat it: .ci/run {step.name}")
+                    if not isinstance(error, Failed):
+                        raise error
+                    return 1
+                seconds[step.name] = each.result()
+                say(f"--- {step.name}: passed in {seconds[step.name]:.0f} s\n")
+                closing += [f"{step.name}: {line}" for line in step.closing]
+                passed.add(step.name)
+    say(*(f"{seconds[name]:6.0f} s  {name}" for name in chosen), *closing)
+    say(f"all {len(chosen)} steps passed in {time.monotonic() - began:.0f} s")
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog=".ci/run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="all of them by default")
+    parser.add_argument("--list", action="store_true", help="list the steps and run nothing")
+    given = parser.parse_args()
+    if unknown := [name for name in given.steps if name not in STEPS]:
+        parser.error(f"there is no step {unknown[0]!r}; there are {', '.join(STEPS)}")
+    if given.list:
+        say(*(f"{name:<14}{plan.shows}" for name, plan in STEPS.items()))
+        return 0
+    for name in ("PYTHONPATH", "VIRTUAL_ENV"):
+        os.environ.pop(name, None)
+    os.environ |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "MPLBACKEND": "Agg"}
+    wanted = given.steps or list(STEPS)
+    if any("install" in STEPS[name].needs for name in wanted):
+        wanted = ["install", *wanted]
+    with tempfile.TemporaryDirectory() as work:
+        machine = Machine(Path(work), whole=not given.steps)
+        if machine.whole:
+            machine.fresh_copy("tree")
+        chosen = [name for name in STEPS if name in wanted]
+        try:
+            return work_through(chosen, machine, (os.cpu_count() or 1) if machine.whole else 1)
+        finally:
+            machine.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
