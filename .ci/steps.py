@@ -163,7 +163,7 @@ class Step:
 
     def install(self, venv: Path, python: str, *wanted: str) -> None:
         """Make an environment with the package and these requirements."""
-        self.run(python, "-m", "venv", venv)
+        self.run(python, "-m", "venv", "--upgrade-deps", venv)  # an old pip takes minutes more
         self.run(venv / "bin" / "pip", "install", "-q", *wanted)
 
 
@@ -193,8 +193,8 @@ def install(step: Step) -> None:
 
 
 def lint(step: Step) -> None:
-    for command in (["ruff", "check", "."], ["ruff", "format", "--check", "."], ["codespell"]):
-        step.run(step.python, "-m", *command)
+    for program, *rest in (["ruff", "check", "."], ["ruff", "format", "--check"], ["codespell"]):
+        step.run(Path(step.python).with_name(program), *rest)
 
 
 def types(step: Step) -> None:
@@ -253,7 +253,7 @@ def benchmarks(step: Step) -> None:
 
 
 def release(step: Step) -> None:
-    step.run(".ci/release", step.python)
+    step.run(".ci/release", step.python, step.tree)
 
 
 def install_chromium(step: Step) -> None:

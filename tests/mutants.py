@@ -1,6 +1,6 @@
 """Faults put into the package on purpose: does a test notice each?
 
-    python tests/mutants.py                  every mutant, two at a time: hours
+    python tests/mutants.py                  every mutant, two at a time: an hour or two
     python tests/mutants.py solver cache     those of some groups
     python tests/mutants.py --only 3,7 -j 1  those of these numbers, one at a time
     python tests/mutants.py --show           what each changes; runs nothing
@@ -8,7 +8,8 @@
 A mutant is one change of one function, described so that it outlives renamed variables and moved
 files: a pattern in the function's text as `ast.unparse` writes it, in one line a statement. It is
 made in a temporary copy of the working tree, where its test files are run until one fails. They
-are listed in data/mutants.txt.
+are listed in data/mutants.txt. Kernels that cannot hold the changed code are not compiled again if
+the working tree has them compiled, as it has after its tests.
 A mutant that survives is a test that is missing. One whose function or pattern is gone is reported
 as loudly: describe it anew.
 """
@@ -145,6 +146,74 @@ def copy_tree(target: Path) -> None:
             shutil.copy(ROOT / name, target / name)
 
 
+def give_compiled_code(tree: Path) -> None:
+    """Copy what the working tree has compiled."""
+    for file in (ROOT / "softtopk_nb").rglob("*.nb[ci]"):
+        (tree / file.relative_to(ROOT)).parent.mkdir(exist_ok=True)
+        shutil.copy(file, tree / file.relative_to(ROOT))
+
+
+def dotted(path: Path, package: Path) -> str:
+    """The name of a module, as Python has it."""
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def importers(package: Path, changed_file: Path) -> set[str]:
+    """The module and all that import it, however indirectly: only their kernels can hold its code.
+
+    A kernel is given its curve, which it does not import: a curve is in all of them.
+    """
+    paths = {dotted(path, package): path for path in package.rglob("*.py")}
+    if changed_file.parent.name == "_curves":
+        return set(paths)
+    imported: dict[str, set[str]] = {}
+    for name, path in paths.items():
+        here = path.relative_to(package.parent).parts[:-1]
+        found = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level:
+                base = ".".join((*here[: len(here) - node.level + 1], *filter(None, [node.module])))
+                found |= {base, *(f"{base}.{each.name}" for each in node.names)}
+        imported[name] = found
+    reached, fresh = set(), {dotted(changed_file, package)}
+    while fresh:
+        reached |= fresh
+        fresh = {name for name, found in imported.items() if found & reached} - reached
+    return reached
+
+
+@functools.cache
+def stamp() -> str:
+    """What kernels of the working tree are stamped with."""
+    code = "from softtopk_nb._compile.decorators import package_stamp; print(package_stamp().hex())"
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, env=env
+    ).stdout.strip()
+
+
+def keep_compiled_code(tree: Path, changed_file: Path) -> None:
+    """Let kernels that cannot hold the changed code be those of the working tree."""
+    decorators = tree / "softtopk_nb" / "_compile" / "decorators.py"
+    if changed_file == decorators:
+        return
+    give_compiled_code(tree)
+    inside = importers(tree / "softtopk_nb", changed_file)
+    before, after = (
+        "filename_base, package_stamp())",
+        (
+            f"filename_base, package_stamp() if function.__module__ in {sorted(inside)} "
+            f"else bytes.fromhex({stamp()!r}))"
+        ),
+    )
+    text = decorators.read_text(encoding="utf-8")
+    if text.count(before) != 1:
+        raise NotFound(f"{before!r} in {decorators.name}")
+    decorators.write_text(text.replace(before, after), encoding="utf-8")
+
+
 def mutate(mutant: Mutant, tree: Path) -> str:
     """Make the change there; what it changes, as lines of a difference."""
     path, node = find(tree / "softtopk_nb", mutant.place)
@@ -163,7 +232,7 @@ def outcome(tree: Path, words: list[str]) -> tuple[int, list[str], str]:
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *options, *words],
         cwd=tree,
-        env={**os.environ, "PYTHONPATH": str(tree), "NUMBA_CACHE_DIR": str(tree / "cache")},
+        env={**os.environ, "PYTHONPATH": str(tree)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -184,6 +253,7 @@ def fails_anyway(test: str) -> bool:
     """Whether a test fails without any mutant."""
     with tempfile.TemporaryDirectory() as folder:
         copy_tree(Path(folder))
+        give_compiled_code(Path(folder))
         return outcome(Path(folder), [test])[0] != 0
 
 
@@ -195,6 +265,7 @@ def run(mutant: Mutant) -> tuple[str, str]:
         copy_tree(tree)
         try:
             mutate(mutant, tree)
+            keep_compiled_code(tree, find(tree / "softtopk_nb", mutant.place)[0])
         except NotFound as error:
             return "NOT FOUND", str(error)
         words = shlex.split(mutant.tests)
