@@ -3,6 +3,7 @@
     .ci/run                every step, from nothing, on a machine that has only Python >= 3.11
     .ci/run STEP [STEP..]  these steps alone, of the working tree as it is
     .ci/run --list         the steps, and what each shows
+    .ci/run --keep-going   does not end with the first step that fails
 
 Steps run side by side, one for each core, in the order of the list: what finds most faults comes
 first. The two commands of README are taken from README.md itself and run in fresh copies of the
@@ -111,6 +112,7 @@ class Step:
         self.tree, self.work = machine.tree, machine.work
         self.python = str(machine.venv / "bin" / "python")
         self.closing: list[str] = []
+        log.touch()
 
     def run(self, *command: str | Path, cwd: Path | None = None, **environment: str) -> str:
         """Run a command in the tree; what it has printed, which is added to the step's output."""
@@ -317,10 +319,12 @@ def say(*lines: object) -> None:
     print(*lines, sep="\n", flush=True)
 
 
-def work_through(chosen: list[str], machine: Machine, at_a_time: int) -> int:
+def work_through(chosen: list[str], machine: Machine, at_a_time: int, keep_going: bool) -> int:
     """Run these steps, each as soon as those that it needs have passed; the exit status."""
     began, waiting, passed = time.monotonic(), list(chosen), set[str]()
-    closing, seconds = [], {}
+    closing: list[str] = []
+    failed: list[str] = []
+    seconds: dict[str, float] = {}
     running: dict[concurrent.futures.Future[float], Step] = {}
 
     def timed(step: Step) -> float:
@@ -330,6 +334,7 @@ def work_through(chosen: list[str], machine: Machine, at_a_time: int) -> int:
 
     with concurrent.futures.ThreadPoolExecutor(at_a_time) as pool:
         while waiting or running:
+            waiting = [name for name in waiting if not {*STEPS[name].needs} & {*failed}]
             for name in list(waiting):
                 ready = passed.issuperset({*STEPS[name].needs} & {*chosen})
                 if ready and len(running) < at_a_time:
@@ -344,18 +349,22 @@ def work_through(chosen: list[str], machine: Machine, at_a_time: int) -> int:
                 step = running.pop(each)
                 say(f"\n=== {step.name}", step.log.read_text("utf-8", errors="replace").rstrip())
                 if error := each.exception():
-                    machine.stop()
                     say(f"\n{step.name} has FAILED: {error}", f"to repeat it: .ci/run {step.name}")
-                    if not isinstance(error, Failed):
-                        raise error
-                    return 1
+                    failed.append(step.name)
+                    if keep_going and isinstance(error, Failed):
+                        continue
+                    machine.stop()
+                    if isinstance(error, Failed):
+                        return 1
+                    raise error
                 seconds[step.name] = each.result()
                 say(f"--- {step.name}: passed in {seconds[step.name]:.0f} s\n")
                 closing += [f"{step.name}: {line}" for line in step.closing]
                 passed.add(step.name)
-    say(*(f"{seconds[name]:6.0f} s  {name}" for name in chosen), *closing)
-    say(f"all {len(chosen)} steps passed in {time.monotonic() - began:.0f} s")
-    return 0
+    say(*(f"{taken:6.0f} s  {name}" for name, taken in seconds.items()), *closing)
+    whole = f"{len(passed)} of {len(chosen)} steps have passed in {time.monotonic() - began:.0f} s"
+    say(f"{whole}; to repeat the others: .ci/run {' '.join(failed)}" if failed else whole)
+    return int(bool(failed))
 
 
 def main() -> int:
@@ -364,6 +373,7 @@ def main() -> int:
     )
     parser.add_argument("steps", nargs="*", metavar="STEP", help="all of them by default")
     parser.add_argument("--list", action="store_true", help="list the steps and run nothing")
+    parser.add_argument("--keep-going", action="store_true", help="also after a step has failed")
     given = parser.parse_args()
     if unknown := [name for name in given.steps if name not in STEPS]:
         parser.error(f"there is no step {unknown[0]!r}; there are {', '.join(STEPS)}")
@@ -382,7 +392,8 @@ def main() -> int:
             machine.fresh_copy("tree")
         chosen = [name for name in STEPS if name in wanted]
         try:
-            return work_through(chosen, machine, (os.cpu_count() or 1) if machine.whole else 1)
+            lanes = (os.cpu_count() or 1) if machine.whole else 1
+            return work_through(chosen, machine, lanes, given.keep_going)
         finally:
             machine.stop()
 
