@@ -166,7 +166,8 @@ class Step:
     def install(self, venv: Path, python: str, *wanted: str) -> None:
         """Make an environment with the package and these requirements."""
         self.run(python, "-m", "venv", "--upgrade-deps", venv)  # an old pip takes minutes more
-        self.run(venv / "bin" / "pip", "install", "-q", *wanted)
+        # Most of what is installed is never imported: what is, Python compiles then.
+        self.run(venv / "bin" / "pip", "install", "-q", "--no-compile", *wanted)
 
 
 def readme_command(name: str) -> str:
