@@ -44,14 +44,9 @@ ACCURACY = (
     *(
         f"tests/api/test_contract.py::test_{name}"
         for name in (
-            "any_layout_gives_the_same_bits",
-            "ties_and_constant_rows",
-            "where_is_as_if_removed",
             "extreme_values_do_no_harm",
             "rows_are_independent_to_the_bit",
             "bits_do_not_depend_on_where_the_arrays_lie",
-            "pullback_is_the_transpose_of_the_tangent",
-            "directions_beyond_the_range_of_the_type",
         )
     ),
 )
@@ -226,7 +221,9 @@ def lowest(step: Step) -> None:
     )
     step.python = str(venv / "bin" / "python")
     step.run(step.python, "-m", "pip", "list")
-    step.pytest("tests/api/test_vectors.py", NUMBA_CACHE_DIR=str(step.work / "cache_lowest"))
+    # Of the operators and kinds of curves: to an older release all curves are alike.
+    some = ("-k", "laplace or normal or gradtopk or itertopk")
+    step.pytest("tests/api/test_vectors.py", *some, NUMBA_CACHE_DIR=str(step.work / "cache_lowest"))
 
 
 def slow(step: Step) -> None:
