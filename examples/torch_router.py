@@ -18,7 +18,7 @@ they are drawn for training. An expert is a network with 4 hidden units, too sma
 Six runs, with weights and splits of their own, are trained side by side as one more axis of every
 array.
 
-    python examples/torch_router.py [--out FIGURE.png]
+    python examples/torch_router.py [--steps STEPS] [--out FIGURE.png]
 """
 
 import argparse
@@ -119,7 +119,7 @@ def shifted(x):
     return windows[torch.arange(runs * rows), down, right].reshape(x.shape)
 
 
-def train(setting, data):
+def train(setting, data, steps):
     """Train all runs; return what was seen of the test on the way."""
     router, balance = SETTINGS[setting]
     (x, labels), test = data
@@ -128,7 +128,7 @@ def train(setting, data):
     optimizer = torch.optim.Adam(model.parameters(), RATE)
     runs = torch.arange(RUNS)[:, None]
     seen = []
-    for step in range(STEPS + 1):
+    for step in range(steps + 1):
         if step % EVERY == 0:
             seen.append(look(model, *test))
         rows = torch.randint(TRAINED, (RUNS, BATCH))
@@ -177,7 +177,7 @@ def print_results(results):
 # --- the figure -----------------------------------------------------------------------
 
 
-def draw(path, results):
+def draw(path, results, steps):
     import matplotlib
 
     matplotlib.use("Agg")
@@ -189,13 +189,13 @@ def draw(path, results):
     )
     plt.rcParams.update({"font.size": 11, "axes.titlesize": 12, "axes.titleweight": "bold"})
     figure, axes = plt.subplots(1, 3, figsize=(16.5, 5.2), layout="constrained")
-    steps = EVERY * np.arange(STEPS // EVERY + 1)
+    looks = EVERY * np.arange(steps // EVERY + 1)
 
     for name, seen in results.items():
         colour, line = styles[name]
         for ax, what in zip(axes, ("loss", "used"), strict=False):
-            ax.plot(steps, seen[what], color=colour, lw=0.6, alpha=0.25)
-            ax.plot(steps, seen[what].mean(1), color=colour, ls=line, lw=2.4, label=name)
+            ax.plot(looks, seen[what], color=colour, lw=0.6, alpha=0.25)
+            ax.plot(looks, seen[what].mean(1), color=colour, ls=line, lw=2.4, label=name)
         # Experts have no names: the load of the most used one of each run, the next, and so on.
         load = -np.sort(-seen["load"][-1], axis=-1)
         ranks = np.arange(1, EXPERTS + 1)
@@ -236,14 +236,15 @@ def draw(path, results):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     default = Path(__file__).parent / "output" / "torch_router.png"
+    parser.add_argument("--steps", type=int, default=STEPS, help="of training")
     parser.add_argument("--out", type=Path, default=default, help="where the figure goes")
     args = parser.parse_args()
 
     start = time.perf_counter()
     data = digits()
-    results = {setting: train(setting, data) for setting in SETTINGS}
+    results = {setting: train(setting, data, args.steps) for setting in SETTINGS}
     print_results(results)
-    draw(args.out, results)
+    draw(args.out, results, args.steps)
     print(f"\nfigure: {args.out}\n{time.perf_counter() - start:.0f} s")
 
 
