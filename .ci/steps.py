@@ -236,6 +236,9 @@ def lowest(step: Step) -> None:
 def slow(step: Step) -> None:
     others = ("torch", "jax", "dask", "device", "ptx")
     step.pytest("-m", " and not ".join(("slow", *others)))
+    # In a front the other curves differ in which code is called, and in nothing else.
+    calls = ("-k", "test_values_are_those_of_numpy or test_gradients")
+    step.pytest("-m", "slow and (torch or jax)", *calls, may_skip=False)
 
 
 def front(marker: str, *options: str) -> Callable[[Step], None]:
@@ -245,7 +248,9 @@ def front(marker: str, *options: str) -> Callable[[Step], None]:
 def examples(step: Step) -> None:
     for example in sorted((step.tree / "examples").glob("*.py")):
         if example.name not in readme_command("main"):
-            step.run(step.python, example)
+            # This one trains for minutes: the first steps run every line of it.
+            fewer = ("--steps", "50") if example.stem == "torch_router" else ()
+            step.run(step.python, example, *fewer)
 
 
 def docs(step: Step) -> None:
