@@ -106,6 +106,32 @@ def test_gradtopk(row, k, dtype, rng, monkeypatch):
     assert abs(float(phi) - expected) <= eps * np.abs(x).sum(dtype=float)
 
 
+@dtypes
+@pytest.mark.parametrize("n", [long_rows.LONG - 1, long_rows.LONG, long_rows.LONG + 1])
+def test_gradtopk_of_a_row_that_is_all_but_hard(n, dtype):
+    """Entries one apart: those far below the threshold do not matter."""
+    x = np.arange(n, dtype=dtype)
+    p, short = stk.gradtopk(x, 10), stk.gradtopk(np.arange(200, dtype=dtype), 10)
+    eps = float(np.finfo(dtype).eps)
+    np.testing.assert_allclose(p[-200:], short, rtol=100 * eps, atol=4 * eps)
+    assert abs(math.fsum(p.astype(float)) - 10) <= 40 * eps
+
+
+@dtypes
+@pytest.mark.parametrize("kind", ["normal", "ties", "skewed"])
+def test_gradtopk_at_every_temperature(row, kind, dtype):
+    x = {"normal": row, "ties": np.round(row, 1), "skewed": np.exp(3 * row)}[kind].astype(dtype)
+    order, eps = np.argsort(x), float(np.finfo(dtype).eps)
+    for temperature in (1.0, 1e-2, 1e-4, 1e-20, 4 * float(np.finfo(dtype).tiny)):
+        for k in (1, 1000, N // 2, N - 1):
+            p = stk.gradtopk(x, k, temperature=temperature)
+            assert abs(math.fsum(p.astype(float)) - k) <= (1e-6 if eps > 1e-8 else 1e-12) * k
+            assert (np.diff(p[order]) >= -4 * eps).all()
+            gx, _, gtau = stk.gradtopk.vjp(x, k, temperature=temperature)[1](x)
+            assert not np.isnan(gx).any()
+            assert not np.isnan(gtau)
+
+
 @pytest.mark.parametrize("curve", ["laplace", "clip"])
 def test_derivatives(row, curve, rng):
     k, tau, dx, g = 999.5, 0.7, *rng.normal(size=(2, N))

@@ -166,6 +166,35 @@ def smoothed_parts(lo, hi, x, tau, solution, smoothed, above):
         smoothed[j], above[j] = smoothed_sum(part, tau, solution[C], solution[D])
 
 
+# What `step` says of a tilt.
+NOT_FINITE, LOST, MOVED, SERVES = range(4)
+
+
+@kernel
+def step(x, k, tau, seen, known, solution):
+    """(whether the tilt serves, the core's limit, the steps of the series that serve there).
+
+    By the sums of the parts, added in order. A tilt that is `known` serves; another one that does
+    not is moved, unless its sums do not say where to.
+    """
+    inv, total = inverse_temperature(tau, x), np.zeros(seen.shape[1])
+    for j in range(seen.shape[0]):
+        for m in range(seen.shape[1]):
+            total[m] += seen[j, m]
+    at = TiltSums(total[0], total[1], total[2], total[3], total[4])
+    limit, steps = choose_series(at.variance, inv)
+    c, d = solution[C], solution[D]
+    off, way = rows.tilt_step(at, k - 0.5, d, 1.0)
+    if np.isnan(at.variance):
+        return NOT_FINITE, limit, steps
+    if known or off * off <= rows.NEAR_ENOUGH * at.variance:
+        return SERVES, limit, steps
+    if not abs(way) < np.inf:
+        return LOST, limit, steps
+    solution[C], solution[D] = nearest(c + (d + way) / inv, c, d + way, inv)
+    return MOVED, limit, steps
+
+
 class _Tables(NamedTuple):
     """What passes at a tilt find: all with a row for each part, but for the entries."""
 
@@ -195,31 +224,25 @@ def _find_tilt(
     Which series serve hardly ever changes from one tilt to the next, so that the pass at a tilt
     sums them as well; but for a core, which would be gathered where it may not serve.
     """
-    T, inv = x.dtype.type, inverse_temperature(tau, nothing(x))
     tilt_of_sample(first.few, len(x), k, tau, solution)
     solution[CORE_LIMIT], solution[STEPS] = 0.0, 0
     known, tries = False, 0
     while True:
-        c, d = solution[C], solution[D]
         yield _at_tilt(x, tau, solution, True, tables)
-        total = TiltSums(*(sum(column) for column in tables.seen.T.tolist()))
-        if np.isnan(total.variance):
+        said, limit, steps = step(nothing(x), k, tau, tables.seen, known, solution)
+        if said == NOT_FINITE:
             return False
-        off, step = rows.tilt_step(total, k - 0.5, d, 1.0)
-        limit, steps = choose_series(total.variance, inv)
-        if known or off * off <= rows.NEAR_ENOUGH * total.variance:
+        if said == SERVES:
             break
         solution[CORE_LIMIT], solution[STEPS] = (limit, steps) if steps else (0.0, 0)
         tries += 1
-        known = tries == rows.TRIES or not abs(step) < np.inf
+        known = said == LOST or tries == rows.TRIES
         if known:
             tilt, sigmoid = np.empty(THRESHOLD), (rows.SIGMOID, rows.TILT)
             problem = x, k - 0.5, tau, *sigmoid, first, nothing(x), tilt
             yield from threshold.solve_finite(*problem)
             solution[C], solution[D] = tilt[C], tilt[D]
-        else:
-            solution[C], solution[D] = nearest(c + (d + step) / float(inv), c, d + step, inv)
-    solution[C], solution[D] = T(c), T(d)
+    solution[C], solution[D] = x.dtype.type(solution[C]), x.dtype.type(solution[D])
     if (limit, steps) != (solution[CORE_LIMIT], solution[STEPS]):
         solution[CORE_LIMIT], solution[STEPS] = limit, steps
         yield _at_tilt(x, tau, solution, False, tables)
