@@ -25,10 +25,11 @@ _labels = itertools.count(2)
 
 
 class Selection(NamedTuple):
-    """Which entries of a row take part, and by which power of two they are multiplied."""
+    """Which entries of a row take part, and by which powers of two all is multiplied."""
 
     finite_only: bool = False
-    shift: int = 0
+    shift: int = 0  # the entries
+    beside: int = 0  # the direction or the cotangent
 
 
 class Labelled(NamedTuple):
@@ -80,7 +81,7 @@ class Entries(Apart):
 
 
 class Ask(NamedTuple):
-    """What is asked of the pieces of a row: to "look", "count", "gather" or "call"."""
+    """What is asked of the pieces of a row: to "look", "count", "measure", "gather" or "call"."""
 
     verb: str
     selection: Selection
@@ -139,7 +140,9 @@ def selected(x: Array, v: Any, selection: Selection) -> tuple[Array, Any]:
     if selection.finite_only:
         finite = np.isfinite(x)
         x, v = x[finite], None if v is None else v[finite]
-    return np.ldexp(x, selection.shift) if selection.shift else x, v
+    with np.errstate(over="ignore", under="ignore"):
+        x = np.ldexp(x, selection.shift) if selection.shift else x
+        return x, v if v is None or not selection.beside else np.ldexp(v, selection.beside)
 
 
 def answer(ask: Ask, i: int, x: Array, v: Any = None) -> Any:
@@ -147,6 +150,8 @@ def answer(ask: Ask, i: int, x: Array, v: Any = None) -> Any:
     x, v = selected(x, v, ask.selection)
     if ask.verb == "count":
         return len(x)
+    if ask.verb == "measure":
+        return float(np.max(np.abs(v), where=np.isfinite(v), initial=0.0))
     if ask.verb == "gather":
         return x if ask.label == X else v
     if ask.verb == "call":

@@ -208,17 +208,37 @@ def push(op: Any, plan: Any, solved: Solved, moves: tuple[float, ...]) -> Reques
     still = _still(op, solved)
     if still is not None:
         return float(still.values) if op.reduces else still
+    units, size = 0 if op.reduces else solved.selection.shift, 0
+    if units:
+        largest = max((yield Ask("measure", solved.selection, solved.lengths, V)))
+        solved, moves, size = _near_one(solved, largest, moves)
     if solved.few is not None:
         beside = np.concatenate((yield Ask("gather", solved.selection, solved.lengths, V)))
         dp, directions = op._long_room(solved.few), [np.array([float(each)]) for each in moves]
         rows = _row(op, solved.few, solved.numbers)
         op._push(rows, plan, solved.state, beside[None], *directions, dp)
-        return float(dp[0]) if op.reduces else _of_few(solved, dp[0])
+        return float(dp[0]) if op.reduces else _of_few(solved, dp[0], size)
     x, v = (Entries(solved.dtype, solved.lengths, label) for label in (X, V))
     out = x.room()
     steps = op._long_push(x, plan, solved, v, moves, out)
     found = yield from passes(steps, solved.selection, solved.lengths)
-    return found if op.reduces else _of_calls(solved, out)
+    return found if op.reduces else _of_calls(solved, out, size)
+
+
+def _near_one(
+    solved: Solved, largest: float, moves: tuple[float, ...]
+) -> tuple[Solved, tuple[float, ...], int]:
+    """Directions that are multiplied by 2^-s, in the units of the row as it was solved, and s.
+
+    All of them are brought near 1 on the way, as `scaling.along` does.
+    """
+    units, (*in_k, dtau) = solved.selection.shift, moves
+    alike = [(largest, units), (dtau, units), *((dk, 0) for dk in in_k)]
+    exponents = [int(np.frexp(each)[1]) + up for each, up in alike if 0.0 < abs(each) < np.inf]
+    size = max(exponents, default=0)
+    selection = solved.selection._replace(beside=units - size)
+    moves = (*(float(np.ldexp(dk, -size)) for dk in in_k), float(np.ldexp(dtau, units - size)))
+    return solved._replace(selection=selection), moves, size
 
 
 def pull(op: Any, plan: Any, solved: Solved, g: float) -> Requests:
@@ -229,6 +249,7 @@ def pull(op: Any, plan: Any, solved: Solved, g: float) -> Requests:
     still = _still(op, solved)
     if still is not None:
         return still, (float(still.values),) * len(solved.numbers)
+    units = 0 if op.reduces else solved.selection.shift
     if solved.few is not None:
         beside = np.array([g])
         if not op.reduces:
@@ -238,12 +259,13 @@ def pull(op: Any, plan: Any, solved: Solved, g: float) -> Requests:
         gx, rows = np.empty_like(solved.few[None]), _row(op, solved.few, solved.numbers)
         sums = [np.zeros(1) for _ in solved.numbers]
         op._pull(rows, plan, solved.state, beside, gx, *sums)
-        return _of_few(solved, gx[0]), tuple(float(each[0]) for each in sums)
+        numbers = tuple(float(each[0]) for each in sums)
+        return _of_few(solved, gx[0], units), _in_units(numbers, units)
     x, v = (Entries(solved.dtype, solved.lengths, label) for label in (X, V))
     out = x.room()
     steps = op._long_pull(x, plan, solved, g if op.reduces else v, out)
     sums = yield from passes(steps, solved.selection, solved.lengths)
-    return _of_calls(solved, out), tuple(sums)
+    return _of_calls(solved, out, units), _in_units(tuple(sums), units)
 
 
 def _still(op: Any, solved: Solved) -> Writing | None:
@@ -254,9 +276,16 @@ def _still(op: Any, solved: Solved) -> Writing | None:
     return Writing(Selection(finite_only=True), (value, value), solved.lengths, values=value)
 
 
-def _of_few(solved: Solved, values: Array) -> Writing:
-    return Writing(solved.selection, (0.0, 0.0), solved.lengths, values=values)
+def _of_few(solved: Solved, values: Array, shift: int) -> Writing:
+    return Writing(solved.selection, (0.0, 0.0), solved.lengths, values=values, shift=shift)
 
 
-def _of_calls(solved: Solved, out: Entries) -> Writing:
-    return Writing(solved.selection, (0.0, 0.0), solved.lengths, out.label, out.calls)
+def _of_calls(solved: Solved, out: Entries, shift: int) -> Writing:
+    of_row = solved.selection, (0.0, 0.0), solved.lengths
+    return Writing(*of_row, out.label, out.calls, shift=shift)
+
+
+def _in_units(gradients: tuple[float, ...], shift: int) -> tuple[float, ...]:
+    """Those in the numbers, of which the last, the temperature, has the units of x."""
+    with np.errstate(over="ignore", under="ignore"):
+        return (*gradients[:-1], float(np.ldexp(gradients[-1], shift)))

@@ -8,6 +8,7 @@ time; nothing of x is kept between two rounds but what the user has persisted.
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any, NamedTuple
 
 import dask.array as da
@@ -53,7 +54,7 @@ class Given(NamedTuple):
 
 def _rows(given: Given, x: Any, where: Any, v: Any) -> tuple[Any, Any]:
     """The rows of a chunk, as the search sees them, and the directions beside them."""
-    x = np.ascontiguousarray(x, given.dtype).reshape(-1, x.shape[-1])
+    x = np.ascontiguousarray(x, given.dtype).reshape(math.prod(x.shape[:-1]), x.shape[-1])
     x = x if given.largest else -x
     if where is not None:
         x = np.where(where.reshape(x.shape), x, x.dtype.type(-np.inf))

@@ -191,6 +191,41 @@ def test_temperatures_near_the_ends_with_the_axis_in_chunks(tau, rng):
         same(found, getattr(stk.thretopk, verb)(x, 9.5, temperature=tau))
 
 
+@pytest.mark.parametrize("exponent", [-130, -61, 61, 120])
+@pytest.mark.parametrize("name", ["thretopk", "gradtopk", "softmax", "logsumexp"])
+def test_derivatives_near_the_ends_with_the_axis_in_chunks(name, exponent, rng):
+    """As in one process, of scores in the units of the temperature."""
+    f, g, k = pair(name)
+    x, dx = rng.normal(size=(2, N)).astype(np.float32)
+    x, dx = np.ldexp(x, exponent), np.ldexp(dx, exponent // 2)
+    lazy, tau = da.from_array(x, chunks=4 * std.PART), 2.0**exponent
+    moves = {"dtemperature": tau / 4, **({"dk": 0.5} if name == "thretopk" else {})}
+    pairs = [
+        [h.jvp(rows, *k, dx, temperature=tau, **moves)[1] for h, rows in ((g, lazy), (f, x))],
+        [
+            h.vjp(rows, *k, temperature=tau)[1](2.0 if name == "logsumexp" else dx)
+            for h, rows in ((g, lazy), (f, x))
+        ],
+    ]
+    (along, expected), (found, wanted) = pairs
+    for one, other in ((along, expected), (found.x, wanted.x)):
+        one, most = np.asarray(one), np.abs(other).max(initial=0)
+        assert 0 < most < np.inf
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5 * most)
+    np.testing.assert_allclose(found.temperature, wanted.temperature, rtol=1e-3)
+    if name == "thretopk":
+        np.testing.assert_allclose(found.k, wanted.k, rtol=1e-3)
+
+
+def test_a_chunk_along_the_axis_may_be_empty(rng):
+    """As it is where entries have been selected."""
+    x = rng.normal(size=N)
+    chunks = ((10 * std.PART, 0, N - 10 * std.PART),)
+    for name in IN_CHUNKS:
+        f, g, k = pair(name)
+        same(g(da.from_array(x, chunks=chunks), *k), f(x, *k))
+
+
 @pytest.mark.parametrize("k", [0, N])
 @pytest.mark.parametrize("name", ["hardtopk", "thretopk", "gradtopk"])
 def test_nothing_and_everything(name, k, rng):
