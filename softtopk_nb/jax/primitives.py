@@ -51,7 +51,21 @@ def _number(call: Call, x: Any, *_: Any) -> Avals:
 
 @functools.cache
 def _compiled(primitive: Primitive, call: Call) -> Any:
-    return jax.jit(functools.partial(primitive.bind, call=call))
+    def one(*arrays: Any) -> Any:
+        return primitive.bind(*arrays, call=call)
+
+    one.__name__ = one.__qualname__ = primitive.name
+    # As JAX marks its own primitives, so that its search for a NaN ends here.
+    one._apply_primitive = True  # type: ignore[attr-defined]
+    return jax.jit(one)
+
+
+def _evaluated(primitive: Primitive, *arrays: Any, call: Call) -> Any:
+    """A primitive is compiled by itself where it is called alone, also where `jit` is disabled."""
+    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        with jax.disable_jit(False):
+            return _compiled(primitive, call)(*arrays)
+    return _compiled(primitive, call)(*arrays)
 
 
 def _batched(primitive: Primitive, arrays: Any, axes: Any, *, call: Call) -> Any:
@@ -133,7 +147,7 @@ def _primitive(verb: str, shapes: Callable[..., Avals]) -> Primitive:
     primitive = Primitive(f"softtopk_nb_{verb}")
     primitive.multiple_results = True
     primitive.def_abstract_eval(lambda *given, call: shapes(call, *given))
-    primitive.def_impl(lambda *arrays, call: _compiled(primitive, call)(*arrays))
+    primitive.def_impl(functools.partial(_evaluated, primitive))
     batching.primitive_batchers[primitive] = functools.partial(_batched, primitive)
     anywhere = mlir.lower_fun(functools.partial(_through_python, verb, shapes))
     mlir.register_lowering(primitive, anywhere)

@@ -459,6 +459,20 @@ def test_a_curve_of_ones_own(rng):
     close(stj.thretopk(x, 2.5, curve=curve), stk.thretopk(np.asarray(x), 2.5, curve=curve))
 
 
+@pytest.mark.parametrize("name", registry)
+def test_without_jit(name, rng):
+    """Also where JAX, in search of a NaN, disables it."""
+    operator, x = operators.OPERATORS[name], scores(rng, 2, 6)
+    expected = operator(x, K)
+    with jax.disable_jit():
+        np.testing.assert_array_equal(operator(x, K), expected)
+        jax.grad(lambda x: operator(x, K)[0, 0])(x)
+    with jax.debug_nans(True):
+        np.testing.assert_array_equal(operator(x, K), expected)
+        with pytest.raises(FloatingPointError, match="nan"):
+            operator(x.at[0, 0].set(jnp.nan), K)
+
+
 def test_pickling():
     assert pickle.loads(pickle.dumps(stj.gradtopk)) is stj.gradtopk
 
