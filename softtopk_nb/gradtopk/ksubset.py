@@ -150,8 +150,9 @@ class KSubset:
 
         Parameters
         ----------
-        mask : array_like of bool, shape ``(..., *x.shape)``
-            Which entries are in S; exactly k in each row. Leading axes are a batch of subsets.
+        mask : array_like, shape ``(..., *x.shape)``
+            Which entries are in S, as bool or as the numbers 0 and 1; exactly k in each row.
+            Leading axes are a batch of subsets.
 
         Returns
         -------
@@ -161,9 +162,9 @@ class KSubset:
         Raises
         ------
         TypeError
-            `mask` is not bool.
+            `mask` is neither bool nor of real numbers.
         ValueError
-            `mask` has another shape, or a row of it another count than k.
+            `mask` has another shape, holds other numbers, or has a row with another count than k.
 
         Examples
         --------
@@ -173,8 +174,11 @@ class KSubset:
         -0.535
         """
         given = host_arrays.as_numpy(mask, "mask")
-        if given.dtype != np.bool_:
-            raise TypeError(f"mask has dtype {given.dtype}; expected bool")
+        if given.dtype.kind not in "biuf":
+            raise TypeError(f"mask has dtype {given.dtype}; expected bool, or the numbers 0 and 1")
+        given, numbers = given == 1, given
+        if (wrong := numbers[given != numbers]).size:
+            raise ValueError(f"mask holds {wrong[0]}; expected nothing but 0 and 1")
         shape = self._call.shape
         if given.shape[given.ndim - len(shape) :] != shape:
             raise ValueError(f"mask has shape {given.shape}; expected (..., *x.shape) = {shape}")

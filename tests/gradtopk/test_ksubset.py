@@ -604,11 +604,18 @@ def test_errors(arguments, error, message):
         KSubset(*arguments)
 
 
+def test_a_mask_may_be_of_numbers():
+    mask, subsets = stk.hardtopk(ROW, 2), KSubset(ROW, 2)
+    for dtype in (np.float64, np.float32, np.int8, np.uint64):
+        assert subsets.log_prob(mask.astype(dtype)) == subsets.log_prob(mask == 1)
+
+
 @pytest.mark.parametrize(
     ("mask", "error", "message"),
     [
-        (np.int8([1, 1, 0]), TypeError, "mask has dtype int8; expected bool"),
-        ([1.0, 1.0, 0.0], TypeError, "mask has dtype float64; expected bool"),
+        ([1j, 1, 0], TypeError, "mask has dtype complex128; expected bool, or the numbers 0"),
+        ([1.0, 0.5, 0.0], ValueError, r"mask holds 0\.5; expected nothing but 0 and 1"),
+        (np.int8([2, 1, 0]), ValueError, "mask holds 2; expected nothing but 0 and 1"),
         ([True, True], ValueError, r"mask has shape \(2,\); expected .* = \(3,\)"),
         (True, ValueError, r"mask has shape \(\); expected .* = \(3,\)"),
         ([[True], [False]], ValueError, r"mask has shape \(2, 1\); expected .* = \(3,\)"),
