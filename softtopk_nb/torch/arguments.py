@@ -17,6 +17,11 @@ COMPUTED_IN = {
 }
 
 
+def computed(x: Tensor) -> Tensor:
+    """A tensor in the type to compute in: of bfloat16 there are no arrays."""
+    return x.to(COMPUTED_IN.get(x.dtype, x.dtype))
+
+
 class Layout(NamedTuple):
     """How x came, and how what belongs to it goes back."""
 
@@ -70,7 +75,7 @@ def laid_out(
     dim = check_dim(x.ndim, dim, axis)
     if not isinstance(largest, bool):
         raise TypeError(f"largest is {largest!r}; expected True or False")
-    rows = x if x.dtype == COMPUTED_IN[x.dtype] else x.to(COMPUTED_IN[x.dtype])
+    rows = computed(x)
     if not largest:
         rows = -rows
     if where is not None:
@@ -109,7 +114,7 @@ def _number(value: Any, name: str, rows: Tensor) -> Any:
     if isinstance(value, Tensor):
         if value.dtype.is_complex or value.dtype == torch.bool:
             raise TypeError(f"{name} has dtype {value.dtype}; expected real numbers")
-        return _broadcast(value, tuple(rows.shape[:-1]), name, rows)
+        return _broadcast(computed(value), tuple(rows.shape[:-1]), name, rows)
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         kind = type(value).__name__
         raise TypeError(f"{name} is {value!r}, a {kind}; expected a number or a tensor")

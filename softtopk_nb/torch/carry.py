@@ -24,6 +24,8 @@ def array(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
     value = value.detach()
+    if value._is_zerotensor():  # zeros without a memory, which forward mode makes
+        return torch.zeros(value.shape, dtype=value.dtype).numpy()
     return (value.resolve_neg() if value.is_neg() else value).numpy()
 
 

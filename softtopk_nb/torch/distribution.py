@@ -13,6 +13,7 @@ from torch.distributions import Distribution, constraints, register_kl
 from .._api.homogeneous import in_temperature
 from ..gradtopk.ksubset import KSubset as Subsets
 from . import carry
+from .arguments import computed
 from .heights import finite
 from .operators import fenchel_young, gradtopk
 
@@ -152,7 +153,7 @@ class KSubset(Distribution):
         """
         shape = torch.Size(sample_shape)
         seed = int(torch.randint(2**63 - 1, ()))
-        given = carry.array(self.x), carry.array(self.k), carry.array(self.temperature)
+        given = [carry.array(computed(each)) for each in (self.x, self.k, self.temperature)]
         with torch.no_grad():
             drawn = Subsets(*given).sample(tuple(shape), np.random.default_rng(seed))
         return carry.tensor(drawn).to(self.x.dtype)

@@ -202,7 +202,7 @@ class Push(Rowwise):
         if not any(v is not None for v in tangents[:3]):
             return linear
         moves = _moves(tangents[:3], solved[:3])
-        return linear + _second(ctx.op, ctx.options, *solved, *direction, *moves)[0]
+        return linear + _second(Along, ctx.op, ctx.options, *solved, *direction, *moves)
 
 
 class Pull(Rowwise):
@@ -230,17 +230,72 @@ class Pull(Rowwise):
         if not any(v is not None for v in tangents[:3]):
             return linear
         moves = _moves(tangents[:3], solved[:3])
-        moved = _second(ctx.op, ctx.options, *solved, *moves, g, *_still(g))
+        moved = _second(Second, ctx.op, ctx.options, *solved, *moves, g)
         return tuple(a + b for a, b in zip(linear, moved, strict=True))
 
 
 class Second(Rowwise):
-    """(problem, state, two directions) to the derivative along both, or to gradients."""
+    """(problem, state, direction, cotangent) to gradients: of <cotangent, `Push`>."""
 
     @staticmethod
     def forward(op: Any, options: Any, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Both readings at once, as `RowOperator._second` has them."""
-        return leaves.second(op, options, *tensors)
+        """Both readings of the second derivative at once, as `RowOperator._second` has them."""
+        *given, g = tensors
+        return leaves.second(op, options, *given, g, *_still(g))
+
+    @staticmethod
+    def backward(ctx: Any, *other: Tensor) -> tuple[Any, ...]:
+        """To the direction, and to the cotangent: it is linear in both."""
+        solved, direction, g = ctx.saved_tensors[:4], ctx.saved_tensors[4:7], ctx.saved_tensors[7]
+        to_direction = Second.apply(ctx.op, ctx.options, *solved, *other, g)
+        to_g = Along.apply(ctx.op, ctx.options, *solved, *direction, *other)
+        return *(None,) * 6, *_of_reals(ctx.op, to_direction), to_g
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> tuple[Tensor, ...]:
+        """Along both."""
+        solved, direction, g = ctx.saved_tensors[:4], ctx.saved_tensors[4:7], ctx.saved_tensors[7]
+        moves, moved_g = _moves(tangents[4:7], direction), _moves(tangents[7:], (g,))
+        one = Second.apply(ctx.op, ctx.options, *solved, *moves, g)
+        other = Second.apply(ctx.op, ctx.options, *solved, *direction, *moved_g)
+        return tuple(a + b for a, b in zip(one, other, strict=True))
+
+
+class Along(Rowwise):
+    """(problem, state, two directions) to the derivative along both."""
+
+    @staticmethod
+    def forward(op: Any, options: Any, *tensors: Tensor) -> Tensor:
+        """The second derivative."""
+        return leaves.second(op, options, *tensors)[0]
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        """To each direction, from the other one."""
+        solved, pair = ctx.saved_tensors[:4], (ctx.saved_tensors[4:7], ctx.saved_tensors[7:])
+        one, other = (
+            _of_reals(ctx.op, Second.apply(ctx.op, ctx.options, *solved, *each, g))
+            for each in pair[::-1]
+        )
+        return *(None,) * 6, *one, *other
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> Tensor:
+        """Along each."""
+        solved, one, other = ctx.saved_tensors[:4], ctx.saved_tensors[4:7], ctx.saved_tensors[7:]
+        moves, more = _moves(tangents[4:7], one), _moves(tangents[7:], other)
+        moved = Along.apply(ctx.op, ctx.options, *solved, *moves, *other)
+        result: Tensor = moved + Along.apply(ctx.op, ctx.options, *solved, *one, *more)
+        return result
+
+
+class Last(Rowwise):
+    """The problem as it is, where a third derivative would be wanted of it."""
+
+    @staticmethod
+    def forward(op: Any, options: Any, *problem: Tensor) -> tuple[Tensor, ...]:
+        """The same tensors."""
+        return tuple(each.view_as(each) for each in problem)
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
@@ -285,15 +340,16 @@ def _pull(*args: Any) -> Any:
     return leaves.pull(*args) if leaves.is_wanted(args[2]) else Pull.apply(*args)
 
 
-def _second(*args: Any) -> Any:
-    return Second.apply(*args)
+def _second(function: Any, op: Any, options: Any, *tensors: Tensor) -> Any:
+    """By `Second` or `Along`, which are differentiated in all but the problem."""
+    return function.apply(op, options, *Last.apply(op, options, *tensors[:3]), *tensors[3:])
 
 
 def _seconds(ctx: Any, solved: Any, direction: Any, g: Tensor) -> tuple[Any, ...]:
     """Gradients in the problem by the second derivative, where any is wanted."""
     if not any(ctx.needs_input_grad[2:5]):
         return None, None, None
-    found = _second(ctx.op, ctx.options, *solved, *direction, g, *_still(g))
+    found = _second(Second, ctx.op, ctx.options, *solved, *direction, g)
     return _of_reals(ctx.op, found)
 
 

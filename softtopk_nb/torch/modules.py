@@ -12,6 +12,15 @@ from .operators import OPERATORS
 Tensor = torch.Tensor
 
 
+def _held(k: Tensor, n: int) -> Tensor:
+    """k, kept strictly between 0 and n, with the gradient of the number that it is held at.
+
+    At 0 and at n no row would move, and a k that had once been there would stay.
+    """
+    eps = torch.finfo(k.dtype).eps
+    return k.detach().clamp(n * eps, n * (1.0 - eps)) + (k - k.detach())
+
+
 class SoftTopK(nn.Module):
     """Smooth top-k as a layer.
 
@@ -26,7 +35,8 @@ class SoftTopK(nn.Module):
     learn_temperature : bool, optional
         Whether the logarithm of the temperature is a parameter, `log_temperature`.
     learn_k : bool, optional
-        Whether k is a parameter, kept between 0 and the number of scores; of `thretopk`.
+        Whether k is a parameter; of `thretopk`. What is used of it is kept between 0 and the number
+        of scores, where gradients lead a parameter back that has left them.
     dim : int, optional
         The dimension of the scores.
     hard : bool, optional
@@ -88,7 +98,7 @@ class SoftTopK(nn.Module):
         """The soft mask of x, of its shape and type."""
         k = self.k
         if isinstance(k, Tensor):
-            k = k.clamp(0.0, float(x.shape[self.dim]))
+            k = _held(k, x.shape[self.dim])
         return OPERATORS[self.op](
             x,
             k,

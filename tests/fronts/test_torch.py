@@ -149,6 +149,24 @@ def test_hessians(op, options, rng):
     for each in (hessian, lambda f: jacfwd(jacfwd(f)), lambda f: jacrev(jacrev(f))):
         close(each(function)(x[0]), expected)
     close(vmap(hessian(function))(x)[0], expected)
+    close(torch.autograd.functional.hvp(function, x[0], x[1])[1], expected @ x[1])
+    close(torch.autograd.functional.vhp(function, x[0], x[1])[1], expected @ x[1])
+
+
+@smooth
+def test_second_derivatives_of_what_is_linear_in_p(op, options, rng):
+    """Where a cotangent has no direction of its own, PyTorch makes zeros without a memory."""
+    if not op.has_second:
+        return
+    x, weights = scores(rng, 7), scores(rng, 7)
+
+    def function(x):
+        return front(op)(x, K, **options) @ weights
+
+    expected = jacrev(grad(function))(x)
+    for each in (hessian, lambda f: jacfwd(jacfwd(f)), lambda f: jacrev(jacfwd(f))):
+        close(each(function)(x), expected)
+    close(grad(lambda x: jvp(function, (x,), (weights,))[1])(x), expected @ weights)
 
 
 @every
@@ -175,6 +193,12 @@ def test_half_types_are_computed_in_float32(op, options, dtype, rng):
     found = front(op)(x, K, **options)
     assert found.dtype == dtype
     assert torch.equal(found, front(op)(x.float(), K, **options).to(dtype))
+    numbers = [torch.tensor(K, dtype=dtype)] * op.real_k or [K]
+    warm = torch.tensor(0.5, dtype=dtype)
+    assert torch.equal(
+        front(op)(x, *numbers, temperature=warm, **options),
+        front(op)(x, K, temperature=0.5, **options),
+    )
     if isinstance(op, Differentiable):
         leaf = x.clone().requires_grad_()
         front(op)(leaf, K, **options).float().square().sum().backward()
@@ -385,6 +409,31 @@ def test_module(rng):
         stt.SoftTopK(2, temperature=0)
     with pytest.raises(TypeError, match="gradtopk takes an integer k"):
         stt.SoftTopK(2, op="gradtopk", learn_k=True)
+
+
+def test_k_that_is_learnt_comes_back_from_beyond_its_range(rng):
+    x = scores(rng, 4, 6, dtype=torch.float32)
+    layer = stt.SoftTopK(1, temperature=0.5, learn_k=True)
+    for beyond in (-3.0, 0.0, 6.0, 9.0):
+        with torch.no_grad():
+            layer.k.fill_(beyond)
+        layer.zero_grad()
+        (layer(x).sum(-1) - 3).square().mean().backward()
+        assert layer.k.grad.item() == pytest.approx(6 * np.sign(beyond - 3), rel=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_modules_and_distributions_of_half_types(dtype, rng):
+    layer = stt.SoftTopK(2, temperature=0.5, learn_temperature=True, learn_k=True).to(dtype)
+    x = scores(rng, 4, 6, dtype=dtype, grad=True)
+    layer(x).square().sum().backward()
+    for each in (x, *layer.parameters()):
+        assert each.grad.dtype == dtype
+        assert each.grad.abs().min() > 0
+    subsets = stt.KSubset(x.detach(), 2, torch.tensor(0.5, dtype=dtype))
+    drawn = subsets.sample((3,))
+    assert drawn.dtype == subsets.log_prob(drawn).dtype == subsets.entropy().dtype == dtype
+    assert (drawn.sum(-1) == 2).all()
 
 
 def test_k_subset(rng):
