@@ -334,6 +334,9 @@ def test_nan_stays_in_its_row(op, options, dtype, rng):
     assert np.isnan(op(x, 3, **options)[2]).all()
     x[2, 7] = -np.nan
     assert np.isnan(op(x, 3, **options)[2]).all()
+    padded = np.append(rng.normal(size=250), np.full(50, -np.inf)).astype(dtype)
+    padded[3] = np.nan
+    assert np.isnan(op(padded, 3, **options)).all()
 
 
 @every
@@ -351,6 +354,8 @@ def test_minus_infinity_is_excluded(op, options, dtype, rng):
     assert np.isnan(op(x, 10, **options)).all()
     same(op(np.full(3, -np.inf, dtype), 0, **options), np.zeros(3, dtype))
     assert np.isnan(op(np.full(3, -np.inf, dtype), 1, **options)).all()
+    padded = np.append(rng.normal(size=250), np.full(50, -np.inf)).astype(dtype)
+    assert np.isnan(op(padded, 251, **options)).all()
 
 
 @every

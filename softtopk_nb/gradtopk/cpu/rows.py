@@ -209,6 +209,7 @@ def solve(lo, hi, x, k, tau, tilt, limits, out, solution, flags):
                 flags[SOME_SHORT] = True
             if p.shape[0] > 0:
                 fill_constant(whole, k[i], code, above, p)
+                fill_behind(out[i], p.shape[0], T(np.nan) if code == UNDEFINED else T(0))
             continue
         values = window(p if p.shape[0] > 0 and code == FINITE else apart[1], 0, n)
         part, c, d = present, tilt[i, C], tilt[i, D]

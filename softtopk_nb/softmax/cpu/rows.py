@@ -133,7 +133,7 @@ def value(lo, hi, x, tau, record, logs, out):
             normalize(record[i, EXCESS], logs, target)
             if excluded:
                 unpack(entries, target, nothing, window(out[i], 0, n))
-            fill_behind(out[i], n, nothing)
+            fill_behind(out[i], n, nothing if m == m else T(np.nan))
     held((own_room,))
 
 
