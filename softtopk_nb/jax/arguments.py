@@ -90,6 +90,8 @@ def check_numbers(op: Any, x: Any, axis: int, k: Any, temperature: Any) -> None:
                 raise TypeError(f"{name} has dtype {value.dtype}; expected {expected}")
             _check_broadcast(value, batch, name)
             given.append(None)
+        elif getattr(value, "dtype", None) == jnp.bfloat16:
+            given.append(np.asarray(value, np.float32))  # to NumPy it is no real number
         else:
             given.append(np.asarray(value) if isinstance(value, jax.Array) else value)
     k, temperature = given

@@ -253,6 +253,10 @@ def test_half_types_are_computed_in_float32(op, options, dtype, rng):
     found = front(op)(x, K, **options)
     assert found.dtype == dtype
     assert (found == front(op)(x.astype(jnp.float32), K, **options).astype(dtype)).all()
+    numbers = [jnp.asarray(K, dtype)] * op.real_k or [K]
+    for warm in (dtype(0.5), jnp.asarray(0.5, dtype)):  # known, in both kinds
+        p = front(op)(x, *numbers, temperature=warm, **options)
+        assert (p == front(op)(x, K, temperature=0.5, **options)).all()
     gradient = jax.grad(lambda x: front(op)(x, K, **options).astype(jnp.float32)[0, 0])(x)
     assert gradient.dtype == dtype
     assert jnp.isfinite(gradient).all()

@@ -9,9 +9,10 @@ import numpy as np
 from ..._compile.decorators import kernel
 from ..._curves.base import kernel_for
 from ..._nonfinite import FINITE, MIXED, UNDEFINED
-from ..._threads.long_rows import LONG, PART, Pass, Passes, here, part_count, room
+from ..._threads.long_rows import LONG, PART, Pass, Passes, here, nothing, part_count, room
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import CODE, REST, C, D
+from ..formulas import centre
 from . import rows
 from .rows import moments, smoothed_sum, spread
 
@@ -125,7 +126,8 @@ def push_finite(
 ) -> Passes[None]:
     """The tangent of a finite row, 0 < k < n."""
     w0, wv, wt, _ = yield from _moments(x, v, tau, curve, solution, out)
-    mean = (wv - dtau * wt - dk * tau) / w0 if w0 > 0.0 else 0.0
+    inv = float(inverse_temperature(tau, nothing(x)))
+    mean = centre(w0, wv - dtau * wt - dk / inv)
     yield _spread(x, v, tau, solution, mean, dtau, out)
 
 
@@ -134,7 +136,7 @@ def pull_finite(
 ) -> Passes[tuple[float, float]]:
     """The VJP of a finite row, 0 < k < n: the gradient in x to `out`; returns (gk, gtau)."""
     w0, wg, wt, wgt = yield from _moments(x, g, tau, curve, solution, out)
-    mean = wg / w0 if w0 > 0.0 else 0.0
+    mean = centre(w0, wg)
     yield _spread(x, g, tau, solution, mean, 0.0, out)
     return mean, -(wgt - mean * wt) / tau
 
