@@ -112,6 +112,7 @@ def test_extreme_scales():
     lowest = np.finfo(np.float64).min
     y = np.array([1.7e308, -1.7e308, -np.inf])
     same(stk.log_softmax(y), np.array([0.0, lowest, -np.inf]))
+    same(stk.log_softmax(y, temperature=2.0**99), np.array([0.0, lowest / 2.0**99, -np.inf]))
     same(stk.log_softmax([0.0, -1e300], temperature=1e-300), np.array([0.0, lowest]))
     same(stk.softmax(y), np.array([1.0, 0.0, 0.0]))
     assert stk.logsumexp(y) == 1.7e308
