@@ -201,3 +201,11 @@ def fill_constant(x, k, code, above, out):
             out[i] = finite
         else:
             out[i] = top if x[i] > 0 else bottom
+
+
+@scalar
+def fill_constant_row(x, k, code, above, out):
+    """As `fill_constant`, for a row of which x leaves out the entries of -inf at its end."""
+    n = x.shape[0]
+    fill_constant(x, k, code, above, window(out, 0, n))
+    fill_behind(out, n, out.dtype.type(np.nan if code == UNDEFINED else 0.0))

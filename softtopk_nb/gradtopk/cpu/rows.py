@@ -23,6 +23,7 @@ from ..._nonfinite import (
     expand,
     fill_behind,
     fill_constant,
+    fill_constant_row,
     length,
     present_part,
     survey,
@@ -208,8 +209,7 @@ def solve(lo, hi, x, k, tau, tilt, limits, out, solution, flags):
             if few:
                 flags[SOME_SHORT] = True
             if p.shape[0] > 0:
-                fill_constant(whole, k[i], code, above, p)
-                fill_behind(out[i], p.shape[0], T(np.nan) if code == UNDEFINED else T(0))
+                fill_constant_row(whole, k[i], code, above, out[i])
             continue
         values = window(p if p.shape[0] > 0 and code == FINITE else apart[1], 0, n)
         part, c, d = present, tilt[i, C], tilt[i, D]
