@@ -205,7 +205,7 @@ def fill_constant(x, k, code, above, out):
 
 @scalar
 def fill_constant_row(x, k, code, above, out):
-    """As `fill_constant`, for a row of which x leaves out the entries of -inf at its end."""
+    """As `fill_constant`, where x is a row without those of -inf at its end: they get 0, or NaN."""
     n = x.shape[0]
     fill_constant(x, k, code, above, window(out, 0, n))
     fill_behind(out, n, out.dtype.type(np.nan if code == UNDEFINED else 0.0))

@@ -25,11 +25,11 @@ _labels = itertools.count(2)
 
 
 class Selection(NamedTuple):
-    """Which entries of a row take part, and by which powers of two all is multiplied."""
+    """Which entries of a row take part, and by which powers of two they are multiplied."""
 
     finite_only: bool = False
-    shift: int = 0  # the entries
-    beside: int = 0  # the direction or the cotangent
+    shift: int = 0
+    shift_of_direction: int = 0  # of what belongs to the entries: a direction or a cotangent
 
 
 class Labelled(NamedTuple):
@@ -142,7 +142,9 @@ def selected(x: Array, v: Any, selection: Selection) -> tuple[Array, Any]:
         x, v = x[finite], None if v is None else v[finite]
     with np.errstate(over="ignore", under="ignore"):
         x = np.ldexp(x, selection.shift) if selection.shift else x
-        return x, v if v is None or not selection.beside else np.ldexp(v, selection.beside)
+        if v is not None and selection.shift_of_direction:
+            v = np.ldexp(v, selection.shift_of_direction)
+    return x, v
 
 
 def answer(ask: Ask, i: int, x: Array, v: Any = None) -> Any:

@@ -228,15 +228,16 @@ def push(op: Any, plan: Any, solved: Solved, moves: tuple[float, ...]) -> Reques
 def _near_one(
     solved: Solved, largest: float, moves: tuple[float, ...]
 ) -> tuple[Solved, tuple[float, ...], int]:
-    """Directions that are multiplied by 2^-s, in the units of the row as it was solved, and s.
+    """(the row, directions in its numbers, s): all directions times 2^-s, which brings them near 1.
 
-    All of them are brought near 1 on the way, as `scaling.along` does.
+    In the units of the row as it was solved, where the one in x has entries up to `largest`; as
+    `scaling.along`.
     """
     units, (*in_k, dtau) = solved.selection.shift, moves
     alike = [(largest, units), (dtau, units), *((dk, 0) for dk in in_k)]
     exponents = [int(np.frexp(each)[1]) + up for each, up in alike if 0.0 < abs(each) < np.inf]
     size = max(exponents, default=0)
-    selection = solved.selection._replace(beside=units - size)
+    selection = solved.selection._replace(shift_of_direction=units - size)
     moves = (*(float(np.ldexp(dk, -size)) for dk in in_k), float(np.ldexp(dtau, units - size)))
     return solved._replace(selection=selection), moves, size
 

@@ -18,8 +18,9 @@ COMPUTED_IN = {
 
 
 def computed(x: Tensor) -> Tensor:
-    """A tensor in the type to compute in: of bfloat16 there are no arrays."""
-    return x.to(COMPUTED_IN.get(x.dtype, x.dtype))
+    """A tensor in the type to compute in: NumPy has no bfloat16."""
+    dtype = COMPUTED_IN.get(x.dtype, x.dtype)
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 class Layout(NamedTuple):
