@@ -141,6 +141,7 @@ class Traits:
     float32_comes_near: bool = True
     has_continuous_slope: bool = False
     has_exponential_tails: bool = True
+    least_share: tuple[float, float] = 2.0**-1020, 2.0**-1020  # of rows of float32, of float64
     cheap: Any = None  # the curve that is its `cheap_approximation`
     cached: bool = True  # whether its kernels are kept on disk
 
@@ -246,6 +247,11 @@ def has_continuous_slope(curve):
 def has_exponential_tails(curve):
     """Whether the solver models the tails as exponentials; else its steps are Newton's."""
     return _traits(curve).has_exponential_tails
+
+
+def least_share(curve):
+    """The least k/n that is searched for, in float32 and in float64: there p and f' are numbers."""
+    return _traits(curve).least_share
 
 
 def slope_sum(curve, a, b, w):

@@ -11,8 +11,9 @@ from .._math.special import power_of_fraction
 from .base import Traits, register
 
 # Where (alpha - 1) t is smaller, f is its chord, down to 0: numbers have an end, and for large
-# alpha p of any size lies within it. Entries so close to each other are equal, or nearly so.
-FAINTEST_32, FAINTEST_64 = 1e-30, 1e-280
+# alpha p of any size lies within it. Entries so close to each other are equal, or nearly so. The
+# slope of the chord, at most its inverse, can still be divided by any moderate temperature.
+FAINTEST_32, FAINTEST_64 = 1e-20, 1e-150
 
 
 class Entmax(NamedTuple):

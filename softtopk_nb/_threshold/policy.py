@@ -15,9 +15,10 @@ from .._curves.base import (
     has_cheap_approximation,
     has_continuous_slope,
     has_second_derivative,
+    least_share,
     shifts_by_value_alone,
 )
-from .._math.elementary import exp_neg
+from .._math.elementary import exp_neg, limits
 from .._math.special import natural_log
 
 # Lengths of steps and distances are in units of the temperature.
@@ -52,6 +53,18 @@ def tolerances(curve: Any, eps: float) -> tuple[float, float, float]:
     """
     first = 0.5 * math.sqrt(eps) if has_continuous_slope(curve) else 4.0 * eps
     return first, CUBE_32 if eps > 1e-10 else CUBE_64, FIFTH_32
+
+
+@specialized
+def searched(curve, k, n, one):
+    """The k to search for over n entries: the least where it is too small to be told from 0."""
+    eps, _, _ = limits(one)
+    least = least_share(curve)[0 if eps > 1e-10 else 1]
+
+    def at_least(curve, k, n, one):
+        return k if k > n * least else n * least
+
+    return at_least
 
 
 @scalar

@@ -101,11 +101,11 @@ class GradTopK(operator.Differentiable):
 
     Notes
     -----
-    *Holds*: range (strictly between 0 and 1 before rounding), sum, strict monotonicity
-    (x_i > x_j exactly if p_i > p_j), invariance under shifts and permutations, convergence to the
-    hard top-k when x_(k) > x_(k+1), the complement p(x, k) + p(-x, n - k) = 1, and a symmetric
-    positive semidefinite Jacobian, the covariance of the subset's indicator divided by the
-    temperature. *Does not hold*: a real k has no meaning here.
+    *Holds*: range (strictly between 0 and 1 before rounding), sum, strict monotonicity up to
+    rounding (x_i > x_j exactly if p_i > p_j, to a few units in the last place), invariance under
+    shifts and permutations, convergence to the hard top-k when x_(k) > x_(k+1), the complement p(x,
+    k) + p(-x, n - k) = 1, and a symmetric positive semidefinite Jacobian, the covariance of the
+    subset's indicator divided by the temperature. *Does not hold*: a real k has no meaning here.
 
     *Accuracy*, R = (max x - min x)/temperature: 1e-13 + 4 eps R in float64, 1e-6 + 4 eps R in
     float32; small p have full relative accuracy as long as they are normal numbers, and so have

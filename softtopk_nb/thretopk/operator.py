@@ -57,7 +57,8 @@ class ThreTopK(operator.Differentiable):
         Scores. float16, float32 and float64 keep their type (float16 is computed in float32);
         integers and bools give float64.
     k : float or array_like
-        Sum of p, any real number 0 <= k <= n; broadcast against x's shape without the axis.
+        Sum of p, any real number 0 <= k <= n; broadcast against x's shape without the axis. One
+        below n 2^-1020 is taken for that; with `cauchy` one below n 2^-500, or n 2^-60 in float32.
     curve : {CURVES} or Curve, optional
         The curve f, "laplace" by default: see the page "Which operator?".
     alpha : float, optional
@@ -96,11 +97,11 @@ class ThreTopK(operator.Differentiable):
 
     Notes
     -----
-    *Holds*: range, sum, monotonicity (x_i >= x_j implies p_i >= p_j), invariance under shifts
-    and permutations, convergence to the hard top-k when x_(k) > x_(k+1), and a symmetric positive
-    semidefinite Jacobian: p is the gradient of `potential`. *Does not hold*: p_i >= p_j implies
-    x_i >= x_j only for the strictly increasing curves, not where exp, clip or entmax saturate;
-    exp, clip and entmax have kinks.
+    *Holds*: range, sum, monotonicity up to rounding (x_i >= x_j implies p_i >= p_j, less a unit
+    or two in the last place), invariance under shifts and permutations, convergence to the hard
+    top-k when x_(k) > x_(k+1), and a symmetric positive semidefinite Jacobian: p is the gradient
+    of `potential`. *Does not hold*: p_i >= p_j implies x_i >= x_j only for the strictly increasing
+    curves, not where exp, clip or entmax saturate; exp, clip and entmax have kinks.
 
     *Accuracy*, R = (max x - min x)/temperature: 1e-13 + 4 eps R in float64, 1e-6 + 4 eps R in
     float32, for entmax with every alpha; with alpha > 2, where the slope is infinite at the edge

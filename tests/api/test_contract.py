@@ -377,6 +377,28 @@ def test_plus_infinity_takes_one_of_k(op, options, dtype, rng):
     same(shared, expected)
 
 
+@smooth
+@dtypes
+def test_a_k_next_to_0(op, options, dtype):
+    """Subnormal k too, which `n * sigmoid(z)` reaches, by every verb."""
+    if not op.real_k:
+        return
+    x, v = np.array([-3.0, 1.0, 0.0, 2.0], dtype), np.arange(4.0)
+    for k in (5e-324, 1e-310, 1e-200, 1e-50):
+        p, vjp = op.vjp(x, k, **options)
+        dp = op.jvp(x, k, 0 * v, dk=1.0, **options)[1]
+        gradients = vjp(v)
+        numbers = [op.threshold(x, k, **options), op.potential(x, k, **options)]
+        for found in (p, dp, *gradients, *numbers):
+            assert np.isfinite(found).all(), (k, found)
+        np.testing.assert_allclose(p, np.zeros(4), rtol=0, atol=1e-17)
+        if options.get("curve") != "cauchy":
+            continue
+        # All entries are far below the threshold, where the curve is nearly linear.
+        np.testing.assert_allclose(dp, np.full(4, 0.25), rtol=1e-6)
+        assert gradients.k == pytest.approx(1.5, rel=1e-6)
+
+
 @every
 @dtypes
 def test_extreme_values_do_no_harm(op, options, dtype):

@@ -89,6 +89,20 @@ def test_thretopk_tends_to_the_hard_top_k(options, method, dtype):
                 near(p, hard_with_ties(x, k), k)
 
 
+@pytest.mark.parametrize("options", operators.slow_unless([{"curve": "clip"}], CURVES), ids=str)
+@dtypes
+def test_potential_tends_to_the_sum_of_the_largest(options, dtype):
+    """The temperature may be 0 in the type of x."""
+    for row in map(np.array, ROWS):
+        for scale, tau in COLD[dtype]:
+            x = (row * scale).astype(dtype)
+            for k in (0.5, 2.0, len(x) - 1.5):
+                phi = stk.thretopk.potential(x, k, temperature=tau, **options)
+                whole = (hard_with_ties(x, k) * x.astype(np.longdouble)).sum()
+                bound = 1e-6 if dtype == np.float32 else 1e-12
+                assert abs(phi - whole) <= bound * scale + 100 * tau
+
+
 @pytest.mark.parametrize("name", ["gradtopk", "itertopk", "softmax"])
 @dtypes
 def test_others_tend_to_the_hard_top_k(name, dtype):

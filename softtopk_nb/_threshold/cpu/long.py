@@ -29,7 +29,15 @@ from ..._threads.long_rows import (
 )
 from ..newton import begin as bracket
 from ..newton import inverse_temperature
-from ..policy import FAINT, ROUGH, enough_for, final_pass_radius, resembles, when_final
+from ..policy import (
+    FAINT,
+    ROUGH,
+    enough_for,
+    final_pass_radius,
+    resembles,
+    searched,
+    when_final,
+)
 from ..records import (
     CODE,
     FIELDS,
@@ -189,6 +197,7 @@ def solve_finite(
     x: Array, k: float, tau: float, curve: Any, method: Any, seen: Look, out: Array, solution: Array
 ) -> Passes[None]:
     """A finite row, 0 < k < n, after a look at it: p to `out` unless it is empty."""
+    k = searched(curve, k, len(x), x.dtype.type(1))
     few, start = seen.few, np.empty((1, SOLUTION))
     share, rough = np.array([k * len(few) / len(x)]), method._replace(enough=ROUGH, fades=0.0)
     batch.solve(few[None], share, np.array([tau]), curve, rough, nothing(x)[None], start)

@@ -22,7 +22,7 @@ from ..._nonfinite import (
 from ..._threads.sampling import sample, sample_size
 from ..methods import Bisect, Newton, Scan
 from ..newton import advance, begin, inverse_temperature
-from ..policy import FAINT, ROUGH, enough_for, when_final
+from ..policy import FAINT, ROUGH, enough_for, searched, when_final
 from ..records import CODE, MAX, MIN, OPEN, PASSES, REST, SEEN, STATE, TAKEN, WEIGHT, C, D
 from .passes import fill, pass_room, search_pass
 from .scan import scan
@@ -81,7 +81,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
             continue
 
         present, _ = present_part(entries, entries, code)
-        inv = inverse_temperature(tau[i], x)
+        left, inv = searched(curve, left, n, T(1)), inverse_temperature(tau[i], x)
         state[MIN], state[MAX] = from_ordinal(lowest), from_ordinal(highest)
 
         part, share = present, left

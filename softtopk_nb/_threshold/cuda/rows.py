@@ -34,6 +34,7 @@ from ..._nonfinite import ALL, MIXED, UNDEFINED, constant_values, verdict_of
 from ..distribution import quantile_of_distribution
 from ..methods import Scan
 from ..newton import UNKNOWN, advance, begin, inverse_temperature_of, polish
+from ..policy import searched
 from ..records import (
     ABOVE,
     CODE,
@@ -169,7 +170,8 @@ def passes(T: Any, group: ThreadGroup, curve: Any, method: Any) -> Passes:
         code = verdict_of(n, k, tau, bad, above, excluded)
         if t.rank() == 0:
             record[MIN], record[MAX] = lo, hi
-            record[LEFT], record[FINITE_COUNT] = k - above, n - above - excluded
+            finite = n - above - excluded
+            record[LEFT], record[FINITE_COUNT] = searched(curve, k - above, finite, one), finite
             record[ABOVE], record[KIND], record[SLOPE] = above, code, 0.0
             record[ENDED] = 1.0 if code > MIXED else 0.0
         return code

@@ -19,7 +19,7 @@ from ..._compile.array_intrinsics import (
 from ..._compile.decorators import kernel, scalar, summing
 from ..._compile.permute import unpack
 from ..._curves.base import mean_of_distribution
-from ..._math.elementary import wide_vectors
+from ..._math.elementary import limits, wide_vectors
 from ..._math.sums import FEW
 from ..._nonfinite import (
     ALL,
@@ -301,7 +301,11 @@ def smoothed_sum(x, tau, curve, c, d):
     """Sum of tau F(t) over finite entries, plus lambda where t >= 0; and how often that is."""
     wide_vectors()
     T = x.dtype.type
-    tau, c, d = T(tau), T(c), T(d)
+    _, least, most = limits(T(1))
+    # Where all differences are many temperatures, the least that the type has serves as well; and
+    # a way of more temperatures than it has numbers for is as far.
+    tau, c = T(tau if tau > least else least), T(c)
+    d = T(-most if d < -most else most if d > most else d)
     tails, entries, above = 0.0, 0.0, 0.0
     for start in range(0, x.shape[0], FEW):
         part, some = block(x, start, FEW), T(0)
