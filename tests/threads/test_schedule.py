@@ -140,6 +140,13 @@ def test_without_new_threads_the_caller_does_it_all(monkeypatch, new_pool):
     assert new_pool.made == 0
 
 
+def test_a_closed_pool_has_no_helper(new_pool):
+    """At the end of the process, when no thread may be in machine code any more."""
+    assert new_pool.helper(1) is not None
+    new_pool.close()
+    assert new_pool.helper(2) is None
+
+
 def test_thread_count_is_at_least_one(monkeypatch):
     assert schedule.thread_count() >= 1
     monkeypatch.setattr(schedule.config, "NUMBA_NUM_THREADS", 1)
