@@ -12,16 +12,22 @@ from .. import _threshold
 from .._api import arguments, host_arrays
 from .._curves.registry import CURVES
 from .._nonfinite import MIXED
+from .._threads import pool
 from .._threshold.methods import METHODS
 from .._threshold.records import REST, C, D
-from .cpu.conditional_bernoulli import draw, log_probability_of_count, sums_of_count
+from .cpu.conditional_bernoulli import (
+    draw,
+    draw_rows,
+    log_probability_of_count,
+    sums_of_count,
+)
 from .cpu.contour import MOST_IN_CORE
 from .operator import Solved, gradtopk
 from .records import CODE, LOG_P, SUMS
 
 Array = npt.NDArray[Any]
 
-TABLE = 1 << 21  # entries of the table that `conditional_bernoulli.draw` may fill
+TABLE = 1 << 21  # entries of the table that a kernel of `conditional_bernoulli` may fill
 NUMBERS_AT_A_TIME = 1 << 22  # uniform numbers drawn at a time
 
 
@@ -198,7 +204,7 @@ class KSubset:
             if self._state[i, CODE] > MIXED:
                 continue  # there is only one such subset
             finite = np.isfinite(x[i])
-            t = self._log_odds(i)[finite]
+            t = self._log_odds(slice(i, i + 1))[0, finite]
             log_out, log_in = -np.logaddexp(0.0, t), -np.logaddexp(0.0, -t)
             terms = np.where(chosen[:, i, finite], log_in, log_out)
             with np.errstate(over="ignore"):  # to -inf, the log of less than can be told from 0
@@ -224,7 +230,7 @@ class KSubset:
         for i in range(len(h)):
             if self._state[i, CODE] > MIXED:
                 continue
-            t, p = self._log_odds(i), self._p[i]
+            t, p = self._log_odds(slice(i, i + 1))[0], self._p[i]
             t, p = t[np.isfinite(t)], p[np.isfinite(t)]
             # log(1 + e^t) - t p, without a difference of large numbers.
             tails = np.log1p(np.exp(-np.abs(t))) + np.abs(t) * np.where(t > 0, 1.0 - p, p)
@@ -254,6 +260,12 @@ class KSubset:
         ValueError
             `size` is negative.
 
+        Notes
+        -----
+        A seed gives the same subsets with the same version of this package and of NumPy. The rows
+        are drawn one after the other from one stream: the draws of a row depend on the rows before
+        it and on `size`, and not on the rows after it.
+
         Examples
         --------
         >>> import softtopk_nb as stk
@@ -262,23 +274,46 @@ class KSubset:
         """
         shape = _check_size(size)
         generator = np.random.default_rng(rng)
-        x = self._rows.x
-        out = np.zeros((math.prod(shape), *x.shape), np.bool_)
-        for i in range(len(x)):
-            out[:, i] = x[i] == np.inf
-            left = int(self._rows.k[i]) - int(np.count_nonzero(x[i] == np.inf))
-            finite = np.flatnonzero(np.isfinite(x[i]))
-            if self._state[i, CODE] > MIXED:
-                out[:, i, finite] = left > 0
-            elif len(out):
-                out[:, i, finite] = _draws(self._log_odds(i)[finite], left, len(out), generator)
+        out = np.empty((math.prod(shape), *self._rows.x.shape), np.bool_)
+        if len(out):
+            self._draw(generator, out)
         return out.reshape((*shape, *self._call.shape))
 
-    def _log_odds(self, i: int) -> Array:
-        """The tilted log-odds of row i."""
-        c, d = self._state[i, [C, D]]
-        with np.errstate(over="ignore"):  # to an infinity, which is as certain
-            t: Array = (self._rows.x[i] - c) / self._rows.temperature[i] - d
+    def _draw(self, rng: np.random.Generator, out: Array) -> None:
+        """Draw from one row after the other, from short ones many at a time."""
+        x = self._rows.x
+        left = self._rows.k - np.count_nonzero(x == np.inf, axis=1)
+        finite = np.count_nonzero(np.isfinite(x), axis=1)
+        few = np.minimum(left, finite - left)
+        numbers = np.where(few > 0, len(out) * finite, 0)
+        alone = ((finite + 1) * (few + 1) > TABLE) | (numbers > NUMBERS_AT_A_TIME)
+        ends = np.append(np.flatnonzero(alone), len(x))
+        before = np.append(0, np.cumsum(numbers))  # of each row
+        i = 0
+        while i < len(x):
+            if alone[i]:
+                entries = np.flatnonzero(np.isfinite(x[i]))
+                t = self._log_odds(slice(i, i + 1))[0, entries]
+                out[:, i] = x[i] == np.inf
+                out[:, i, entries] = _draws(t, int(left[i]), len(out), rng)
+                i += 1
+                continue
+            most = np.searchsorted(before, before[i] + NUMBERS_AT_A_TIME, side="right") - 1
+            some = slice(i, min(int(most), int(ends[np.searchsorted(ends, i)])))
+            first = before[some] - before[i]
+            uniform = rng.random(before[some.stop] - before[i])
+            work = int((finite[some] * (8 + few[some])).sum()) + 4 * len(out) * x[some].size
+            problem = x[some], self._log_odds(some), left[some], uniform, first, out[:, some]
+            pool.over(some.stop - i, work, draw_rows, *problem)
+            i = some.stop
+
+    def _log_odds(self, some: slice) -> Array:
+        """The tilted log-odds of some of the rows."""
+        x, _, tau = (each[some] for each in self._rows)
+        c, d = self._state[some, C, None], self._state[some, D, None]
+        # To an infinity, which is as certain; a row without a choice may have no tilt.
+        with np.errstate(over="ignore", invalid="ignore"):
+            t: Array = (x - c) / tau[:, None] - d
         return t
 
     def _shaped(self, rows: Array) -> Array:

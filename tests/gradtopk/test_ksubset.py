@@ -309,6 +309,42 @@ def test_samples_of_a_very_long_row():
     assert np.any(few[0] != few[1])
 
 
+def _unlike_rows():
+    """Rows of 6 with their own k: plain ones, infinities, and ones that k decides."""
+    x = np.random.default_rng(21).normal(size=(8, 6))
+    x[2, 0], x[3, 4], x[4, [1, 3]] = np.inf, -np.inf, [np.inf, -np.inf]
+    return x, np.array([2, 4, 3, 2, 3, 0, 6, 5])
+
+
+def test_sampling_of_many_rows(monkeypatch):
+    """prop-grad-sampling: each row of a batch has its own distribution, infinities or not."""
+    monkeypatch.setattr(ksubset, "draw", _never)  # one row at a time takes 60 times as long
+    x, k = _unlike_rows()
+    masks = KSubset(x, k, 0.8).sample(20_000, 4)
+    for row, size, drawn in zip(x, k, masks.swapaxes(0, 1), strict=True):
+        assert np.all(drawn.sum(axis=1) == size)
+        assert np.all(drawn[:, row == np.inf])
+        assert not np.any(drawn[:, row == -np.inf])
+        finite = np.isfinite(row)
+        left, n = size - np.count_nonzero(row == np.inf), np.count_nonzero(finite)
+        if 0 < left < n:
+            counts = count_subsets(drawn[:, finite], left)
+            assert fits(counts, probabilities(row[finite], left, 0.8)[1])
+            assert not fits(counts, probabilities(row[finite], left, 1.0)[1])
+
+
+@pytest.mark.parametrize("at_a_time", [ksubset.NUMBERS_AT_A_TIME, 40, 20])
+def test_rows_are_drawn_one_after_the_other(at_a_time, monkeypatch):
+    """From one stream, however many at a time: as if each were alone."""
+    monkeypatch.setattr(ksubset, "NUMBERS_AT_A_TIME", at_a_time)
+    x, k = _unlike_rows()
+    generator, same = np.random.default_rng(5), np.random.default_rng(5)
+    masks = KSubset(x, k).sample(5, generator)
+    alone = [KSubset(row, size).sample(5, same) for row, size in zip(x, k, strict=True)]
+    np.testing.assert_array_equal(masks, np.stack(alone, axis=1))
+    assert generator.random() == same.random()
+
+
 def test_seeds():
     x = np.random.default_rng(1).normal(size=(2, 9))
     distribution = KSubset(x, 4)

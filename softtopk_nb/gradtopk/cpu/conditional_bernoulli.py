@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from ..._compile.decorators import kernel
+from ..._compile.decorators import kernel, scalar
 from ..formulas import core_limit, exponent
 from ..nodes import CAPACITY, FIELDS
 from ..records import VARIANCE
@@ -20,16 +20,12 @@ from .contour import excess_of_mean, power_sums, power_sums_room, quadrature
 from .moments import tilted_probabilities
 
 
-@kernel
-def draw(t, k, uniform, out):
-    """Draw k of the entries with log-odds t, for each row of `uniform`; write which to `out`.
-
-    table[i, b] is the probability that b of the Bernoulli variables from i on are 1.
-    """
+@scalar
+def _tabulate(t, k, table, chance):
+    """Write the chance of each entry, and to table[i, b] that b of those from i on are 1."""
     n = t.shape[0]
-    table = np.zeros((n + 1, k + 1))
     table[n, 0] = 1.0
-    chance = np.empty(n)
+    table[n, 1 : k + 1] = 0.0
     for i in range(n - 1, -1, -1):
         e = math.exp(-abs(t[i]))
         minor, major = e / (1.0 + e), 1.0 / (1.0 + e)
@@ -38,14 +34,64 @@ def draw(t, k, uniform, out):
         now[0] = rest * after[0]
         for b in range(1, k + 1):
             now[b] = rest * after[b] + chance[i] * after[b - 1]
+
+
+@scalar
+def _choose(k, table, chance, uniform, out):
+    """Go through the entries, and take each with its chance given how many are still to take."""
+    for i in range(out.shape[0]):
+        chosen = False
+        if k > 0:
+            chosen = uniform[i] * table[i, k] < chance[i] * table[i + 1, k - 1]
+        out[i] = chosen
+        k -= chosen
+
+
+@kernel
+def draw(t, k, uniform, out):
+    """Draw k of the entries with log-odds t, for each row of `uniform`; write which to `out`."""
+    n = t.shape[0]
+    table, chance = np.empty((n + 1, k + 1)), np.empty(n)
+    _tabulate(t, k, table, chance)
     for row in range(uniform.shape[0]):
-        left = k
-        for i in range(n):
-            chosen = False
-            if left > 0:
-                chosen = uniform[row, i] * table[i, left] < chance[i] * table[i + 1, left - 1]
-            out[row, i] = chosen
-            left -= chosen
+        _choose(k, table, chance, uniform[row], out[row])
+
+
+@kernel
+def draw_rows(lo, hi, x, t, k, uniform, first, out):
+    """Draw k of the finite entries of each row of x, with log-odds t, once for each row of `out`.
+
+    Writes which to `out`, with those of +inf. The numbers of row i are `uniform` from first[i] on:
+    one for each finite entry and draw, and none where k leaves no choice.
+    """
+    n = x.shape[1]
+    places, odds, chance = np.empty(n, np.int64), np.empty(n), np.empty(n)
+    room, chosen = np.empty(0), np.empty(n, np.bool_)
+    for i in range(lo, hi):
+        m = 0
+        for j in range(n):
+            out[:, i, j] = x[i, j] == np.inf
+            if np.isfinite(x[i, j]):
+                places[m], odds[m] = j, t[i, j]
+                m += 1
+        turned = 2 * k[i] > m  # the others are fewer, and drawn instead
+        few = m - k[i] if turned else k[i]
+        if turned:
+            odds[:m] = -odds[:m]
+        size = (m + 1) * (few + 1)
+        if room.shape[0] < size:
+            room = np.empty(size)
+        table = room[:size].reshape(m + 1, few + 1)
+        if few > 0:
+            _tabulate(odds[:m], few, table, chance)
+        at = first[i]
+        for each in range(out.shape[0]):
+            chosen[:m] = False
+            if few > 0:
+                _choose(few, table, chance, uniform[at : at + m], chosen[:m])
+                at += m
+            for j in range(m):
+                out[each, i, places[j]] = chosen[j] != turned
 
 
 @kernel
