@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ Array = npt.NDArray[Any]
 
 TABLE = 1 << 21  # entries of the table that a kernel of `conditional_bernoulli` may fill
 NUMBERS_AT_A_TIME = 1 << 22  # uniform numbers drawn at a time
+AT_ONCE = 1 << 20  # entries whose logarithms are computed at a time, about 50 ms
 
 
 class KSubset:
@@ -200,15 +202,16 @@ class KSubset:
         log_p = np.zeros(counts.shape)
         x = self._rows.x
         impossible = (chosen & (x == -np.inf)) | (~chosen & (x == np.inf))
-        for i in range(len(x)):
-            if self._state[i, CODE] > MIXED:
-                continue  # there is only one such subset
-            finite = np.isfinite(x[i])
-            t = self._log_odds(slice(i, i + 1))[0, finite]
+        for rows, present in self._alike():
+            t = self._tilted(rows, present)
             log_out, log_in = -np.logaddexp(0.0, t), -np.logaddexp(0.0, -t)
-            terms = np.where(chosen[:, i, finite], log_in, log_out)
-            with np.errstate(over="ignore"):  # to -inf, the log of less than can be told from 0
-                log_p[:, i] = terms.sum(axis=-1) - self._state[i, LOG_P]
+            several = max(1, NUMBERS_AT_A_TIME // t.size)
+            for first in range(0, len(chosen), several):
+                some = slice(first, first + several)
+                picked = chosen[some][:, rows][:, present].reshape(-1, *t.shape)
+                terms = np.ascontiguousarray(np.where(picked, log_in, log_out))
+                with np.errstate(over="ignore"):  # to -inf, the log of less than can be told from 0
+                    log_p[some, rows] = terms.sum(axis=-1) - self._state[rows, LOG_P]
         log_p[impossible.any(axis=-1)] = -np.inf
         return log_p.reshape(given.shape[:-1])[()]
 
@@ -227,14 +230,12 @@ class KSubset:
         1.198
         """
         h = np.zeros(len(self._rows.x))
-        for i in range(len(h)):
-            if self._state[i, CODE] > MIXED:
-                continue
-            t, p = self._log_odds(slice(i, i + 1))[0], self._p[i]
-            t, p = t[np.isfinite(t)], p[np.isfinite(t)]
+        for rows, present in self._alike():
+            t, p = self._tilted(rows, present), self._p[rows][present].reshape(len(rows), -1)
             # log(1 + e^t) - t p, without a difference of large numbers.
-            tails = np.log1p(np.exp(-np.abs(t))) + np.abs(t) * np.where(t > 0, 1.0 - p, p)
-            h[i] = max(tails.sum() + self._state[i, LOG_P], 0.0)
+            far = np.minimum(np.abs(t), np.finfo(np.float64).max)  # infinity times 0 is NaN
+            tails = np.log1p(np.exp(-far)) + far * np.where(t > 0, 1.0 - p, p)
+            h[rows] = np.maximum(tails.sum(axis=-1) + self._state[rows, LOG_P], 0.0)
         return h.reshape(self._call.batch)[()]
 
     def sample(self, size: Any = None, rng: Any = None) -> Any:
@@ -307,7 +308,25 @@ class KSubset:
             pool.over(some.stop - i, work, draw_rows, *problem)
             i = some.stop
 
-    def _log_odds(self, some: slice) -> Array:
+    def _alike(self) -> Iterator[tuple[Array, Array]]:
+        """Rows with a choice that have equally many finite entries, and which these are.
+
+        Not too many at a time. A sum over them is then to the bit that of a row without others.
+        """
+        present = np.isfinite(self._rows.x)
+        counts = np.where(self._state[:, CODE] > MIXED, 0, np.count_nonzero(present, axis=1))
+        for count in np.unique(counts[counts > 0]):
+            these, several = np.flatnonzero(counts == count), max(1, AT_ONCE // int(count))
+            for first in range(0, len(these), several):
+                rows = these[first : first + several]
+                yield rows, present[rows]
+
+    def _tilted(self, rows: Array, present: Array) -> Array:
+        """The tilted log-odds of the entries present, equally many in each of the rows."""
+        t: Array = self._log_odds(rows)[present].reshape(len(rows), -1)
+        return t
+
+    def _log_odds(self, some: Any) -> Array:
         """The tilted log-odds of some of the rows."""
         x, _, tau = (each[some] for each in self._rows)
         c, d = self._state[some, C, None], self._state[some, D, None]
