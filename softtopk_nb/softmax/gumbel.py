@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from .._api import arguments, host_arrays
 from .._api.base import Array, Call
 from .operator import from_largest, softmax
-from .sampling import check, check_rng, check_size, give_back, scores
+from .sampling import AT_A_TIME, check, check_rng, check_size, give_back, scores
 
 
 @functools.cache
@@ -98,7 +99,11 @@ def gumbel_max(
     if host_arrays.on_device(x):
         return _device().draw(x, None, size, shape, generator, temperature, axis, where)
     call = check(x, temperature, axis, where)
-    return give_back(call, _perturbed(scores(call), shape, generator).argmax(axis=-1), shape)
+    z, draws = scores(call), math.prod(shape)
+    index = np.empty(len(z) * draws, np.int64)
+    for some, noisy in _perturbed_in_parts(z, draws, generator):
+        index[some] = noisy.argmax(axis=1)
+    return give_back(call, index, shape)
 
 
 def gumbel_softmax(
@@ -295,10 +300,14 @@ def gumbel_topk(
     fewest = np.min(np.sum(z > -np.inf, axis=1), initial=z.shape[1])
     if fewest < k:
         raise ValueError(f"k is {k}; expected at most {fewest}, as a row has no more above -inf")
-    keys = -_perturbed(z, shape, generator)
-    index = np.argpartition(keys, k - 1, axis=-1)[..., :k] if k else np.argsort(keys)[..., :0]
-    order = np.argsort(np.take_along_axis(keys, index, axis=-1), axis=-1)
-    return give_back(call, np.take_along_axis(index, order, axis=-1), (*shape, k))
+    draws = math.prod(shape)
+    drawn = np.empty((len(z) * draws, k), np.int64)
+    for some, noisy in _perturbed_in_parts(z, draws, generator):
+        keys = -noisy
+        index = np.argpartition(keys, k - 1, axis=1)[:, :k] if k else drawn[some]
+        order = np.argsort(np.take_along_axis(keys, index, axis=1), axis=1)
+        drawn[some] = np.take_along_axis(index, order, axis=1)
+    return give_back(call, drawn, (*shape, k))
 
 
 def _relaxed(
@@ -336,6 +345,21 @@ def _relaxed(
 def _perturbed(z: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
     """Rows + Gumbel noise, of shape (rows, *shape, n)."""
     rows, n = z.shape
-    noise = generator.gumbel(size=(rows, *shape, n))
-    noise += z.reshape(rows, *(1,) * len(shape), n)
+    noise = np.empty((rows, *shape, n))
+    flat = noise.reshape(-1, n)
+    for some, noisy in _perturbed_in_parts(z, math.prod(shape), generator):
+        flat[some] = noisy
     return noise
+
+
+def _perturbed_in_parts(
+    z: Array, draws: int, generator: np.random.Generator
+) -> Iterator[tuple[slice, Array]]:
+    """So many draws of rows + Gumbel noise after each other; some at a time, and which they are."""
+    n = z.shape[1]
+    several = max(1, AT_A_TIME // n)
+    for first in range(0, len(z) * draws, several):
+        some = slice(first, min(first + several, len(z) * draws))
+        noise = generator.gumbel(size=(some.stop - first, n))
+        noise += z[np.arange(first, some.stop) // draws]
+        yield some, noise

@@ -16,6 +16,9 @@ from .._api import arguments, host_arrays
 from .._api.base import Array, Call
 from .operator import from_largest, softmax
 
+#: Random numbers drawn at a time: Python handles signals between them.
+AT_A_TIME = 1 << 20
+
 
 def sample_categorical(
     x: Any,
@@ -85,12 +88,15 @@ def sample_categorical(
     generator = check_rng(rng)
     weights = np.exp(scores(call))
     cumulative = np.cumsum(weights, axis=1)
-    u = generator.random((len(weights), math.prod(shape)))
-    index = np.empty(u.shape, np.int64)
-    for c, v, found in zip(cumulative, u, index, strict=True):
-        # prop-inverse-cdf: side="right" finds the first c_i > v c_n, which is an entry of positive
-        # weight; there is one, as v <= 1 - 2^-53 makes the product less than c_n when rounded too.
-        found[:] = np.searchsorted(c, v * c[-1], side="right")
+    index = np.empty((len(weights), math.prod(shape)), np.int64)
+    for c, found in zip(cumulative, index, strict=True):
+        for first in range(0, len(found), AT_A_TIME):
+            some = found[first : first + AT_A_TIME]
+            # prop-inverse-cdf: side="right" finds the first c_i > v c_n, which is an entry of
+            # positive weight; there is one, as v <= 1 - 2^-53 makes the product less than c_n when
+            # rounded too.
+            v = generator.random(len(some))
+            some[:] = np.searchsorted(c, v * c[-1], side="right")
     return give_back(call, index, shape)
 
 

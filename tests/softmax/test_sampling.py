@@ -341,3 +341,32 @@ def test_bad_k_and_relax():
     ):
         with pytest.raises(error, match=match):
             call()
+
+
+class _Noted(np.random.Generator):
+    """A generator that notes how many numbers are drawn at a time."""
+
+    def random(self, size):
+        self.most = max(getattr(self, "most", 0), np.prod(size))
+        return super().random(size)
+
+    def gumbel(self, *, size):
+        self.most = max(getattr(self, "most", 0), np.prod(size))
+        return super().gumbel(size=size)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda rng: stk.sample_categorical(np.zeros(3), 3_000_000, rng=rng),
+        lambda rng: stk.gumbel_max(np.zeros(64), 40_000, rng=rng),
+        lambda rng: stk.gumbel_topk(np.zeros(64), 2, 20_000, rng=rng),
+        lambda rng: stk.gumbel_softmax(np.zeros((40_000, 64)), rng=rng),
+    ],
+    ids=["sample_categorical", "gumbel_max", "gumbel_topk", "gumbel_softmax"],
+)
+def test_draws_can_be_interrupted(draw):
+    """Ctrl-C: Python handles signals between calls of NumPy, of which none may take long."""
+    generator = _Noted(np.random.PCG64(0))
+    draw(generator)
+    assert 1 < generator.most <= 1 << 20
