@@ -227,7 +227,10 @@ def fenchel_young(
     tensor([0.5345, 0.8511])
     """
     inner = getattr(op, "_op", op)
-    _check_potential(inner)
+    if not getattr(inner, "has_potential", False):
+        raise TypeError(
+            f"op is {op!r}; expected an operator with a potential: thretopk or gradtopk"
+        )
     rows, layout = arguments.laid_out(theta, dim, axis, largest, where, "theta")
     y = heights.vectors(target, rows, layout)
     k, temperature = arguments.numbers(k, temperature, rows)
