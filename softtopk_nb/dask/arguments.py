@@ -23,11 +23,11 @@ def moved(a: Any, source: int, destination: int) -> Any:
 
 
 class Problem(NamedTuple):
-    """A checked call: scores with their axis last, and numbers of the batch shape."""
+    """A checked call: scores with their axis last, and numbers for their rows."""
 
     x: Any
     where: Any  # of x's shape and chunks, or None
-    numbers: tuple[Any, ...]  # of the batch shape, and x's chunks
+    numbers: tuple[Any, ...]  # one for all rows, or of the batch shape and x's chunks
     given: tuple[Any, ...]  # as they came
     axis: int
     largest: bool
@@ -77,12 +77,24 @@ def check(
     return Problem(rows, mask, ready, numbers, axis, bool(largest), options)
 
 
+def _spread(value: Any, shape: Any, chunks: Any) -> Any:
+    """An array, broadcast to this shape in these chunks."""
+    own = tuple(
+        sizes if n == sum(sizes) else (n,)
+        for n, sizes in zip(value.shape, chunks[len(chunks) - value.ndim :], strict=True)
+    )
+    # A task holds its block of an array in memory; were it cut later, one would hold it all.
+    in_memory = isinstance(value, np.ndarray)
+    given = da.from_array(np.asarray(value), own) if in_memory else value.rechunk(own)
+    return da.broadcast_to(given, shape, chunks)
+
+
 def _number(op: Any, name: str, value: Any, batch: Any, sizes: Any, n: int) -> Any:
-    """One number for each row, in the chunks of the rows; checked when it is known."""
+    """One number for all rows, or one for each in their chunks; checked when it is known."""
     kind = np.int64 if name == "k" and not op.real_k else np.float64
     if not isinstance(value, da.Array):
-        whole = np.broadcast_to(np.asarray(value).astype(kind), batch)
-        return da.from_array(np.array(whole), chunks=sizes)
+        given = np.asarray(value).astype(kind)
+        return given.item() if given.size == 1 else _spread(given, batch, sizes)
     if value.dtype.kind not in ("iu" if kind is np.int64 else "iuf"):
         wanted = "integers" if kind is np.int64 else "real numbers"
         raise TypeError(f"{name} has dtype {value.dtype}; expected {wanted}")
@@ -123,20 +135,26 @@ def _mask(where: Any, x: Any, axis: int) -> Any:
 
 def direction(value: Any, problem: Problem, name: str) -> Any:
     """A direction or a cotangent of x's shape, in its chunks and type, the axis last."""
-    given = da.asarray(value)
-    if given.dtype.kind not in "iuf":
-        raise TypeError(f"{name} has dtype {given.dtype}; expected real numbers")
+    given = _real(value, name)
     shape = problem.back(problem.x).shape
     arguments.check_broadcast(given, shape, name)
-    rows = moved(da.broadcast_to(given, shape), problem.axis, -1)
+    rows = moved(da.broadcast_to(da.asarray(given), shape), problem.axis, -1)
     return rows.rechunk(problem.x.chunks)
 
 
 def per_row(value: Any, problem: Problem, name: str) -> Any:
     """A direction in a number, or a cotangent with one for each row."""
-    given = da.asarray(0.0 if value is None else value)
+    given = _real(0.0 if value is None else value, name)
+    arguments.check_broadcast(given, problem.x.shape[:-1], name)
+    if isinstance(given, np.ndarray) and given.size == 1:
+        return float(given.item())
+    return _spread(given.astype(np.float64), problem.x.shape[:-1], problem.batch)
+
+
+def _real(value: Any, name: str) -> Any:
+    """An array of real numbers, of NumPy or of Dask."""
+    in_memory = np.isscalar(value) or isinstance(value, np.ndarray)
+    given = np.asarray(value) if in_memory else da.asarray(value)
     if given.dtype.kind not in "iuf":
         raise TypeError(f"{name} has dtype {given.dtype}; expected real numbers")
-    batch = problem.x.shape[:-1]
-    arguments.check_broadcast(given, batch, name)
-    return da.broadcast_to(given, batch).rechunk(problem.batch).astype(np.float64)
+    return given

@@ -33,6 +33,7 @@ class Given(NamedTuple):
     name: str  # of the operator
     options: dict[str, Any]
     largest: bool
+    batch: tuple[int, ...]  # shape of the rows
     lengths: tuple[int, ...]  # of the chunks along the axis
     result: Any  # type of the result
 
@@ -97,6 +98,7 @@ def _search(given: Given, graph: Graph, blocks: Any, verb: str, numbers: Any, so
     search for the value has ended with, and for derivatives the numbers are directions.
     """
     op, plan, live, results = given.op, given.plan, {}, {}
+    numbers = [np.broadcast_to(each, given.batch) for each in numbers]
     for b, (place, _) in enumerate(blocks):
         of_rows = [np.ravel(each[place]) for each in numbers]
         for r in range(of_rows[0].size):
@@ -159,8 +161,14 @@ class Axis:
     def __init__(self, op: Any, problem: Problem) -> None:
         x = problem.x
         self.op, self.problem = op, problem
-        options = problem.options
-        self.given = Given(op.__name__, options, problem.largest, tuple(x.chunks[-1]), x.dtype)
+        self.given = Given(
+            op.__name__,
+            problem.options,
+            problem.largest,
+            tuple(x.shape[:-1]),
+            tuple(x.chunks[-1]),
+            x.dtype,
+        )
         counts = [range(len(sizes)) for sizes in problem.batch]
         self.blocks = list(itertools.product(*counts))
         self._solutions: dict[str, Delayed] = {}
@@ -178,11 +186,17 @@ class Axis:
                 for i in range(len(self.given.lengths))
             ]
             blocks.append((place, keys))
-        whole = [each.rechunk(-1) if each.ndim else each for each in numbers]
+        whole = [each.rechunk(-1) if isinstance(each, da.Array) else each for each in numbers]
         name = (
             f"softtopk-{verb}-{tokenize(self.given, verb, problem.x, problem.where, v, *numbers)}"
         )
-        refs = List(*(TaskRef((each.name, *(0,) * each.ndim)) for each in whole))
+        lazy = [each for each in whole if isinstance(each, da.Array)]
+        refs = List(
+            *(
+                TaskRef((each.name, *(0,) * each.ndim)) if isinstance(each, da.Array) else each
+                for each in whole
+            )
+        )
         known = None if solved is None else TaskRef(solved.key)
         task = Task(
             name,
@@ -194,7 +208,7 @@ class Axis:
             refs,
             known,
         )
-        needed = [*whole, *(() if solved is None else (solved,))]
+        needed = [*lazy, *(() if solved is None else (solved,))]
         return Delayed(name, HighLevelGraph.from_collections(name, {name: task}, needed))
 
     def solution(self, wanted: bool = True) -> Delayed:

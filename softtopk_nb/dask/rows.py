@@ -32,6 +32,9 @@ def _on_block(name: str, verb: str, options: dict[str, Any], n_numbers: int, *bl
             v, *moves = others
             keywords = dict(zip(("dtemperature", "dk"), reversed(moves), strict=False))
             return op.jvp(x, *k, v, **keywords, **given)
+        # A gradient in a number is asked of each row: they are summed over all chunks.
+        rows = x.shape[:-1]
+        *k, given["temperature"] = (np.broadcast_to(each, rows) for each in numbers)
         gradients = op.vjp(x, *k, **given)[1](others[0])
         return tuple(map(np.asarray, (gradients.x, gradients.k, gradients.temperature)))
 
@@ -45,11 +48,8 @@ def run(op: Any, problem: Problem, verb: str, *others: Any) -> Any:
     x = problem.x
     index = tuple(range(x.ndim))
     arrays: list[Any] = []
-    for array in (x, problem.where, *problem.numbers, *others):
-        if array is None:
-            arrays += [None, None]
-        else:
-            arrays += [array, index[: array.ndim]]
+    for each in (x, problem.where, *problem.numbers, *others):
+        arrays += [each, index[: each.ndim] if isinstance(each, da.Array) else None]
     options = dict(problem.options)
     if op.names[0] == "k":
         options["largest"] = problem.largest

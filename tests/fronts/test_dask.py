@@ -18,6 +18,7 @@ da = pytest.importorskip("dask.array")
 distributed = pytest.importorskip("distributed")
 std = pytest.importorskip("softtopk_nb.dask")
 
+import cloudpickle  # noqa: E402
 import dask  # noqa: E402
 
 pytestmark = [
@@ -106,6 +107,47 @@ def test_rows_in_chunks(name, axis, rng):
         if hasattr(g, verb):
             kw.pop("where", None)
             same(getattr(g, verb)(lazy, *of_k, **kw), getattr(f, verb)(x, *k, **kw))
+
+
+def _pickled(*arrays):
+    """Bytes of the largest of their graphs."""
+    return max(len(cloudpickle.dumps(dict(a.__dask_graph__()))) for a in arrays)
+
+
+@pytest.mark.parametrize(
+    ("n", "chunk"), [(64, 64), (64, 32), (1 << 20, 1 << 19)], ids=["rows", "short", "long"]
+)
+def test_a_graph_holds_a_number_once_for_all_rows(n, chunk):
+    """Where an array of them would take 8 MB."""
+    x = da.zeros((10**6, n), chunks=(10**5, chunk), dtype=np.float32)
+    tau = {"temperature": np.float32(0.5)}
+    f = std.thretopk
+    assert _pickled(f(x, 4, **tau), f(x, np.array(4.5), where=x > 0, **tau)) < 1 << 17
+    assert _pickled(f.potential(x, 4, **tau), f.threshold(x, 4, **tau)) < 1 << 17
+    assert _pickled(*f.jvp(x, np.array([4]), x, dk=0.5, dtemperature=1, **tau)) < 1 << 17
+    assert _pickled(*f.vjp(x, 4, **tau)[1](x)) < 1 << 17
+    gradients = std.logsumexp.vjp(x, **tau)[1](1.0)
+    assert _pickled(gradients.x, gradients.temperature) < 1 << 17
+
+
+@pytest.mark.parametrize("chunks", [(2, 5, 12), (2, 5, 7)])
+@pytest.mark.parametrize("k", [3, np.int32(3), np.array(3), np.array([3]), np.full((6, 1), 3)])
+def test_numbers_for_all_rows(k, chunks, rng):
+    """Each gradient has the shape of its number."""
+    x, dx = rng.normal(size=(2, 6, 5, 12))
+    lazy, tau = da.from_array(x, chunks=chunks), np.float64(0.5) * np.ones(np.shape(k))
+    f, g, kw = stk.thretopk, std.thretopk, {"temperature": tau}
+    for found, expected in zip(
+        g.jvp(lazy, k, dx, dk=tau, dtemperature=2, **kw),
+        f.jvp(x, k, dx, dk=tau, dtemperature=2, **kw),
+        strict=True,
+    ):
+        same(found, expected)
+    found, expected = g.vjp(lazy, k, **kw)[1](dx), f.vjp(x, k, **kw)[1](dx)
+    same(found.x, expected.x)
+    for one, other in zip(found[1:], expected[1:], strict=True):
+        assert one.shape == np.shape(other) == np.shape(k)
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
