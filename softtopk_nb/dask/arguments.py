@@ -130,16 +130,16 @@ def _mask(where: Any, x: Any, axis: int) -> Any:
     arguments.check_broadcast(
         np.empty(0) if not hasattr(where, "shape") else where, x.shape, "where"
     )
-    return moved(da.broadcast_to(da.asarray(where), x.shape).rechunk(x.chunks), axis, -1)
+    given = where if isinstance(where, (np.ndarray, da.Array)) else da.asarray(where)
+    return moved(_spread(given, x.shape, x.chunks), axis, -1)
 
 
 def direction(value: Any, problem: Problem, name: str) -> Any:
     """A direction or a cotangent of x's shape, in its chunks and type, the axis last."""
     given = _real(value, name)
-    shape = problem.back(problem.x).shape
-    arguments.check_broadcast(given, shape, name)
-    rows = moved(da.broadcast_to(da.asarray(given), shape), problem.axis, -1)
-    return rows.rechunk(problem.x.chunks)
+    x = problem.back(problem.x)
+    arguments.check_broadcast(given, x.shape, name)
+    return moved(_spread(given, x.shape, x.chunks), problem.axis, -1)
 
 
 def per_row(value: Any, problem: Problem, name: str) -> Any:

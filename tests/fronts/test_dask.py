@@ -130,6 +130,16 @@ def test_a_graph_holds_a_number_once_for_all_rows(n, chunk):
     assert _pickled(gradients.x, gradients.temperature) < 1 << 17
 
 
+def test_a_task_holds_its_block_of_an_array_in_memory(rng):
+    x = da.zeros((64, 1000), chunks=(4, 1000))
+    dx, where = rng.normal(size=x.shape), rng.random(x.shape) < 0.5
+    p, dp = std.thretopk.jvp(x, np.full(64, 4.5), dx, dk=np.ones(64), where=where)
+    gradients = std.thretopk.vjp(x, np.full(64, 4.5))[1](dx)
+    for whole in (p, dp, gradients.x):
+        (block,) = dask.optimize(whole.blocks[0])
+        assert _pickled(block) < dx.nbytes / 8
+
+
 @pytest.mark.parametrize("chunks", [(2, 5, 12), (2, 5, 7)])
 @pytest.mark.parametrize("k", [3, np.int32(3), np.array(3), np.array([3]), np.full((6, 1), 3)])
 def test_numbers_for_all_rows(k, chunks, rng):
