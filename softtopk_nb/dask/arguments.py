@@ -127,10 +127,8 @@ def _checked(block: Any, name: str, n: int, kind: Any, block_info: Any = None) -
 def _mask(where: Any, x: Any, axis: int) -> Any:
     if where.dtype != np.bool_ if hasattr(where, "dtype") else not isinstance(where, bool):
         raise TypeError(f"where is {show(where)}; expected an array of bool")
-    arguments.check_broadcast(
-        np.empty(0) if not hasattr(where, "shape") else where, x.shape, "where"
-    )
     given = where if isinstance(where, (np.ndarray, da.Array)) else da.asarray(where)
+    arguments.check_broadcast(given, x.shape, "where")
     return moved(_spread(given, x.shape, x.chunks), axis, -1)
 
 

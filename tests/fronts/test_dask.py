@@ -140,6 +140,11 @@ def test_a_task_holds_its_block_of_an_array_in_memory(rng):
         assert _pickled(block) < dx.nbytes / 8
 
 
+def test_where_may_be_one_bool(rng):
+    x = rng.normal(size=(4, 6))
+    same(std.thretopk(da.from_array(x), 2, where=True), stk.thretopk(x, 2, where=True))
+
+
 @pytest.mark.parametrize("chunks", [(2, 5, 12), (2, 5, 7)])
 @pytest.mark.parametrize("k", [3, np.int32(3), np.array(3), np.array([3]), np.full((6, 1), 3)])
 def test_numbers_for_all_rows(k, chunks, rng):
