@@ -18,7 +18,7 @@ _DOC = """`softtopk_nb.{name}` of Dask arrays: lazy in, lazy out.
 Parameters
 ----------
 x : dask.array.Array, shape (..., n, ...)
-    Scores, float32 or float64, in chunks of known sizes{along}.
+    Scores, float32 or float64, in chunks of known sizes{along}; best of 2^22 to 2^23 entries.
 {numbers}axis : int, optional
     The axis of the scores, the last by default.
 largest : bool, optional

@@ -60,8 +60,9 @@ def warm(client: Any, operator: Any, dtype: Any = np.float32, **options: Any) ->
 
     Notes
     -----
-    Without it the first task of each worker takes as much longer. The value is compiled, not its
-    derivatives.
+    Without it the first task of each worker takes as much longer. What is compiled is the value, of
+    short rows and, where the axis may be in chunks, of rows of a million entries; not derivatives,
+    `potential`, `where`, or the way of `gradtopk` for lengths between.
 
     Examples
     --------
