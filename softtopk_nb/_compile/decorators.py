@@ -16,10 +16,14 @@ import contextlib
 import functools
 import gc
 import hashlib
+import inspect
 import logging
 import os
 import pathlib
 import pickle
+import pkgutil
+import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -29,7 +33,7 @@ import llvmlite
 import numba
 import numpy as np
 from numba import config, njit, types
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.typing.templates import infer, infer_global, make_overload_template
 
@@ -94,6 +98,7 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]
         super().__init__(folder, self._version_base, stamp)
 
     def save(self, key: Any, data: Any) -> None:
+        os.makedirs(self._cache_path, exist_ok=True)
         self._remove_unfinished()
         if not self._load_index():
             self._remove_older()
@@ -149,33 +154,122 @@ class _CacheFile(IndexDataCacheFile):  # type: ignore[misc]
         return hashlib.sha256(written_by + payload).digest()
 
 
+@functools.cache
+def _unchecked(locator: Any) -> Any:
+    """The same locator of Numba's, which passes no folder over for not being writable."""
+    return type(locator.__name__, (locator,), {"ensure_cache_path": lambda self: None})
+
+
+def _locators(function: Callable[..., Any]) -> list[Any]:
+    """Of each folder that Numba would try for a function's code, in its order."""
+    named = getattr(config, "CACHE_LOCATOR_CLASSES", "")  # not every supported Numba has it
+    names = [name.strip() for name in named.split(",")] if named else []
+    classes = [
+        pkgutil.resolve_name(name if "." in name else f"numba.core.caching.{name}")
+        for name in names
+    ] or CompileResultCacheImpl._locator_classes
+    source = inspect.getfile(function)
+    found = [_unchecked(each).from_function(function, source) for each in classes]
+    return [locator for locator in found if locator is not None]
+
+
+class _Place(CompileResultCacheImpl):  # type: ignore[misc]
+    """A folder for the compiled code of a function, whether or not it can be written."""
+
+    def __init__(self, function: Callable[..., Any], locator: Any) -> None:
+        self._locator, self._lineno = locator, function.__code__.co_firstlineno
+        name = f"{pathlib.Path(inspect.getfile(function)).stem}.{function.__qualname__}"
+        self._filename_base = self.get_filename_base(name, getattr(sys, "abiflags", ""))
+        self.folder = locator.get_cache_path()
+        self.file = _CacheFile(self.folder, self.filename_base, package_stamp())
+
+    def named_by_user(self) -> bool:
+        """Whether it is below the folder that NUMBA_CACHE_DIR names."""
+        named = config.CACHE_DIR
+        return bool(named) and pathlib.Path(self.folder).is_relative_to(named)
+
+    def closed(self) -> str:
+        """Why nothing can be written here; empty if something can."""
+        try:
+            os.makedirs(self.folder, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.folder).close()
+        except OSError as error:
+            return _reason(error)
+        return ""
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
 class _Cache(FunctionCache):  # type: ignore[misc]
-    """The disk cache of a kernel; where it cannot be written, the process goes on without."""
+    """The disk cache of a kernel: what one user has compiled serves all who can read it.
+
+    Code is read from each folder in turn, and kept in the first that can be written; those after it
+    are not read, so that a folder is either filled or not asked. Where no folder can be written the
+    process goes on without. Nothing is looked up before the kernel is called.
+    """
 
     _warned = False  # one full disk is told once, not by each kernel
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        self._cache_file = _CacheFile(self.cache_path, self._impl.filename_base, package_stamp())
+        self._name, self._py_func = repr(function), function
+        self._cache_path: str | None = None
+        self.enable()
+
+    @functools.cached_property
+    def _places(self) -> list[_Place]:
+        return [_Place(self._py_func, locator) for locator in _locators(self._py_func)]
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The code for these types from the first folder that has it, or None."""
+        found: Any = None
+        passed: dict[_Place, str] = {}
+        for place in self._places:
+            self._impl, self._cache_file, self._cache_path = place, place.file, place.folder
+            found = super().load_overload(sig, target_context)
+            obstacle = "" if found is not None else place.closed()
+            if not obstacle:
+                break
+            passed[place] = obstacle
+        else:
+            self._cache_path = None
+        self._tell(passed)
+        return found
 
     def save_overload(self, sig: Any, data: Any) -> None:
+        if self._cache_path is None:
+            return
         try:
             super().save_overload(sig, data)
         except OSError as error:
-            if not _Cache._warned:
-                _Cache._warned = True
-                warnings.warn(
-                    f"compiled code cannot be kept on disk ({error}); it is compiled again in each "
-                    f"process. The environment variable NUMBA_CACHE_DIR names another folder",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
+            self._cache_path = None
+            self._tell({self._impl: _reason(error)})
+
+    def _tell(self, passed: dict[_Place, str]) -> None:
+        """Warn, once in a process, of folders that were passed over where that was not expected."""
+        named = [place for place in passed if place.named_by_user()]
+        if _Cache._warned or (self._cache_path and not named):
+            return
+        _Cache._warned = True
+        folders = "; ".join(f"{place.folder}: {why}" for place, why in passed.items())
+        if self._cache_path:
+            told = (
+                f"NUMBA_CACHE_DIR is {config.CACHE_DIR!r}, expected a folder that can be written "
+                f"({folders}); compiled code is kept in {self._cache_path}"
+            )
+        else:
+            told = (
+                f"compiled code cannot be kept on disk ({folders or 'no folder is known'}); it is "
+                "compiled again in each process. The environment variable NUMBA_CACHE_DIR names "
+                "another folder"
+            )
+        warnings.warn(told, RuntimeWarning, stacklevel=2)
 
 
 def _cached(dispatcher: Any) -> Any:
-    """Enable the disk cache, unless no directory can be written: then compile in each process."""
-    with contextlib.suppress(RuntimeError):
-        dispatcher._cache = _Cache(dispatcher.py_func)
+    """Enable the disk cache."""
+    dispatcher._cache = _Cache(dispatcher.py_func)
     return dispatcher
 
 

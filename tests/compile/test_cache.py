@@ -1,4 +1,4 @@
-"""Compiled code on disk: how old it may be, who may write it, and what is left after an accident.
+"""Compiled code on disk: how old it may be, who may write and read it, and accidents.
 
 An accident costs time and nothing else: what cannot be read is compiled again, what cannot be
 written is told once, and every result is right.
@@ -6,17 +6,22 @@ written is told once, and every result is right.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import pathlib
+import runpy
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 
 import numpy as np
 import pytest
 from numba import config
+from numba.core.caching import CacheImpl
 
 import softtopk_nb
 from softtopk_nb._compile import decorators
@@ -25,7 +30,12 @@ from softtopk_nb._compile.decorators import _Cache, _CacheFile, kernel
 PACKAGE = pathlib.Path(softtopk_nb.__file__).parent
 LIMIT = 120  # seconds; each process takes a few
 
+NOBODY = 65534
+
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this platform cannot fork")
+needs_root = pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can act for another user"
+)
 
 
 def start(code: str, folder: pathlib.Path, **environment: str) -> subprocess.Popen[str]:
@@ -110,18 +120,20 @@ def test_processes_that_fill_a_cold_cache_together(tmp_path):
     assert output(start(code, tmp_path)) == expected
 
 
-def test_no_place_to_write_is_no_obstacle(tmp_path):
+def test_no_place_to_write_is_one_warning_when_a_kernel_is_compiled(tmp_path):
     code = """
+        import warnings
         import numba.core.caching as caching
         for locator in caching.CacheImpl._locator_classes:
             locator.from_function = classmethod(lambda cls, py_func, py_file: None)
-        import softtopk_nb as stk
-        print(stk.hardtopk([1.0, 2.0], 1))
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            import softtopk_nb as stk
+            print(len(told))
+            print(stk.hardtopk([1.0, 2.0], 1), stk.hardtopk([3.0, 2.0], 1, where=[True, False]))
+            print(["cannot be kept on disk" in str(w.message) for w in told])
         """
-    assert output(start(code, tmp_path)) == "[0. 1.]"
-
-
-# Accidents
+    assert output(start(code, tmp_path)) == "0\n[0. 1.] [1. 0.]\n[True]"
 
 
 def _double(x):
@@ -161,6 +173,134 @@ def _flipped(old, rng):
     new = bytearray(old)
     new[rng.integers(len(old))] ^= 1 << rng.integers(8)
     return bytes(new)
+
+
+# Who may read it
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """A function in a module as it may be installed, where NUMBA_CACHE_DIR is not set."""
+    (tmp_path / "site").mkdir()
+    module = tmp_path / "site" / "module.py"
+    module.write_text("def double(x):\n    for i in range(x.size):\n        x[i] *= 2\n")
+    monkeypatch.setattr(config, "CACHE_DIR", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(_Cache, "_warned", False)
+    return runpy.run_path(str(module))["double"]
+
+
+@pytest.fixture
+def closed(monkeypatch):
+    """Folders that cannot be written, not even by root; a list to add to."""
+    open_file, folders = tempfile.TemporaryFile, []
+
+    def opened(*args, dir=None, **options):
+        if any(pathlib.Path(dir).is_relative_to(folder) for folder in folders):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return open_file(*args, dir=dir, **options)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", opened)
+    return folders
+
+
+def kept(folder) -> int:
+    """The number of files of compiled code in and below this folder."""
+    return len(list(folder.rglob("*.nbc")))
+
+
+@contextlib.contextmanager
+def acting_for_nobody():
+    """Have another user's rights for a while; root's own python may be closed to them."""
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+
+
+@needs_root
+@pytest.mark.parametrize("home", ["/nonexistent", None])
+@pytest.mark.parametrize("named", [False, True], ids=["__pycache__", "NUMBA_CACHE_DIR"])
+def test_what_one_user_has_compiled_serves_another(named, home, installed, tmp_path, monkeypatch):
+    """As in an image that root has filled: the other user can write nowhere and has no home."""
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", home) if home else monkeypatch.delenv("HOME")
+    with tempfile.TemporaryDirectory() as folder:  # the parents of tmp_path are root's alone
+        root = pathlib.Path(
+            shutil.copytree(tmp_path / "site", pathlib.Path(folder) / "site")
+        ).parent
+        if named:
+            monkeypatch.setattr(config, "CACHE_DIR", str(root / "named"))
+        double = runpy.run_path(str(root / "site" / "module.py"))["double"]
+        assert not loaded(double)
+        for path in (root, *root.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        with acting_for_nobody():
+            assert loaded(double)
+            with pytest.warns(RuntimeWarning, match=r"cannot be kept.*Permission denied"):
+                assert not loaded(double, np.float32)
+
+
+def test_a_cache_that_cannot_be_written_is_read(installed, closed, tmp_path):
+    """What is not in it is kept in the user's own cache folder, and read from there."""
+    assert not loaded(installed)
+    closed.append(tmp_path / "site")
+    assert loaded(installed)
+    assert not loaded(installed, np.float32)
+    assert loaded(installed, np.float32)
+    assert [kept(tmp_path / name) for name in ("site", "home")] == [1, 1]
+
+
+def test_the_first_folder_that_can_be_written_is_filled(installed, closed, tmp_path):
+    """Else who fills it for others would find a copy of their own, and the others nothing."""
+    closed.append(tmp_path / "site")
+    assert not loaded(installed)
+    closed.clear()
+    assert not loaded(installed)
+    assert [kept(tmp_path / name) for name in ("site", "home")] == [1, 1]
+
+
+def test_where_nothing_can_be_kept_one_warning_names_the_folders(installed, closed, tmp_path):
+    closed.append(tmp_path)
+    with pytest.warns(RuntimeWarning, match="NUMBA_CACHE_DIR") as told:
+        assert not loaded(installed)
+    assert not loaded(installed, np.float32)
+    assert len(told) == 1
+    message = str(told[0].message)
+    assert f"{tmp_path / 'site' / '__pycache__'}: Permission denied" in message
+    assert str(tmp_path / "home") in message
+    assert kept(tmp_path) == 0
+
+
+@pytest.mark.parametrize("obstacle", ["a file", "cannot be written"])
+def test_a_folder_named_in_vain_is_one_warning(installed, closed, tmp_path, obstacle, monkeypatch):
+    """The code is kept elsewhere; each process that has to look there says so."""
+    named = tmp_path / "named"
+    named.touch() if obstacle == "a file" else closed.append(named)
+    monkeypatch.setattr(config, "CACHE_DIR", str(named))
+    for hit in (False, True):
+        monkeypatch.setattr(_Cache, "_warned", False)
+        with pytest.warns(RuntimeWarning, match=f"NUMBA_CACHE_DIR is '{named}'") as told:
+            assert loaded(installed) == hit
+        assert len(told) == 1
+        assert f"kept in {tmp_path / 'site' / '__pycache__'}" in str(told[0].message)
+        assert loaded(installed)
+
+
+def test_a_named_folder_that_holds_all_needs_no_writing(cache, closed):
+    assert not loaded()
+    closed.append(cache)
+    assert loaded()
+
+
+# Accidents
 
 
 DAMAGE = {
@@ -233,8 +373,10 @@ def test_a_folder_that_is_removed_is_made_again(cache):
     assert loaded(dtype=np.float32)
 
 
-def test_a_folder_that_cannot_be_written_is_one_warning(cache):
+def test_a_folder_that_cannot_be_written_is_one_warning(cache, monkeypatch):
     """A read-only folder, tried so that root may not write to it either: it became a file."""
+    classes = CacheImpl._locator_classes
+    monkeypatch.setattr(CacheImpl, "_locator_classes", classes[:1])  # NUMBA_CACHE_DIR alone
     one, other = kernel(_double), kernel(_negate)
     shutil.rmtree(cache)
     cache.touch()
