@@ -22,6 +22,7 @@ import os
 import pathlib
 import pickle
 import pkgutil
+import stat
 import sys
 import tempfile
 import time
@@ -178,7 +179,8 @@ class _Place(CompileResultCacheImpl):  # type: ignore[misc]
 
     def __init__(self, function: Callable[..., Any], locator: Any) -> None:
         self._locator, self._lineno = locator, function.__code__.co_firstlineno
-        name = f"{pathlib.Path(inspect.getfile(function)).stem}.{function.__qualname__}"
+        self._source = pathlib.Path(inspect.getfile(function))
+        name = f"{self._source.stem}.{function.__qualname__}"
         self._filename_base = self.get_filename_base(name, getattr(sys, "abiflags", ""))
         self.folder = locator.get_cache_path()
         self.file = _CacheFile(self.folder, self.filename_base, package_stamp())
@@ -187,6 +189,29 @@ class _Place(CompileResultCacheImpl):  # type: ignore[misc]
         """Whether it is below the folder that NUMBA_CACHE_DIR names."""
         named = config.CACHE_DIR
         return bool(named) and pathlib.Path(self.folder).is_relative_to(named)
+
+    def distrusted(self) -> str:
+        """Why code from here is not run: somebody else could have put it there; empty if not.
+
+        Compiled code is trusted as the source is: from root, from whom the process runs as and from
+        the source's owner. A group may write, for with a group for each user all folders are so.
+        """
+        if self.named_by_user():
+            return ""
+        if not os.path.isabs(self.folder):  # "~" of a user without a home, in the working folder
+            return "no home folder"
+        try:
+            status = os.stat(self.folder)
+        except OSError:  # then nothing can be read there either
+            return ""
+        if not hasattr(os, "geteuid"):
+            return ""
+        if status.st_mode & stat.S_IWOTH:
+            return "everybody may write to it"
+        owners = {0, os.geteuid()}
+        if self._source.exists():
+            owners.add(self._source.stat().st_uid)
+        return "" if status.st_uid in owners else f"it belongs to user {status.st_uid}"
 
     def closed(self) -> str:
         """Why nothing can be written here; empty if something can."""
@@ -226,9 +251,12 @@ class _Cache(FunctionCache):  # type: ignore[misc]
         found: Any = None
         passed: dict[_Place, str] = {}
         for place in self._places:
-            self._impl, self._cache_file, self._cache_path = place, place.file, place.folder
-            found = super().load_overload(sig, target_context)
-            obstacle = "" if found is not None else place.closed()
+            obstacle = place.distrusted()
+            if not obstacle:
+                self._impl, self._cache_file = place, place.file
+                self._cache_path = place.folder
+                found = super().load_overload(sig, target_context)
+                obstacle = "" if found is not None else place.closed()
             if not obstacle:
                 break
             passed[place] = obstacle

@@ -300,6 +300,53 @@ def test_a_named_folder_that_holds_all_needs_no_writing(cache, closed):
     assert loaded()
 
 
+@pytest.mark.skipif(os.name != "posix", reason="access is a matter of mode bits on POSIX alone")
+@pytest.mark.parametrize("mode", [0o755, 0o775, 0o777, 0o1777], ids=oct)
+def test_a_folder_that_everybody_may_write_to_is_not_read(installed, tmp_path, mode):
+    """Compiled code runs when it is read. A group may write: many users have one for themselves."""
+    assert not loaded(installed)
+    folder = tmp_path / "site" / "__pycache__"
+    folder.chmod(mode)
+    assert loaded(installed) == (mode & 0o002 == 0)
+    assert kept(folder) == 1
+    assert loaded(installed)
+
+
+@needs_root
+def test_a_folder_of_another_user_is_not_read(installed, closed, tmp_path):
+    """Unless the source is theirs too, which has run by then."""
+    assert not loaded(installed)
+    folder = tmp_path / "site" / "__pycache__"
+    os.chown(folder, NOBODY, NOBODY)
+    closed.append(tmp_path / "home")
+    with pytest.warns(RuntimeWarning, match=f"belongs to user {NOBODY}"):
+        assert not loaded(installed)
+    os.chown(tmp_path / "site" / "module.py", NOBODY, NOBODY)
+    assert loaded(installed)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="access is a matter of mode bits on POSIX alone")
+def test_a_folder_that_the_user_named_is_read_whosever_it_is(cache):
+    assert not loaded()
+    for folder in (cache, *cache.iterdir()):
+        folder.chmod(0o777)
+        if os.geteuid() == 0:
+            os.chown(folder, NOBODY, NOBODY)
+    assert loaded()
+
+
+def test_without_a_home_nothing_is_kept_in_the_working_folder(
+    installed, closed, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    monkeypatch.chdir(tmp_path)
+    closed.append(tmp_path / "site")
+    with pytest.warns(RuntimeWarning, match="no home folder"):
+        assert not loaded(installed)
+    assert not (tmp_path / "~").exists()
+
+
 # Accidents
 
 
