@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import functools
 import os
+import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -74,6 +75,8 @@ def _progress(done: int, total: int, label: str) -> None:
 
 def compile_ahead(operators: list[str], curves: list[str]) -> None:
     """Call every operator of these names, so that its compiled code lies on the disk."""
+    # Run in a clone, `-m` takes the clone's package and not the one that is installed.
+    print(f"compiling for the package in {pathlib.Path(__file__).parent}", flush=True)
     calls = list(_calls(operators or list(OPERATORS), curves))
     begun = time.perf_counter()
     for done, (label, call) in enumerate(calls):
