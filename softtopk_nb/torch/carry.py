@@ -39,10 +39,15 @@ def tensor(value: Any) -> Tensor:
     return torch.from_numpy(np.asarray(value))
 
 
-def state_width(op: Any, options: dict[str, Any], n: int) -> int:
-    """How many numbers of a row of n entries a state has."""
-    width: int = op._packed_width(n, op._plan(options))
+def state_width(op: Any, options: dict[str, Any], x: Tensor) -> int:
+    """How many numbers of each row a state has; on a device none is kept."""
+    width: int = 0 if x.is_cuda else op._packed_width(x.shape[-1], op._plan(options))
     return width
+
+
+def no_state(x: Tensor) -> Tensor:
+    """The state where none is kept."""
+    return x.new_empty((*x.shape[:-1], 0), dtype=torch.float64)
 
 
 def value(op: Any, options: dict[str, Any], x: Tensor, k: Any, temperature: Any) -> Tensor:
@@ -59,7 +64,7 @@ def solve(
 ) -> tuple[Tensor, Tensor]:
     """(value, state)."""
     if x.is_cuda:
-        return value(op, options, x, k, temperature), x.new_empty((*x.shape[:-1], 0))
+        return value(op, options, x, k, temperature), no_state(x)
     given = array(x), array(k), array(temperature), -1, True, None, None, options
     p, call, state = op._solved(*given)
     return tensor(p), packed(op, call, state)
@@ -78,11 +83,11 @@ def _solved(op: Any, options: dict[str, Any], problem: tuple[Any, ...], state: T
     return call, op._unpack(call, np.ascontiguousarray(array(state)).reshape(rows, state.shape[-1]))
 
 
-def _in_tensors(op: Any, gradients: Any, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _in_tensors(gradients: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients in x, k and the temperature; 0 in a k that is an integer."""
     in_k = gradients.k
     if in_k is None:
-        in_k = np.zeros(like.shape[:-1])
+        in_k = np.zeros_like(gradients.temperature)
     return tensor(gradients.x), tensor(in_k), tensor(gradients.temperature)
 
 
@@ -119,7 +124,7 @@ def pull(
         in_k = torch.zeros_like(found.temperature) if found.k is None else found.k
         return found.x, in_k, found.temperature
     call, solved = _solved(op, options, problem, state)
-    return _in_tensors(op, op._pull_back(call, solved, array(g)), x)
+    return _in_tensors(op._pull_back(call, solved, array(g)))
 
 
 def pull_kept(
@@ -147,7 +152,7 @@ def second(
         raise NotImplementedError(f"{op.__name__} has no second derivative on a device here")
     (v, *moves), (a, *others) = map(array, direction), map(array, other)
     call, solved = _solved(op, options, problem, state)
-    return _in_tensors(op, op._second(call, solved, v, tuple(moves), a, tuple(others)), problem[0])
+    return _in_tensors(op._second(call, solved, v, tuple(moves), a, tuple(others)))
 
 
 def potential(

@@ -105,7 +105,7 @@ class Plain(Function):
                 for n, v in zip(ctx.numbers, (k, temperature), strict=True)
             )
             if ctx.solved is None:
-                state = x.new_empty((*x.shape[:-1], 0))
+                state = carry.no_state(x)
             else:
                 state = carry.packed(ctx.op, *ctx.solved)
             gradients = _pull(ctx.op, ctx.options, x, k, temperature, state, g)

@@ -16,6 +16,7 @@ from torch.compiler import is_compiling
 from torch.library import custom_op
 
 from .._api.operator import registry
+from ..thretopk import Curve
 from . import carry
 from .carry import Tensor
 
@@ -28,41 +29,53 @@ def is_wanted(x: Tensor) -> bool:
     return is_compiling() or isinstance(x, FakeTensor)
 
 
-def _name(op: Any, options: dict[str, Any]) -> str:
-    """An operator and its options as one word of a graph."""
-    words = [op.__name__]
+def _words(op: Any, options: dict[str, Any]) -> tuple[str, list[float]]:
+    """An operator and its options as one word of a graph, and those of them that are numbers.
+
+    A number may be known to the compiler by a name alone, which goes on as a number.
+    """
+    words, numbers = [op.__name__], []
     for key, option in options.items():
-        if not isinstance(option, (str, int, float)):
+        if isinstance(option, Curve):
             raise TypeError(f"{key} is {option!r}, which a compiled graph cannot hold")
-        words.append(f"{key}={option!r}")
-    return _SEPARATOR.join(words)
+        if isinstance(option, (str, bool)):
+            words.append(f"{key}={option!r}")
+        else:
+            words.append(key)
+            numbers.append(option)
+    return _SEPARATOR.join(words), numbers
 
 
-def _parsed(name: str) -> tuple[Any, dict[str, Any]]:
-    """Undo `_name`."""
+def _parsed(name: str, numbers: list[float]) -> tuple[Any, dict[str, Any]]:
+    """Undo `_words`."""
     op, *words = name.split(_SEPARATOR)
     options: dict[str, Any] = {}
+    left = iter(numbers)
     for word in words:
-        key, _, option = word.partition("=")
-        options[key] = ast.literal_eval(option)
+        key, is_text, option = word.partition("=")
+        options[key] = ast.literal_eval(option) if is_text else next(left)
     return registry[op], options
 
 
 @custom_op("softtopk_nb::solve", mutates_args=())
-def _solve(x: Tensor, k: Tensor, temperature: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    return carry.solve(*_parsed(name), x, k, temperature)
+def _solve(
+    x: Tensor, k: Tensor, temperature: Tensor, name: str, numbers: list[float]
+) -> tuple[Tensor, Tensor]:
+    return carry.solve(*_parsed(name, numbers), x, k, temperature)
 
 
 @_solve.register_fake
-def _(x: Tensor, k: Tensor, temperature: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    width = carry.state_width(*_parsed(name), x.shape[-1])
+def _(
+    x: Tensor, k: Tensor, temperature: Tensor, name: str, numbers: list[float]
+) -> tuple[Tensor, Tensor]:
+    width = carry.state_width(*_parsed(name, numbers), x)
     state = x.new_empty((*x.shape[:-1], width), dtype=torch.float64)
     return x.new_empty(x.shape), state
 
 
 @custom_op("softtopk_nb::constant", mutates_args=())
-def _constant(x: Tensor, k: Tensor, temperature: Tensor, name: str) -> Tensor:
-    return carry.value(*_parsed(name), x, k, temperature)
+def _constant(x: Tensor, k: Tensor, temperature: Tensor, name: str, numbers: list[float]) -> Tensor:
+    return carry.value(*_parsed(name, numbers), x, k, temperature)
 
 
 @custom_op("softtopk_nb::push", mutates_args=())
@@ -75,8 +88,9 @@ def _push(
     dk: Tensor,
     dtemperature: Tensor,
     name: str,
+    numbers: list[float],
 ) -> Tensor:
-    return carry.push(*_parsed(name), (x, k, temperature), state, (dx, dk, dtemperature))
+    return carry.push(*_parsed(name, numbers), (x, k, temperature), state, (dx, dk, dtemperature))
 
 
 @_constant.register_fake
@@ -87,9 +101,15 @@ def _(x: Tensor, *_: Any) -> Tensor:
 
 @custom_op("softtopk_nb::pull", mutates_args=())
 def _pull(
-    x: Tensor, k: Tensor, temperature: Tensor, state: Tensor, g: Tensor, name: str
+    x: Tensor,
+    k: Tensor,
+    temperature: Tensor,
+    state: Tensor,
+    g: Tensor,
+    name: str,
+    numbers: list[float],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return carry.pull(*_parsed(name), (x, k, temperature), state, g)
+    return carry.pull(*_parsed(name, numbers), (x, k, temperature), state, g)
 
 
 @custom_op("softtopk_nb::second", mutates_args=())
@@ -105,9 +125,10 @@ def _second(
     other_dk: Tensor,
     other_dtemperature: Tensor,
     name: str,
+    numbers: list[float],
 ) -> tuple[Tensor, Tensor, Tensor]:
     first, other = (v, dk, dtemperature), (a, other_dk, other_dtemperature)
-    return carry.second(*_parsed(name), (x, k, temperature), state, first, other)
+    return carry.second(*_parsed(name, numbers), (x, k, temperature), state, first, other)
 
 
 @_pull.register_fake
@@ -118,14 +139,18 @@ def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @custom_op("softtopk_nb::height", mutates_args=())
-def _height(x: Tensor, k: Tensor, temperature: Tensor, y: Tensor | None, name: str) -> Tensor:
-    given = (*_parsed(name), x, k, temperature)
+def _height(
+    x: Tensor, k: Tensor, temperature: Tensor, y: Tensor | None, name: str, numbers: list[float]
+) -> Tensor:
+    given = (*_parsed(name, numbers), x, k, temperature)
     return carry.potential(*given) if y is None else carry.loss(*given, y)
 
 
 @custom_op("softtopk_nb::threshold", mutates_args=())
-def _threshold(x: Tensor, k: Tensor, temperature: Tensor, name: str) -> Tensor:
-    return carry.threshold(*_parsed(name), x, k, temperature)
+def _threshold(
+    x: Tensor, k: Tensor, temperature: Tensor, name: str, numbers: list[float]
+) -> Tensor:
+    return carry.threshold(*_parsed(name, numbers), x, k, temperature)
 
 
 @_height.register_fake
@@ -160,7 +185,7 @@ def solve(op: Any, options: dict[str, Any], *problem: Tensor) -> tuple[Tensor, T
     """(value, state)."""
     if not is_wanted(problem[0]):
         return carry.solve(op, options, *problem)
-    result: tuple[Tensor, Tensor] = _solve(*problem, _name(op, options))
+    result: tuple[Tensor, Tensor] = _solve(*problem, *_words(op, options))
     return result
 
 
@@ -168,7 +193,7 @@ def constant(op: Any, options: dict[str, Any], *problem: Tensor) -> Tensor:
     """The value of an operator without derivatives."""
     if not is_wanted(problem[0]):
         return carry.value(op, options, *problem)
-    result: Tensor = _constant(*problem, _name(op, options))
+    result: Tensor = _constant(*problem, *_words(op, options))
     return result
 
 
@@ -177,7 +202,7 @@ def push(op: Any, options: dict[str, Any], *tensors: Tensor) -> Tensor:
     if not is_wanted(tensors[0]):
         x, k, temperature, state, dx, dk, dtau = tensors
         return carry.push(op, options, (x, k, temperature), state, (dx, dk, dtau))
-    result: Tensor = _push(*tensors, _name(op, options))
+    result: Tensor = _push(*tensors, *_words(op, options))
     return result
 
 
@@ -186,7 +211,7 @@ def pull(op: Any, options: dict[str, Any], *tensors: Tensor) -> tuple[Tensor, Te
     if not is_wanted(tensors[0]):
         x, k, temperature, state, g = tensors
         return carry.pull(op, options, (x, k, temperature), state, g)
-    result: tuple[Tensor, Tensor, Tensor] = _pull(*tensors, _name(op, options))
+    result: tuple[Tensor, Tensor, Tensor] = _pull(*tensors, *_words(op, options))
     return result
 
 
@@ -196,7 +221,7 @@ def second(op: Any, options: dict[str, Any], *tensors: Tensor) -> tuple[Tensor, 
         x, k, temperature, state, v, dk, dtau, a, ak, atau = tensors
         problem, first, other = (x, k, temperature), (v, dk, dtau), (a, ak, atau)
         return carry.second(op, options, problem, state, first, other)
-    result: tuple[Tensor, Tensor, Tensor] = _second(*tensors, _name(op, options))
+    result: tuple[Tensor, Tensor, Tensor] = _second(*tensors, *_words(op, options))
     return result
 
 
@@ -207,7 +232,7 @@ def height(op: Any, options: dict[str, Any], *tensors: Tensor) -> Tensor:
         function = carry.loss if target else carry.potential
         return function(op, options, x, k, temperature, *target)
     y = target[0] if target else None
-    result: Tensor = _height(x, k, temperature, y, _name(op, options))
+    result: Tensor = _height(x, k, temperature, y, *_words(op, options))
     return result
 
 
@@ -215,5 +240,5 @@ def threshold(op: Any, options: dict[str, Any], *problem: Tensor) -> Tensor:
     """The derivative of the potential in k."""
     if not is_wanted(problem[0]):
         return carry.threshold(op, options, *problem)
-    result: Tensor = _threshold(*problem, _name(op, options))
+    result: Tensor = _threshold(*problem, *_words(op, options))
     return result

@@ -280,6 +280,19 @@ def test_compiled_once_for_any_number_of_rows(rng):
     assert len(graphs) == 2  # the first number as it is, the second for all others
 
 
+def test_compiled_with_a_number_that_changes(rng):
+    """From the second value on the compiler knows it by a name."""
+    torch._dynamo.reset()
+    x = scores(rng, 3, 7)
+
+    def function(x, alpha):
+        return stt.thretopk(x, K, curve="entmax", alpha=alpha)
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for alpha in (1.5, 1.25, 2, np.float64(1.75)):
+        assert torch.equal(compiled(x, alpha), function(x, alpha))
+
+
 @pytest.mark.parametrize("kind", ["potential", "loss"])
 @pytest.mark.parametrize("name", WITH_POTENTIAL)
 def test_compiled_potentials_and_losses(name, kind, rng):
@@ -301,23 +314,24 @@ def test_compiled_potentials_and_losses(name, kind, rng):
 
 
 @smooth
-def test_custom_operators(op, options, rng):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_custom_operators(op, options, dtype, rng):
     """PyTorch's own checks of an operator that it cannot look into."""
     x, k, tau = (each.detach() for each in problem(op, rng))
-    name = leaves._name(op, options)
-    p, state = leaves._solve(x, k, tau, name)
+    x, how = x.to(dtype), leaves._words(op, options)
+    p, state = leaves._solve(x, k, tau, *how)
     still = torch.zeros(3, dtype=torch.float64)
     direction = p, still, still
     calls = [
-        (leaves._solve, (x, k, tau, name)),
-        (leaves._push, (x, k, tau, state, *direction, name)),
-        (leaves._pull, (x, k, tau, state, p, name)),
+        (leaves._solve, (x, k, tau, *how)),
+        (leaves._push, (x, k, tau, state, *direction, *how)),
+        (leaves._pull, (x, k, tau, state, p, *how)),
     ]
     if op.has_second:
-        calls.append((leaves._second, (x, k, tau, state, *direction, *direction, name)))
-        calls.append((leaves._height, (x, k, tau, None, name)))
+        calls.append((leaves._second, (x, k, tau, state, *direction, *direction, *how)))
+        calls.append((leaves._height, (x, k, tau, None, *how)))
     if op.real_k:
-        calls.append((leaves._threshold, (x, k, tau, name)))
+        calls.append((leaves._threshold, (x, k, tau, *how)))
     for operator, arguments in calls:
         torch.library.opcheck(operator, arguments)
 
