@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+
+from .masking import excluded
 
 Tensor = torch.Tensor
 COMPUTED_IN = {
@@ -79,11 +80,10 @@ def laid_out(
     rows = computed(x)
     if not largest:
         rows = -rows
-    if where is not None:
-        rows = rows.masked_fill(~_mask(where, x), -math.inf)
-    last = dim == x.ndim - 1
     layout = Layout(dim, x.dtype, tuple(x.shape[:dim]) + tuple(x.shape[dim + 1 :]))
-    return rows if last else rows.movedim(dim, -1), layout
+    if where is not None:
+        return excluded(rows, _mask(where, x), dim), layout
+    return rows if dim == x.ndim - 1 else rows.movedim(dim, -1), layout
 
 
 def _mask(where: Any, x: Tensor) -> Tensor:

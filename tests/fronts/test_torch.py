@@ -230,6 +230,19 @@ def test_checkpoint_autocast_and_saved_tensors(op, options, rng):
         total.backward()
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_masked_entries_are_left_out_of_gradients(dim, rng):
+    """To the bit as where they are -inf, which takes as long; and all True is as no mask."""
+    x, g, there = scores(rng, 5, 6), scores(rng, 5, 6), torch.rand(5, 6) < 0.8
+    there[0] = there[:, 0] = True
+    for mask, excluded in ((there, x.masked_fill(~there, -torch.inf)), (there | True, x)):
+        masked, plain = x.clone().requires_grad_(), excluded.clone().requires_grad_()
+        stt.thretopk(masked, 1, dim=dim, where=mask).backward(g)
+        stt.thretopk(plain, 1, dim=dim).backward(g)
+        assert torch.equal(masked.grad, plain.grad)
+        assert masked.grad[~mask].eq(0).all()
+
+
 # Compilers
 
 
