@@ -25,8 +25,8 @@ class FenchelYoung:
 
     Parameters
     ----------
-    op : operator
-        `thretopk` or `gradtopk`, whose potential it is.
+    op : operator or str
+        `thretopk` or `gradtopk`, whose potential it is, or its name.
     theta : array_like, shape (..., n, ...)
         Scores, as the operator takes them.
     target : array_like
@@ -51,10 +51,12 @@ class FenchelYoung:
     Raises
     ------
     TypeError
-        `op` has no potential; theta, target, k or another argument is of a wrong type.
+        `op` is no operator or has no potential; theta, target, k or another argument is of a wrong
+        type.
     ValueError
         A target whose sum is not k, with an entry outside [0, 1], a label out of range or twice in
-        a row; a soft target of `gradtopk` without ``constant=False``; what the operator refuses.
+        a row; a soft target of `gradtopk` without ``constant=False``; a name of no such operator;
+        what the operator refuses.
 
     Notes
     -----
@@ -104,6 +106,7 @@ class FenchelYoung:
         **options: Any,
     ) -> Any:
         """One loss for each row: see the class."""
+        op = operator.chosen(op, with_potential=True)
         given = theta, k, temperature, axis, largest, where, None, options
         call, y = _checked(op, target, constant, given)
         losses = op._losses(call.rows, call.plan, y, constant, None)
@@ -146,6 +149,7 @@ class FenchelYoung:
         >>> vjp(1.0).x.round(3)
         array([-0.303,  0.303,  0.112, -0.112])
         """
+        op = operator.chosen(op, with_potential=True)
         given = theta, k, temperature, axis, largest, where, None, options
         call, y = _checked(op, target, constant, given)
         x, tau = call.rows.x, call.rows.temperature
@@ -174,10 +178,6 @@ def _checked(
     op: Any, target: Any, constant: bool, given: tuple[Any, ...]
 ) -> tuple[base.Call, Array]:
     """The checked call, and the target as rows of float64."""
-    if not isinstance(op, operator.Operator) or not op.has_potential:
-        raise TypeError(
-            f"op is {op!r}; expected an operator with a potential: thretopk or gradtopk"
-        )
     if not isinstance(constant, (bool, np.bool_)):
         raise TypeError(f"constant is {constant!r}; expected True or False")
     call = op._check(*given)

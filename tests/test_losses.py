@@ -211,10 +211,24 @@ def test_bad_targets_are_refused():
     for target in ([0.5, 1.0], [[1j, 0, 0, 0]] * 2, [["a"] * 4] * 2):
         with pytest.raises(TypeError, match="target"):
             stk.fenchel_young(stk.gradtopk, theta, target, 1)
-    with pytest.raises(TypeError, match=r"op is <operator 'itertopk'.*thretopk or gradtopk"):
-        stk.fenchel_young(stk.itertopk, theta, [0, 1], 1)
     with pytest.raises(TypeError, match="constant is 1; expected True or False"):
         stk.fenchel_young(stk.gradtopk, theta, [0, 1], 1, constant=1)
+
+
+def test_the_operator_is_an_object_or_a_name(rng):
+    theta = rng.normal(size=(3, 6))
+    for op in (stk.thretopk, stk.gradtopk):
+        loss, vjp = stk.fenchel_young.vjp(op.__name__, theta, [0, 1, 2], 1)
+        expected, same_vjp = stk.fenchel_young.vjp(op, theta, [0, 1, 2], 1)
+        np.testing.assert_array_equal(loss, expected)
+        np.testing.assert_array_equal(vjp(1.0).x, same_vjp(1.0).x)
+        np.testing.assert_array_equal(stk.fenchel_young(op.__name__, theta, [0, 1, 2], 1), expected)
+    expected = r"expected an operator with a potential or its name: gradtopk, thretopk"
+    for op, kind in (("topk", ValueError), ("itertopk", ValueError), (stk.itertopk, TypeError)):
+        with pytest.raises(kind, match=rf"^op is .*topk'.*; {expected}"):
+            stk.fenchel_young(op, theta, [0, 1, 2], 1)
+    with pytest.raises(TypeError, match=rf"^op is None; {expected}"):
+        stk.fenchel_young(None, theta, [0, 1, 2], 1)
 
 
 def test_a_loss_of_a_curve_of_ones_own(rng):

@@ -115,6 +115,24 @@ class Operator(base.RowOperator):
         return constant_values(kind, k + seen.above, seen.above, 1.0)
 
 
+def chosen(op: Any, name: str = "op", *, with_potential: bool = False) -> Operator:
+    """The operator that the argument `name` says, by its name, as an object or as that of a front.
+
+    Only one that is the gradient of a potential, if it must be `with_potential`.
+    """
+    known = {
+        key: each for key, each in registry.items() if each.has_potential or not with_potential
+    }
+    inner = known.get(op) if isinstance(op, str) else getattr(op, "_op", op)
+    if isinstance(inner, Operator) and (inner.has_potential or not with_potential):
+        return inner
+    what = "an operator with a potential" if with_potential else "an operator"
+    kind = ValueError if isinstance(op, str) else TypeError
+    raise kind(
+        f"{name} is {arguments.show(op)}; expected {what} or its name: {', '.join(sorted(known))}"
+    )
+
+
 class Differentiable(Operator):
     """An operator with derivatives."""
 

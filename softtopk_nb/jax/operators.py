@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._api.operator import Differentiable, registry
+from .._api.operator import Differentiable, chosen, registry
 from . import arguments, calls, heights, primitives
 from .arguments import Layout
 
@@ -214,8 +214,8 @@ def fenchel_young(
 
     Parameters
     ----------
-    op : operator
-        `softtopk_nb.jax.thretopk` or `gradtopk`, whose potential it is.
+    op : operator or str
+        `softtopk_nb.jax.thretopk` or `gradtopk`, whose potential it is, or its name.
     theta : array, shape (..., n, ...)
         Scores.
     target : array
@@ -248,11 +248,7 @@ def fenchel_young(
     >>> [f"{each:.3f}" for each in stj.fenchel_young(stj.gradtopk, theta, labels, k)]
     ['0.535', '0.851']
     """
-    inner = getattr(op, "_op", op)
-    if not getattr(inner, "has_potential", False):
-        raise TypeError(
-            f"op is {op!r}; expected an operator with a potential: thretopk or gradtopk"
-        )
+    inner = chosen(op, with_potential=True)
     theta, layout = checked(inner, "theta", theta, k, temperature, axis, largest, where)
     target = heights.check_target(target, theta, layout)
     call = call_of(inner, options)

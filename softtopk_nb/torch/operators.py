@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from .._api.operator import Differentiable, registry
+from .._api.operator import Differentiable, chosen, registry
 from . import arguments, functions, heights
 
 Tensor = torch.Tensor
@@ -194,8 +194,8 @@ def fenchel_young(
 
     Parameters
     ----------
-    op : operator
-        `softtopk_nb.torch.thretopk` or `gradtopk`, whose potential it is.
+    op : operator or str
+        `softtopk_nb.torch.thretopk` or `gradtopk`, whose potential it is, or its name.
     theta : Tensor, shape (..., n, ...)
         Scores.
     target : Tensor
@@ -226,11 +226,7 @@ def fenchel_young(
     >>> stt.fenchel_young(stt.gradtopk, theta, labels, torch.tensor([2, 1]))
     tensor([0.5345, 0.8511])
     """
-    inner = getattr(op, "_op", op)
-    if not getattr(inner, "has_potential", False):
-        raise TypeError(
-            f"op is {op!r}; expected an operator with a potential: thretopk or gradtopk"
-        )
+    inner = chosen(op, with_potential=True)
     rows, layout = arguments.laid_out(theta, dim, axis, largest, where, "theta")
     y = heights.vectors(target, rows, layout)
     k, temperature = arguments.numbers(k, temperature, rows)

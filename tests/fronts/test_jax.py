@@ -372,6 +372,13 @@ def test_potentials_and_losses(name, rng):
     check_grads(loss, (x, tau), order=2, modes=BOTH)
 
 
+@pytest.mark.parametrize("name", WITH_POTENTIAL)
+def test_the_operator_of_a_loss_by_name(name, rng):
+    x, labels = jnp.asarray(rng.normal(size=(3, 6))), jnp.arange(3)
+    expected = stj.fenchel_young(getattr(stj, name), x, labels, 1)
+    np.testing.assert_array_equal(stj.fenchel_young(name, x, labels, 1), expected)
+
+
 def test_potential_along_k(rng):
     x, k, tau = problem(stk.thretopk, rng)
 
@@ -426,8 +433,9 @@ def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match=r"k has shape \(3,\)"):
         jax.jit(stj.thretopk)(x, jnp.zeros(3))
     one = jnp.array([0, 1])
-    with pytest.raises(TypeError, match=r"op is .*itertopk.*with a potential"):
-        stj.fenchel_young(stj.itertopk, x, one, 1)
+    for op, kind in ((stj.itertopk, TypeError), ("itertopk", ValueError)):
+        with pytest.raises(kind, match=r"op is .*itertopk.*with a potential or its name"):
+            stj.fenchel_young(op, x, one, 1)
     with pytest.raises(ValueError, match=r"target has shape \(3,\) and dtype int64"):
         stj.fenchel_young(stj.thretopk, x, jnp.arange(3), 1)
     with pytest.raises(TypeError, match="k is differentiated"):

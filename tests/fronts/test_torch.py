@@ -505,10 +505,19 @@ def test_k_subset(rng):
 # Arguments
 
 
-@pytest.mark.parametrize("op", ["gradtopk", stt.hardtopk, stt.itertopk, None])
+@pytest.mark.parametrize("op", ["itertopk", stt.hardtopk, stt.itertopk, None])
 def test_a_loss_needs_an_operator_with_a_potential(op):
-    with pytest.raises(TypeError, match=r"op is .*; expected an operator with a potential"):
+    kind = ValueError if isinstance(op, str) else TypeError
+    with pytest.raises(kind, match=r"op is .*; expected an operator with a potential or its name"):
         stt.fenchel_young(op, torch.zeros(4), torch.tensor([0, 1]), 2)
+
+
+@pytest.mark.parametrize("name", WITH_POTENTIAL)
+def test_the_operator_of_a_loss_by_name(name, rng):
+    x, labels = scores(rng, 3, 6), torch.tensor([0, 1, 2])
+    expected = stt.fenchel_young(getattr(stt, name), x, labels, 1)
+    assert torch.equal(stt.fenchel_young(name, x, labels, 1), expected)
+    assert torch.equal(stt.fenchel_young(getattr(stk, name), x, labels, 1), expected)
 
 
 def test_bad_arguments_are_refused():
