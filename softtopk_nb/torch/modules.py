@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._api.operator import chosen
 from .operators import OPERATORS
 
 Tensor = torch.Tensor
@@ -30,8 +31,9 @@ class SoftTopK(nn.Module):
         How much to choose along `dim`; a real number for `thretopk` alone.
     temperature : float, optional
         Width of the transition, in the units of the scores.
-    op : str, optional
-        The operator: "thretopk", "gradtopk", "itertopk" or "wsoftmaxtopk".
+    op : str or operator, optional
+        "thretopk", "gradtopk", "itertopk" or "wsoftmaxtopk", or the operator itself; the layer
+        keeps the name.
     learn_temperature : bool, optional
         Whether the logarithm of the temperature is a parameter, `log_temperature`.
     learn_k : bool, optional
@@ -47,8 +49,8 @@ class SoftTopK(nn.Module):
     Raises
     ------
     TypeError, ValueError
-        An unknown operator, a temperature that is not positive, a k that is learnt but must be an
-        integer. Other arguments are checked when the layer is called.
+        An unknown operator or what is none, a temperature that is not positive, a k that is learnt
+        but must be an integer. Other arguments are checked when the layer is called.
 
     Examples
     --------
@@ -65,7 +67,7 @@ class SoftTopK(nn.Module):
         self,
         k: Any,
         temperature: float = 1.0,
-        op: str = "thretopk",
+        op: Any = "thretopk",
         *,
         learn_temperature: bool = False,
         learn_k: bool = False,
@@ -74,9 +76,7 @@ class SoftTopK(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        if op not in OPERATORS:
-            known = ", ".join(map(repr, OPERATORS))
-            raise ValueError(f"op is {op!r}; expected one of {known}")
+        op = chosen(op).__name__
         if not 0.0 < temperature < float("inf"):
             raise ValueError(f"temperature is {temperature!r}; expected a positive finite number")
         self.op, self.dim, self.hard, self.options = op, dim, hard, options

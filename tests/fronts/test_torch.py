@@ -428,12 +428,25 @@ def test_module(rng):
     assert "thretopk" in repr(layer)
     for op in registry:
         assert stt.SoftTopK(2, op=op)(x).shape == x.shape
-    with pytest.raises(ValueError, match="op is 'topk'; expected one of"):
+    with pytest.raises(ValueError, match=r"op is 'topk'; expected an operator or its name: grad"):
         stt.SoftTopK(2, op="topk")
+    with pytest.raises(TypeError, match=r"op is None; expected an operator or its name"):
+        stt.SoftTopK(2, op=None)
     with pytest.raises(ValueError, match="temperature is 0; expected a positive"):
         stt.SoftTopK(2, temperature=0)
     with pytest.raises(TypeError, match="gradtopk takes an integer k"):
         stt.SoftTopK(2, op="gradtopk", learn_k=True)
+
+
+@pytest.mark.parametrize("op", [stt.gradtopk, stk.gradtopk], ids=["torch", "numpy"])
+def test_module_of_an_operator_as_an_object(op, rng):
+    x = scores(rng, 4, 7, dtype=torch.float32)
+    layer, named = stt.SoftTopK(2, 0.5, op, largest=False), stt.SoftTopK(2, 0.5, "gradtopk")
+    p = stt.gradtopk(x, 2, temperature=0.5, largest=False)
+    for each in (layer, copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(each(x), p)
+        assert "op='gradtopk'" in repr(each)
+    assert layer.state_dict().keys() == named.state_dict().keys()
 
 
 def test_k_that_is_learnt_comes_back_from_beyond_its_range(rng):
