@@ -158,6 +158,13 @@ class KSubset(Distribution):
             drawn = Subsets(*given).sample(tuple(shape), np.random.default_rng(seed))
         return carry.tensor(drawn).to(self.x.dtype)
 
+    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
+        """Refuse: a draw of 0 and 1 has no derivative."""
+        raise NotImplementedError(
+            "rsample: draws of a KSubset are discrete and not reparametrised; use mean, which is "
+            "differentiable, or thretopk(x + noise, k) of softtopk_nb.torch with Gumbel noise"
+        )
+
     def log_prob(self, value: Tensor) -> Tensor:
         """Give the logarithm of the probability of each subset.
 

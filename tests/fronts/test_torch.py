@@ -511,6 +511,8 @@ def test_k_subset(rng):
         stt.KSubset(x, 7)
     with pytest.raises(NotImplementedError, match="k differs between rows"):
         stt.KSubset(x, torch.tensor([1, 2, 3])).enumerate_support()
+    with pytest.raises(NotImplementedError, match=r"draws .* are discrete .* use mean"):
+        subsets.rsample((2,))
     with pytest.raises(ValueError, match="different k"):
         torch.distributions.kl_divergence(subsets, stt.KSubset(x, 3))
 
