@@ -203,8 +203,18 @@ def _vectors(call: base.Call, values: Array) -> Array:
     rows = host_arrays.to_rows(values, call.axis, np.float64, call.rows.x.shape)
     outside = ~((rows >= 0.0) & (rows <= 1.0))
     if outside.any():
+        if values.dtype.kind in "iu":
+            raise ValueError(no_vectors(int(rows[outside][0]), call.shape, call.axis))
         raise ValueError(f"target holds {rows[outside][0]}; expected numbers between 0 and 1")
     return rows
+
+
+def no_vectors(found: int, shape: tuple[int, ...], axis: int) -> str:
+    """The message for an integer target of theta's shape that holds another number than 0 and 1."""
+    return (
+        f"target holds {found} and has theta's shape {shape}; expected 0 and 1, or labels: "
+        f"k of each row, fewer than n = {shape[axis]} along axis {axis}"
+    )
 
 
 def _vectors_of_labels(call: base.Call, values: Array) -> Array:

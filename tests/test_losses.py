@@ -199,6 +199,12 @@ def test_bad_targets_are_refused():
         ([[1, 0, 0, 0], [1, 1, 0, 0]], 1, r"target sums to 2 in row 1; expected k = 1"),
         ([[2.0, 0, 0, 0], [1, 0, 0, 0]], 1, r"target holds 2.0; expected numbers between 0 and 1"),
         ([[np.nan, 0, 0, 0], [1, 0, 0, 0]], 1, r"target holds nan"),
+        (
+            [[0, 2, -1, -1], [3, -1, -1, -1]],
+            [2, 1],
+            r"target holds 2 and has theta's shape \(2, 4\); .* fewer than n = 4 along axis 1$",
+        ),
+        ([[0, -1, -1, -1], [1, -1, -1, -1]], 1, r"target holds -1 and .* labels: k of each row"),
         ([0, 4], 1, r"target has the label 4; expected 0 to 3, or -1"),
         ([-2, 0], 1, r"target has the label -2"),
         ([[1, 1], [0, 1]], 2, r"target has the label 1 twice in row 0"),

@@ -8,7 +8,7 @@ import torch
 from torch.autograd import Function, forward_ad
 
 from .._api.homogeneous import in_temperature
-from ..losses import NO_LABEL
+from ..losses import NO_LABEL, no_vectors
 from . import functions, leaves
 from .arguments import Layout
 from .carry import Tensor
@@ -208,6 +208,8 @@ def vectors(target: Any, rows: Tensor, layout: Layout) -> Tensor:
         raise RuntimeError(f"target is on {target.device}; expected theta's device {rows.device}")
     whole = (*layout.batch[: layout.dim], rows.shape[-1], *layout.batch[layout.dim :])
     if tuple(target.shape) == whole:
+        if not leaves.is_wanted(rows) and not functions.is_transformed():
+            _check_vectors(target, whole, layout.dim)
         return target.movedim(layout.dim, -1).to(torch.float64)
     labels = target
     if tuple(target.shape) == layout.batch:
@@ -221,6 +223,15 @@ def vectors(target: Any, rows: Tensor, layout: Layout) -> Tensor:
             f"shape {whole}, or integer labels in place of its dimension {layout.dim}"
         )
     return _of_labels(labels.to(torch.int64), rows)
+
+
+def _check_vectors(target: Tensor, shape: tuple[int, ...], dim: int) -> None:
+    """Refuse integers other than 0 and 1: they may be labels, as many of them as scores."""
+    if target.dtype.is_floating_point or target.dtype == torch.bool:
+        return
+    outside = target[(target < 0) | (target > 1)]
+    if outside.numel():
+        raise ValueError(no_vectors(int(outside[0]), shape, dim))
 
 
 def _of_labels(labels: Tensor, rows: Tensor) -> Tensor:

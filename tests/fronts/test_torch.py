@@ -527,6 +527,12 @@ def test_a_loss_needs_an_operator_with_a_potential(op):
         stt.fenchel_young(op, torch.zeros(4), torch.tensor([0, 1]), 2)
 
 
+def test_a_loss_of_integer_vectors_under_vmap(rng):
+    x, y = scores(rng, 2, 3, 4), torch.tensor([1, 0, 1, 0]).expand(2, 3, 4)
+    loss = vmap(lambda x, y: stt.fenchel_young(stt.gradtopk, x, y, 2))(x, y)
+    assert torch.equal(loss, stt.fenchel_young(stt.gradtopk, x, y.double(), 2))
+
+
 @pytest.mark.parametrize("name", WITH_POTENTIAL)
 def test_the_operator_of_a_loss_by_name(name, rng):
     x, labels = scores(rng, 3, 6), torch.tensor([0, 1, 2])
@@ -582,6 +588,9 @@ def test_bad_arguments_are_refused():
         stt.gradtopk(x, 2.0)
     with pytest.raises(ValueError, match="target sums to 2 in row 0; expected k = 1"):
         stt.fenchel_young(stt.thretopk, x, torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0]]), 1)
+    padded = torch.tensor([[0, 2, -1, -1], [3, -1, -1, -1]])
+    with pytest.raises(ValueError, match=r"target holds 2 .* fewer than n = 4 along axis 1"):
+        stt.fenchel_young(stt.thretopk, x, padded, torch.tensor([2, 1]))
     with pytest.raises(ValueError, match="target has the label 4; expected 0 to 3"):
         stt.fenchel_young(stt.thretopk, x, torch.tensor([0, 4]), 1)
 
