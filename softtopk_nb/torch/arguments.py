@@ -104,8 +104,10 @@ def _broadcast(given: Tensor, shape: tuple[int, ...], name: str, x: Tensor) -> T
         ) from None
 
 
-def numbers(k: Any, temperature: Any, rows: Tensor) -> tuple[Any, Any]:
+def numbers(k: Any, temperature: Any, rows: Tensor, real_k: bool) -> tuple[Any, Any]:
     """k and the temperature: numbers as they are, tensors of the batch shape."""
+    if not real_k and isinstance(k, Tensor) and k.dtype.is_floating_point:
+        raise TypeError(f"k has dtype {k.dtype}; expected integers: call k.long()")
     return _number(k, "k", rows), _number(temperature, "temperature", rows)
 
 

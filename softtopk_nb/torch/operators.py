@@ -102,7 +102,7 @@ class Operator:
         """The value: see the class."""
         self._check_names(options)
         rows, layout = arguments.laid_out(x, dim, axis, largest, where)
-        k, temperature = arguments.numbers(k, temperature, rows)
+        k, temperature = arguments.numbers(k, temperature, rows, self.real_k)
         p = values(self._op, options, rows, k, temperature)
         if hard:
             mask = values(registry["hardtopk"], {}, rows, _whole(k), 1.0)
@@ -151,7 +151,7 @@ class Operator:
         _check_potential(self._op)
         self._check_names(options)
         rows, layout = arguments.laid_out(x, dim, axis, largest, where)
-        k, temperature = arguments.numbers(k, temperature, rows)
+        k, temperature = arguments.numbers(k, temperature, rows, self.real_k)
         phi = heights.potential(self._op, options, rows, k, temperature).to(layout.dtype)
         return phi if largest else -phi
 
@@ -229,7 +229,7 @@ def fenchel_young(
     inner = chosen(op, with_potential=True)
     rows, layout = arguments.laid_out(theta, dim, axis, largest, where, "theta")
     y = heights.vectors(target, rows, layout)
-    k, temperature = arguments.numbers(k, temperature, rows)
+    k, temperature = arguments.numbers(k, temperature, rows, inner.real_k)
     loss = heights.loss(inner, {"constant": constant, **options}, rows, k, temperature, y)
     return loss.to(layout.dtype)
 

@@ -584,6 +584,9 @@ def test_bad_arguments_are_refused():
     for arguments, options, kind, message in wrong:
         with pytest.raises(kind, match=message):
             stt.thretopk(*arguments, **options)
+    for name in ("gradtopk", "hardtopk", "itertopk"):
+        with pytest.raises(TypeError, match=r"k has dtype torch.float32; .*: call k.long\(\)"):
+            getattr(stt, name)(x, torch.tensor([2.0, 1.0]))
     with pytest.raises(TypeError, match=r"k is .*expected integers"):
         stt.gradtopk(x, 2.0)
     with pytest.raises(ValueError, match="target sums to 2 in row 0; expected k = 1"):
