@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from . import log_softmax, logsumexp, softmax
+from . import fenchel_young, hardtopk, log_softmax, logsumexp, softmax
 from ._api.operator import Differentiable, registry
 from ._compile.decorators import WRITTEN
-from ._curves.registry import FAMILIES, NAMES
+from ._curves.registry import CURVES, FAMILIES, NAMES
+from ._threads.long_rows import LONG
+from ._threshold.cpu.scan import SCANNED
 from ._versions import show_versions
+from .gradtopk.operator import METHODS
 
 WITHOUT_K: dict[str, Any] = {
     "softmax": softmax,
@@ -25,46 +28,70 @@ WITHOUT_K: dict[str, Any] = {
     "logsumexp": logsumexp,
 }
 OPERATORS: dict[str, Any] = {**registry, **WITHOUT_K}
-# Rows for one vector each and rows for blocks, in batches for one thread and for several.
-SHAPES = (8, 64), (256, 1024)
+# Rows for one vector each and rows for blocks, in batches for one thread and for several, rows of
+# which a sample is taken, and one that is shared out; and for `gradtopk` one between.
+SHAPES = (8, 64), (256, 1024), (8, 5000), (1, LONG)
+BETWEEN = (256, 300)
 ALPHA = 1.5  # any serves: the code is the same
 
 Call = tuple[str, Callable[[], Any]]
 
 
-def _operands(shape: tuple[int, int], dtype: Any) -> tuple[Any, Any]:
-    """Scores, some of them excluded, and a direction."""
+def _options(name: str, curves: list[str]) -> Iterator[dict[str, Any]]:
+    """Each set of the operator's own options that has code of its own."""
+    if name == "gradtopk":
+        yield from ({"method": method} for method in METHODS)
+    elif name == "thretopk":
+        for curve in curves or NAMES:
+            alpha = {"alpha": ALPHA} if curve in FAMILIES else {}
+            scanned = isinstance(CURVES.get(curve), SCANNED)
+            methods = ("newton", "bisect", *["scan"] * scanned)
+            yield from ({"curve": curve, **alpha, "method": method} for method in methods)
+    else:
+        yield {}
+
+
+def _operands(shape: tuple[int, int], dtype: Any) -> tuple[Any, Any, Any]:
+    """Scores, a direction and a mask; of several rows each of the first is one of its kind."""
     x, v = np.random.default_rng(0).normal(size=(2, *shape)).astype(dtype)
-    x[0, 0] = -np.inf  # such rows are solved on their own
-    return x, v
+    if len(x) > 1:  # with an entry left out, undefined, and with some entries far out
+        x[0, 0], x[1, 1] = -np.inf, np.nan
+        x[2] **= 7
+    return x, v, np.arange(x.shape[1]) % 5 > 0
 
 
-def _verbs(op: Any, x: Any, v: Any, k: tuple[int, ...], options: dict[str, Any]) -> None:
+def _verbs(
+    op: Any, shape: tuple[int, int], dtype: Any, k: tuple[Any, ...], options: dict[str, Any]
+) -> None:
     """Everything that the operator computes, once."""
+    x, v, there = _operands(shape, dtype)
+    op(x, *k, where=there, **options)
     op(x, *k, **options)
+    op(np.ascontiguousarray(x.T), *k, axis=0, **options)
+    op(x.astype(np.float16), *k, **options)
     if isinstance(op, Differentiable) or not k:
-        op.jvp(x, *k, v, **options)
+        op.jvp(x, *k, v, where=there, dtemperature=1.0, **options)
         p, vjp_function = op.vjp(x, *k, **options)
         vjp_function(v if p.shape == v.shape else v[:, 0])
+    if getattr(op, "has_second", False) and len(x) > 1:
+        op.hvp(x, *k, v, v, **options)
     for verb in ("potential", "threshold"):
         if hasattr(op, verb):
             getattr(op, verb)(x, *k, **options)
+    if getattr(op, "has_potential", False):
+        loss, vjp_function = fenchel_young.vjp(op, v, hardtopk(v, *k), *k, **options)
+        vjp_function(loss)
 
 
 def _calls(operators: list[str], curves: list[str]) -> Iterator[Call]:
     for name in operators:
-        kinds: list[dict[str, Any]] = [{}]
-        if name == "thretopk":
-            kinds = [
-                {"curve": c, **({"alpha": ALPHA} if c in FAMILIES else {})} for c in curves or NAMES
-            ]
-        for options in kinds:
+        op, k = OPERATORS[name], () if name in WITHOUT_K else (3,)
+        shapes = (*SHAPES, BETWEEN) if name == "gradtopk" else SHAPES
+        for options in _options(name, curves):
             for dtype in (np.float32, np.float64):
-                for shape in SHAPES:
-                    operands = *_operands(shape, dtype), () if name in WITHOUT_K else (3,), options
+                for shape in shapes:
                     label = " ".join([name, *map(str, options.values()), dtype.__name__])
-                    op = OPERATORS[name]
-                    yield label, functools.partial(_verbs, op, *operands)
+                    yield label, functools.partial(_verbs, op, shape, dtype, k, options)
 
 
 def _progress(done: int, total: int, label: str) -> None:

@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 import softtopk_nb
 from softtopk_nb._curves.registry import NAMES
 
@@ -18,6 +20,32 @@ import numpy as np
 import softtopk_nb as stk
 for _ in range(2):
     stk.hardtopk(np.array([[3.0, 1.0, 2.0]]), 1)
+"""
+
+
+EVERYTHING = """
+import logging
+logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
+import numpy as np
+import softtopk_nb as stk
+rng, clip = np.random.default_rng(0), {"curve": "clip"}
+for dtype in (np.float32, np.float64):
+    for shape in ((5, 16), (200, 300), (17, 3000), (1, 1_000_001)):
+        x, v = rng.normal(size=(2, *shape)).astype(dtype)
+        there, odd, undefined = rng.random(shape) < 0.9, x.copy(), x.copy()
+        odd[0, 0], odd[-1, 2], undefined[0, 1] = -np.inf, np.inf, np.nan
+        for rows in (x, odd, undefined):
+            for options in (clip, {**clip, "method": "bisect"}, {**clip, "method": "scan"}):
+                stk.thretopk(rows, 2.5, **options)
+            stk.thretopk(rows, 2.5, where=there, temperature=0.1, **clip)
+            stk.thretopk.jvp(rows, 2, v, dk=1.0, **clip)
+            stk.thretopk.vjp(rows, 2, where=there, **clip)[1](v)
+            stk.thretopk.hvp(rows, 2, v, v, **clip)
+            stk.thretopk.potential(rows, 2, **clip)
+            stk.thretopk.threshold(rows, 2, **clip)
+        stk.thretopk(x.T.copy(), 2, axis=0, largest=False, **clip)
+        stk.thretopk(x.astype(np.float16), 2, **clip)
+        stk.fenchel_young.vjp(stk.thretopk, x, stk.hardtopk(x, 2), 2, **clip)[1](np.ones(shape[0]))
 """
 
 
@@ -55,6 +83,14 @@ def test_what_is_compiled_ahead_is_not_compiled_again(tmp_path):
     assert run("-c", LOGGED, folder=tmp_path).stderr == ""
     again = run("-m", "softtopk_nb", "compile", "hardtopk", folder=tmp_path)
     assert "\nnothing to write: all was compiled already" in again.stdout
+
+
+@pytest.mark.slow
+def test_nothing_that_an_operator_computes_compiles_afterwards(tmp_path):
+    """Whatever the type, the length, the verb, the method, and what is not finite."""
+    done = run("-m", "softtopk_nb", "compile", "thretopk", "--curve", "clip", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert run("-c", EVERYTHING, folder=tmp_path).stderr == ""
 
 
 def test_unknown_names_are_refused(tmp_path):
