@@ -106,8 +106,11 @@ def _broadcast(given: Tensor, shape: tuple[int, ...], name: str, x: Tensor) -> T
 
 def numbers(k: Any, temperature: Any, rows: Tensor, real_k: bool) -> tuple[Any, Any]:
     """k and the temperature: numbers as they are, tensors of the batch shape."""
-    if not real_k and isinstance(k, Tensor) and k.dtype.is_floating_point:
-        raise TypeError(f"k has dtype {k.dtype}; expected integers: call k.long()")
+    if not real_k and type(k) is not int:
+        if isinstance(k, Tensor) and k.dtype.is_floating_point:
+            raise TypeError(f"k has dtype {k.dtype}; expected integers: call k.long()")
+        if isinstance(k, (float, np.floating)):
+            raise TypeError(f"k is {k!r}; expected an integer")
     return _number(k, "k", rows), _number(temperature, "temperature", rows)
 
 
