@@ -12,6 +12,7 @@ import numpy as np
 
 from .._api import arguments, host_arrays
 from .._api.base import Array, Call
+from .._api.operator import chosen
 from .operator import from_largest, softmax
 from .sampling import AT_A_TIME, check, check_rng, check_size, give_back, scores
 
@@ -192,7 +193,7 @@ def gumbel_topk(
     size: Any = None,
     *,
     rng: Any = None,
-    relax: Callable[..., Any] | None = None,
+    relax: Callable[..., Any] | str | None = None,
     temperature: Any = 1.0,
     axis: int = -1,
     where: Any = None,
@@ -219,10 +220,11 @@ def gumbel_topk(
     rng : numpy.random.Generator, int or None, optional
         Where the randomness comes from: whatever ``numpy.random.default_rng`` takes. A generator is
         advanced; an int is a seed; None draws a new seed from the operating system.
-    relax : callable, optional
-        ``thretopk``, ``hardtopk`` or any callable of that signature; it is called with rows of
-        scores along the last axis, shifted so that the largest finite one of x is 0. To fix its
-        own options, wrap it: ``lambda x, k, **a: stk.thretopk(x, k, curve="exp", **a)``.
+    relax : callable or str, optional
+        ``thretopk``, ``hardtopk``, the name of such an operator, or any callable of that signature;
+        it is called with rows of scores along the last axis, shifted so that the largest finite one
+        of x is 0. To fix its own options, wrap it:
+        ``lambda x, k, **a: stk.thretopk(x, k, curve="exp", **a)``.
     temperature : float or array_like, optional
         In the units of x; broadcast against x's shape without the axis.
     axis : int, optional
@@ -282,6 +284,8 @@ def gumbel_topk(
     shape = check_size(size)
     generator = check_rng(rng)
     if relax is not None:
+        if isinstance(relax, str):
+            relax = chosen(relax, "relax")
         if not callable(relax):
             raise TypeError(f"relax is {arguments.show(relax)}; expected an operator or None")
         if host_arrays.on_device(x):

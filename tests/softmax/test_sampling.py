@@ -156,6 +156,8 @@ def test_relaxed_masks(rng):
     np.testing.assert_allclose(soft, expected, rtol=0, atol=1e-12)
     cold = stk.gumbel_topk(x, 3, rng=2, relax=stk.thretopk, temperature=1e-4)
     assert np.abs(cold - mask).max() < 1e-3
+    named = stk.gumbel_topk(x, 3, rng=2, relax="thretopk", temperature=0.5)
+    np.testing.assert_array_equal(named, soft)
     # k = 1 with the curve exp is gumbel_softmax.
     one = stk.gumbel_topk(x, 1, rng=2, relax=exp_curve, temperature=0.3)
     soft = stk.gumbel_softmax(x, rng=2, temperature=0.3)
@@ -336,7 +338,8 @@ def test_bad_k_and_relax():
         (ValueError, "^k is 4", lambda: stk.gumbel_topk(x, 4, **soft)),
         (ValueError, r"^k has shape \(3,\)", lambda: stk.gumbel_topk(x, [1, 1, 1], **soft)),
         (TypeError, "^k is", lambda: stk.gumbel_topk(x, 1.5, rng=0, relax=stk.hardtopk)),
-        (TypeError, "^relax is 'soft'", lambda: stk.gumbel_topk(x, 1, rng=0, relax="soft")),
+        (ValueError, "^relax is 'soft'", lambda: stk.gumbel_topk(x, 1, rng=0, relax="soft")),
+        (TypeError, "^relax is 1", lambda: stk.gumbel_topk(x, 1, rng=0, relax=1)),
         (ValueError, "^relax returned", lambda: stk.gumbel_topk(x, 1, rng=0, relax=wrong_shape)),
     ):
         with pytest.raises(error, match=match):
