@@ -183,7 +183,7 @@ def gumbel_softmax(
     # Shifted by the largest score, which softmax does not see: the noise is not rounded away.
     x, tau = call.rows
     z = from_largest(x.astype(np.float64), np.ones_like(tau))[1]
-    return softmax._give_back(call, softmax(_perturbed(z, (), generator), temperature=tau))
+    return softmax._give_back(call, softmax(_perturbed(z, generator), temperature=tau))
 
 
 def gumbel_topk(
@@ -323,17 +323,17 @@ def _relaxed(
     relax: Callable[..., Any],
 ) -> Any:
     given = arguments.real_array(k, "k")
-    x, dtype = call.rows.x.astype(np.float64), call.rows.x.dtype
+    x, draws = call.rows.x, math.prod(shape)
     arguments.check_k(given, x.shape[1], call.batch)
-    # The largest finite score is subtracted, so that the noise is not rounded away; infinities
-    # stay, since to an operator +inf is one of k, and no other entry becomes one.
-    lowest, finite = np.finfo(dtype).min, np.isfinite(x)
-    top = np.max(x, axis=1, keepdims=True, where=finite, initial=np.finfo(np.float64).min)
-    with np.errstate(all="ignore"):
-        x = np.where(finite, x - top, x)
-    noisy = _perturbed(x, shape, generator)
-    shown = finite.reshape(len(x), *(1,) * len(shape), x.shape[1])
-    noisy = np.where(shown, np.maximum(noisy, lowest), noisy).astype(dtype)
+    z, several = np.empty(x.shape), max(1, AT_A_TIME // x.shape[1])
+    for first in range(0, len(x), several):
+        some = slice(first, first + several)
+        z[some] = _from_largest_finite(x[some].astype(np.float64))
+    lowest = np.finfo(x.dtype).min
+    noisy = np.empty((len(x) * draws, x.shape[1]), x.dtype)
+    for some, part in _perturbed_in_parts(z, draws, generator):
+        finite = np.isfinite(x[np.arange(some.start, some.stop) // draws])
+        noisy[some] = np.where(finite, np.maximum(part, lowest), part)
     ones = (1,) * len(shape)
     rows = noisy.reshape(*call.batch, *shape, x.shape[1])
     stretched = np.broadcast_to(given, call.batch).reshape(call.batch + ones)
@@ -346,13 +346,23 @@ def _relaxed(
     return host_arrays.like(call.given, host_arrays.cast(p, call.dtype))
 
 
-def _perturbed(z: Array, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
-    """Rows + Gumbel noise, of shape (rows, *shape, n)."""
-    rows, n = z.shape
-    noise = np.empty((rows, *shape, n))
-    flat = noise.reshape(-1, n)
-    for some, noisy in _perturbed_in_parts(z, math.prod(shape), generator):
-        flat[some] = noisy
+def _from_largest_finite(x: Array) -> Array:
+    """Rows less their largest finite entry, so that noise is not rounded away.
+
+    Infinities stay, since to an operator +inf is one of k.
+    """
+    finite = np.isfinite(x)
+    top = np.max(x, axis=1, keepdims=True, where=finite, initial=np.finfo(np.float64).min)
+    with np.errstate(all="ignore"):
+        z: Array = np.where(finite, x - top, x)
+    return z
+
+
+def _perturbed(z: Array, generator: np.random.Generator) -> Array:
+    """Rows + Gumbel noise."""
+    noise = np.empty(z.shape)
+    for some, noisy in _perturbed_in_parts(z, 1, generator):
+        noise[some] = noisy
     return noise
 
 

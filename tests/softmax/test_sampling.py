@@ -373,3 +373,13 @@ def test_draws_can_be_interrupted(draw):
     generator = _Noted(np.random.PCG64(0))
     draw(generator)
     assert 1 < generator.most <= 1 << 20
+
+
+def test_relaxed_draws_can_be_interrupted(monkeypatch):
+    """What is done to the scores and the noise, too, is done to some rows at a time."""
+    sizes, isfinite = [], np.isfinite
+    monkeypatch.setattr(np, "isfinite", lambda x: sizes.append(np.size(x)) or isfinite(x))
+    relax = lambda x, k, temperature: np.zeros_like(x)  # noqa: E731
+    p = stk.gumbel_topk(np.zeros((40_000, 64), np.float32), 2, rng=0, relax=relax)
+    assert p.shape == (40_000, 64)
+    assert 1 < max(sizes) <= 1 << 20
