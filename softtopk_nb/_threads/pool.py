@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numba import _dispatcher, config, int64, typeof
 
+from .._compile import subnormals
 from .._compile.decorators import in_memory
 from .jobs import BOX, NEXT, WORD, serve, shared
 
@@ -202,6 +203,10 @@ def over(count: int, work: int, kernel: Any, *args: Any) -> None:
     Python handles signals between slices of the work: who presses Ctrl-C need not wait for the end.
     """
     if not count:
+        return
+    if subnormals.LEAST / 2 == 0.0:  # and helpers do not flush, or a row's bits would depend on who
+        with subnormals.kept():
+            over(count, work, kernel, *args)
         return
     pieces = min(count, 1 + work // WORTH_A_THREAD)
     threads = thread_count() if pieces > 1 else 1  # asking takes longer than a short row

@@ -7,6 +7,7 @@ import itertools
 from typing import Any, NamedTuple
 
 from .._api.operator import registry
+from .._compile import subnormals
 from . import host
 
 _made: dict[str, Call] = {}
@@ -32,7 +33,8 @@ class Call(NamedTuple):
 
     def compute(self, verb: str, *arrays: Any, **where: Any) -> tuple[Any, ...]:
         """What the primitive of this name does."""
-        result: tuple[Any, ...] = getattr(host, verb)(self.op, self.options, *arrays, **where)
+        with subnormals.kept():  # of x, and of a temperature that is compared with 0
+            result: tuple[Any, ...] = getattr(host, verb)(self.op, self.options, *arrays, **where)
         return result
 
 

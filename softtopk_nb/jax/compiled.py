@@ -15,6 +15,7 @@ import numpy as np
 from numba import types
 
 from .._compile.decorators import c_address, called_by_c
+from .._compile.subnormals import keep, restore
 from .._curves.base import is_steep
 from .._curves.user import UserCurve
 from .._threads import pool
@@ -71,13 +72,16 @@ def _made(verb: Verb, setting: Setting, name: str) -> Any:
 
     @called_by_c
     def handle(frame):
+        control = keep()
         slots, done = slots_of(name), False
         if get(frame + EXTENSION) == 0:
             try:
                 done = do(frame, slots)
             except Exception:  # without memory, say: Python meets it again, and says so
                 done = False
-        return 0 if done else call_c(get(slots + PYTHON), frame)
+        error = 0 if done else call_c(get(slots + PYTHON), frame)
+        restore(control)
+        return error
 
     return handle
 

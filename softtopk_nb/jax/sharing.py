@@ -19,6 +19,7 @@ from numba.extending import intrinsic
 
 from .._compile.array_intrinsics import held
 from .._compile.decorators import called_by_c, kernel, scalar
+from .._compile.subnormals import keep, restore
 from .._threads import jobs
 from .._threads.jobs import WORD, call_at, get, put, replace, take_part, written_down
 from .._threads.pool import LANES, UNIT, WORTH_A_THREAD
@@ -114,7 +115,9 @@ def help_out(ticket):
         if before < 0:
             break
         if replace(ticket + AT_WORK, before, before + 1):
+            control = keep()
             take_part(get(ticket + JOB))
+            restore(control)
             _added(ticket + AT_WORK, -1)
             break
     _put_down(ticket)

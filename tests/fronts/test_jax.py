@@ -127,6 +127,19 @@ def _check_rows_of(op, options, temperature, x, v, g):
 
 
 @pytest.mark.parametrize("name", registry)
+def test_subnormal_numbers_are_kept(name, rng):
+    """XLA's threads take them for 0: those of x, of p and of what is computed on the way."""
+    op, own = operators.OPERATORS[name], registry[name]
+    tiny = np.finfo(np.float32).smallest_normal / 2
+    for shape, scale, tau in (((3, 9), tiny, 2e-38), ((300, 200), 40.0, 1.0)):
+        x = (scale * rng.normal(size=shape)).astype(np.float32)
+        found = jax.jit(lambda x, tau: op(x, K, temperature=tau))(x, jnp.float32(tau))
+        np.testing.assert_array_equal(found, own(x, K, temperature=np.float32(tau)))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="temperature is 0"):
+        jax.jit(lambda tau: op(x, K, temperature=tau))(0.0)
+
+
+@pytest.mark.parametrize("name", registry)
 def test_ordinary_rows_do_not_touch_python(name, rng, monkeypatch):
     def refuse(*_):
         raise AssertionError("Python was called")

@@ -616,6 +616,22 @@ def test_default_device_and_dtype_do_not_matter(rng):
         torch.set_default_dtype(torch.float32)
 
 
+def test_a_thread_that_flushes_subnormal_numbers(rng):
+    """Bits do not depend on which thread has the row, and the caller's mode stays as it is."""
+    x = torch.tensor(30 * rng.normal(size=(1100, 64)), dtype=torch.float32)
+    expected = stt.thretopk(x, 8).numpy()
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor keeps them")
+    try:
+        found = [stt.thretopk(x, 8), stt.thretopk(x, 8), stt.thretopk(x[:9], 8)]
+        assert torch.tensor(2.0**-149).mul(2.0) == 0.0
+    finally:
+        torch.set_flush_denormal(False)
+    assert ((expected > 0) & (expected < 2.0**-126)).any()
+    for p in found:
+        np.testing.assert_array_equal(p.numpy(), expected[: len(p)])
+
+
 class Selected(torch.utils.data.Dataset):
     """Rows that a worker has selected from."""
 
