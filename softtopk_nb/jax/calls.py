@@ -34,7 +34,8 @@ class Call(NamedTuple):
     def compute(self, verb: str, *arrays: Any, **where: Any) -> tuple[Any, ...]:
         """What the primitive of this name does."""
         with subnormals.kept():  # of x, and of a temperature that is compared with 0
-            result: tuple[Any, ...] = getattr(host, verb)(self.op, self.options, *arrays, **where)
+            given = host.nan_rows(*arrays)
+            result: tuple[Any, ...] = getattr(host, verb)(self.op, self.options, *given, **where)
         return result
 
 

@@ -27,6 +27,19 @@ def state_width(op: Any, options: Options, n: int) -> int:
     return WORDS * width
 
 
+def nan_rows(x: Array, k: Array, temperature: Array, *others: Array) -> tuple[Array, ...]:
+    """The arrays of a call, with a row of NaN for each k or temperature that is NaN.
+
+    In a compiled program an error would end all rows for one, as under `vmap` all seeds.
+    """
+    lost = np.isnan(k) | np.isnan(temperature)
+    if lost.any():
+        x = np.where(lost[..., None], x.dtype.type(np.nan), x)
+        k = np.where(lost, k.dtype.type(0), k)
+        temperature = np.where(lost, temperature.dtype.type(1), temperature)
+    return x, k, temperature, *others
+
+
 def constant(
     op: Any, options: Options, x: Array, k: Array, temperature: Array, *, out: Any = None
 ) -> tuple[Any]:
@@ -95,4 +108,7 @@ def threshold(op: Any, options: Options, x: Array, k: Array, temperature: Array)
 
 def loss(op: Any, options: Options, x: Array, k: Array, temperature: Array, y: Array) -> tuple[Any]:
     """The Fenchel-Young loss of each row against y; `options` say if it has its constant."""
+    # It is NaN whatever the target of a row of NaN, whose k may not be known.
+    lost = np.asarray(np.isnan(x).any(-1))
+    y, k = np.where(lost[..., None], y.dtype.type(0), y), np.where(lost, k.dtype.type(0), k)
     return (fenchel_young(op, x, y, k, temperature=temperature, **options),)

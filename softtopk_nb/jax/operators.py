@@ -44,9 +44,10 @@ Raises
 ------
 TypeError, ValueError
     As `softtopk_nb.{name}`, while JAX traces; for integer and complex x too.
-jax.errors.JaxRuntimeError
+jax.errors.JaxRuntimeError, ValueError
     INVALID_ARGUMENT, from the compiled program, where a k or a temperature that was not known
-    before is out of range in any row.
+    before is out of range in any row: the second where JAX had handed the result on. One that is
+    NaN is no error: it makes its row NaN.
 
 Notes
 -----
@@ -236,7 +237,7 @@ def fenchel_young(
     ------
     TypeError, ValueError, jax.errors.JaxRuntimeError
         As `softtopk_nb.fenchel_young`: while JAX traces, as far as shapes and types tell; the
-        numbers of a target by the compiled program, INVALID_ARGUMENT.
+        numbers of a target by the compiled program, INVALID_ARGUMENT, as an operator's.
 
     Examples
     --------

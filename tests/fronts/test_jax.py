@@ -30,6 +30,8 @@ pytestmark = pytest.mark.jax
 K = 3
 WITH_POTENTIAL = [name for name, op in registry.items() if op.has_potential]
 BOTH = ("fwd", "rev")
+# JAX chooses: the first where the program is called, the other where its result is handed on.
+ERRORS = jax.errors.JaxRuntimeError, ValueError
 
 
 @pytest.fixture(autouse=True)
@@ -459,7 +461,6 @@ def test_numbers_that_are_not_known_are_checked_when_they_are():
     x = jnp.zeros((2, 4))
     wrong = [
         (lambda k: stj.thretopk(x, k), 9.0, r"k is 9.0; expected 0 <= k <= n = 4"),
-        (lambda k: stj.thretopk(x, k), math.nan, "k is nan"),
         (lambda k: stj.gradtopk(x, k), -1, "k is -1"),
         (lambda tau: stj.thretopk(x, 2, temperature=tau), 0.0, "temperature is 0.0"),
         (lambda tau: stj.itertopk(x, 2, temperature=tau), math.inf, "temperature is inf"),
@@ -468,6 +469,40 @@ def test_numbers_that_are_not_known_are_checked_when_they_are():
     for function, value, message in wrong:
         with pytest.raises(jax.errors.JaxRuntimeError, match=f"INVALID_ARGUMENT: {message}"):
             jax.jit(function)(value)
+        with pytest.raises(ERRORS, match=f"INVALID_ARGUMENT: {message}"):
+            jax.block_until_ready(jax.jit(function)(value) + 1.0)
+
+
+@pytest.mark.parametrize("name", registry)
+def test_numbers_that_are_nan_make_rows_of_nan(name, rng):
+    """And end no other rows; likewise of derivatives, potentials and losses."""
+    own, op = registry[name], operators.OPERATORS[name]
+    x, k, tau = problem(own, rng)
+
+    def value(x, k, tau, hard=False):
+        return op(x, k, temperature=tau, hard=hard)
+
+    def derivatives(x, k, tau):
+        along = jax.jvp(lambda x, tau: value(x, k, tau), (x, tau), (x, tau))[1]
+        return along, *jax.vjp(lambda x, tau: value(x, k, tau), x, tau)[1](x)
+
+    def loss(x, k, tau):
+        return stj.fenchel_young(op, x, jnp.arange(3), 1 + 0 * k, temperature=tau)
+
+    problems = [(k, tau.at[1].set(math.nan))]
+    if own.real_k:
+        problems.append((k.at[1].set(math.nan), tau))
+    for lost in problems:
+        results = [jax.jit(jax.vmap(value))(x, *lost)]
+        if name != "hardtopk":
+            results.append(jax.jit(functools.partial(value, hard=True))(x, *lost))
+            results += jax.jit(derivatives)(x, *lost)
+        if own.has_potential:
+            results.append(jax.jit(lambda x, k, tau: op.potential(x, k, temperature=tau))(x, *lost))
+            results.append(jax.jit(loss)(x, *lost))
+        for each in results:
+            assert jnp.isnan(each[1]).all()
+            assert jnp.isfinite(each[::2]).all()
 
 
 def test_what_a_program_of_another_process_calls_is_refused():
