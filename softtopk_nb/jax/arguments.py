@@ -64,6 +64,8 @@ def laid_out(x: Any, axis: Any, largest: Any, where: Any) -> Layout:
     """How the rows of a checked x lie."""
     _arguments.check_largest(largest)
     axis = _arguments.check_axis(axis, x.ndim)
+    if not isinstance(x.shape[axis], int):
+        raise ValueError(f"x has size {x.shape[axis]} along axis {axis}; expected a known number")
     if where is not None:
         dtype = getattr(where, "dtype", None)
         if dtype is None:

@@ -235,11 +235,17 @@ def _in_python(verb: str) -> Any:
     return _Handler(functools.partial(_answer, verb))
 
 
+def are_known(shape: tuple[Any, ...]) -> bool:
+    """Whether all sizes are numbers, and none a symbol of `jax.export`."""
+    return all(isinstance(size, int) for size in shape)
+
+
 def target(verb: str, call: calls.Call, x: Any) -> str:
     """The name by which XLA calls the primitive; it is made known first."""
     python = _in_python(verb)
     address = ctypes.cast(python, ctypes.c_void_p).value
-    small = x.size * compiled.work_of(call) < pool.WORTH_A_THREAD
+    # Of a number of rows that is not known yet, the handler may need all threads.
+    small = are_known(x.shape) and x.size * compiled.work_of(call) < pool.WORTH_A_THREAD
     found = compiled.handler(verb, call, str(x.dtype), x.shape[-1], small, address)
     name = f"softtopk_nb.{verb}"
     if found is None:

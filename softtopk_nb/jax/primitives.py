@@ -117,6 +117,12 @@ def _given(operand: Any, aval: Any) -> tuple[Any, Any]:
 def _divisible(context: Any) -> dict[str, Any]:
     """Tell the compiler that rows may be computed on as many devices as it likes."""
     batch = context.avals_in[0].shape[:-1]
+    divisible = {
+        # For targets that are registered as batch partitionable.
+        "mhlo.frontend_attributes": mlir.ir_attribute({"num_batch_dims": str(len(batch))}),
+    }
+    if not foreign.are_known(batch):  # the notation has no place for a size's name
+        return divisible
     sizes = [*batch]  # of the axes that differ: those of the batch, and each array's own
     sides = []
     for side in (context.avals_in, context.avals_out):
@@ -130,11 +136,7 @@ def _divisible(context: Any) -> dict[str, Any]:
         sides.append(f"({', '.join(arrays)})")
     named = ", ".join(f"{_symbol(axis)}={size}" for axis, size in enumerate(sizes))
     rule = f"#sdy.op_sharding_rule<{' -> '.join(sides)} {{{named}}}, custom>"
-    return {
-        # For targets that are registered as batch partitionable.
-        "mhlo.frontend_attributes": mlir.ir_attribute({"num_batch_dims": str(len(batch))}),
-        "sdy.sharding_rule": mlir.ir.Attribute.parse(rule),
-    }
+    return {**divisible, "sdy.sharding_rule": mlir.ir.Attribute.parse(rule)}
 
 
 def _symbol(axis: int) -> str:

@@ -22,6 +22,7 @@ jax = pytest.importorskip("jax")
 stj = pytest.importorskip("softtopk_nb.jax")
 
 import jax.numpy as jnp  # noqa: E402
+from jax import export  # noqa: E402
 from jax.test_util import check_grads  # noqa: E402
 
 from softtopk_nb.jax import calls, foreign, operators  # noqa: E402
@@ -565,6 +566,23 @@ def test_an_interface_that_is_not_known(rng, monkeypatch, caplog):
         monkeypatch.undo()
         foreign.is_known.cache_clear()
         jax.clear_caches()
+
+
+def test_export_for_any_number_of_rows(rng):
+    rows = jax.ShapeDtypeStruct(export.symbolic_shape("b, 64"), jnp.float32)
+
+    def of_square(x):
+        return jnp.square(stj.thretopk(x, 2.0)).sum()
+
+    for function in (jax.jit(lambda x: stj.thretopk(x, 2.0)), jax.jit(jax.grad(of_square))):
+        function.lower(rows)
+        names = [export.DisabledSafetyCheck.custom_call(each) for each in foreign._handlers]
+        exported = export.export(function, disabled_checks=names)(rows)
+        for b in (3, 2000):  # on one thread, and on several
+            x = scores(rng, b, 64, dtype=jnp.float32)
+            np.testing.assert_array_equal(exported.call(x), function(x))
+    with pytest.raises(ValueError, match="x has size b along axis 0; expected a known number"):
+        export.export(jax.jit(lambda x: stj.thretopk(x, 2.0, axis=0)))(rows)
 
 
 def test_calls_side_by_side(rng):
