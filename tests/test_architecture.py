@@ -206,3 +206,9 @@ except Exception as error:
 print(gc.isenabled(), len(seen) > 3, any(seen))
 """
     assert python(code) == f"TypingError {running} True False"
+
+
+@pytest.mark.parametrize("name", ["jax", "torch", "dask"])
+def test_a_front_lists_its_public_names(name):
+    front = pytest.importorskip(f"softtopk_nb.{name}")
+    assert dir(front) == sorted(front.__all__)

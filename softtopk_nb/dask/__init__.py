@@ -36,3 +36,8 @@ __all__ = [
     "warm",
     "wsoftmaxtopk",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return [*__all__]

@@ -31,3 +31,8 @@ __all__ = [
     "thretopk",
     "wsoftmaxtopk",
 ]
+
+
+def __dir__() -> list[str]:
+    """The public names."""
+    return [*__all__]
