@@ -237,7 +237,8 @@ def _check_vectors(target: Tensor, shape: tuple[int, ...], dim: int) -> None:
 def _of_labels(labels: Tensor, rows: Tensor) -> Tensor:
     """0/1 vectors with ones at the labels."""
     n = rows.shape[-1]
-    if not leaves.is_wanted(rows) and labels.numel():
+    # Under a transform there may be no numbers to look at; a wrong label is PyTorch's error then.
+    if not leaves.is_wanted(rows) and not functions.is_transformed() and labels.numel():
         least, most = int(labels.min()), int(labels.max())
         if least < NO_LABEL or most >= n:
             wrong = least if least < NO_LABEL else most

@@ -527,10 +527,13 @@ def test_a_loss_needs_an_operator_with_a_potential(op):
         stt.fenchel_young(op, torch.zeros(4), torch.tensor([0, 1]), 2)
 
 
-def test_a_loss_of_integer_vectors_under_vmap(rng):
-    x, y = scores(rng, 2, 3, 4), torch.tensor([1, 0, 1, 0]).expand(2, 3, 4)
+@pytest.mark.parametrize("target", [[1, 0, 1, 0], [2, 0]])
+def test_a_loss_of_integers_under_vmap(target, rng):
+    """Vectors or labels."""
+    x, y = scores(rng, 2, 3, 4), torch.tensor(target).expand(2, 3, -1)
     loss = vmap(lambda x, y: stt.fenchel_young(stt.gradtopk, x, y, 2))(x, y)
-    assert torch.equal(loss, stt.fenchel_young(stt.gradtopk, x, y.double(), 2))
+    vectors = torch.tensor([1.0, 0.0, 1.0, 0.0]).expand(2, 3, 4)
+    assert torch.equal(loss, stt.fenchel_young(stt.gradtopk, x, vectors, 2))
 
 
 @pytest.mark.parametrize("name", WITH_POTENTIAL)
