@@ -15,7 +15,7 @@ import numpy as np
 
 from . import fenchel_young, hardtopk, log_softmax, logsumexp, softmax
 from ._api.operator import Differentiable, registry
-from ._compile.decorators import WRITTEN
+from ._compile.cache import WRITTEN
 from ._curves.registry import CURVES, FAMILIES, NAMES
 from ._threads.long_rows import LONG
 from ._threshold.cpu.scan import SCANNED

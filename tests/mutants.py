@@ -186,7 +186,7 @@ def importers(package: Path, changed_file: Path) -> set[str]:
 @functools.cache
 def stamp() -> str:
     """What kernels of the working tree are stamped with."""
-    code = "from softtopk_nb._compile.decorators import package_stamp; print(package_stamp().hex())"
+    code = "from softtopk_nb._compile.cache import package_stamp; print(package_stamp().hex())"
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code]
     return subprocess.run(
@@ -196,8 +196,8 @@ def stamp() -> str:
 
 def keep_compiled_code(tree: Path, changed_file: Path) -> None:
     """Let kernels that cannot hold the changed code be those of the working tree."""
-    decorators = tree / "softtopk_nb" / "_compile" / "decorators.py"
-    if changed_file == decorators:
+    cache = tree / "softtopk_nb" / "_compile" / "cache.py"
+    if changed_file in (cache, cache.with_name("decorators.py")):
         return
     give_compiled_code(tree)
     inside = importers(tree / "softtopk_nb", changed_file)
@@ -208,10 +208,10 @@ def keep_compiled_code(tree: Path, changed_file: Path) -> None:
             f"else bytes.fromhex({stamp()!r}))"
         ),
     )
-    text = decorators.read_text(encoding="utf-8")
+    text = cache.read_text(encoding="utf-8")
     if text.count(before) != 1:
-        raise NotFound(f"{before!r} in {decorators.name}")
-    decorators.write_text(text.replace(before, after), encoding="utf-8")
+        raise NotFound(f"{before!r} in {cache.name}")
+    cache.write_text(text.replace(before, after), encoding="utf-8")
 
 
 def mutate(mutant: Mutant, tree: Path) -> str:

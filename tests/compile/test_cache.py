@@ -24,8 +24,9 @@ from numba import config
 from numba.core.caching import CacheImpl
 
 import softtopk_nb
-from softtopk_nb._compile import decorators
-from softtopk_nb._compile.decorators import _Cache, _CacheFile, kernel
+from softtopk_nb._compile import cache as disk
+from softtopk_nb._compile.cache import Cache, CacheFile
+from softtopk_nb._compile.decorators import kernel
 
 PACKAGE = pathlib.Path(softtopk_nb.__file__).parent
 LIMIT = 120  # seconds; each process takes a few
@@ -89,7 +90,7 @@ def test_processes_may_write_to_the_cache_at_a_time(tmp_path):
     """In the order that would give one key the code of another if the files were numbered."""
 
     def cache(stamp=b"new"):
-        return _CacheFile(str(tmp_path), "solve", stamp)
+        return CacheFile(str(tmp_path), "solve", stamp)
 
     cache(b"old").save("a", "an older version's code")
     one, other = cache(), cache()
@@ -150,7 +151,7 @@ def _negate(x):
 def cache(tmp_path, monkeypatch):
     """A cache folder of its own for kernels made in this process, which has not warned yet."""
     monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(_Cache, "_warned", False)
+    monkeypatch.setattr(Cache, "_warned", False)
     return tmp_path
 
 
@@ -187,7 +188,7 @@ def installed(tmp_path, monkeypatch):
     monkeypatch.setattr(config, "CACHE_DIR", "")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(_Cache, "_warned", False)
+    monkeypatch.setattr(Cache, "_warned", False)
     return runpy.run_path(str(module))["double"]
 
 
@@ -286,7 +287,7 @@ def test_a_folder_named_in_vain_is_one_warning(installed, closed, tmp_path, obst
     named.touch() if obstacle == "a file" else closed.append(named)
     monkeypatch.setattr(config, "CACHE_DIR", str(named))
     for hit in (False, True):
-        monkeypatch.setattr(_Cache, "_warned", False)
+        monkeypatch.setattr(Cache, "_warned", False)
         with pytest.warns(RuntimeWarning, match=f"NUMBA_CACHE_DIR is '{named}'") as told:
             assert loaded(installed) == hit
         assert len(told) == 1
@@ -388,10 +389,10 @@ def test_a_file_that_is_not_what_its_name_says_is_a_miss(cache, suffix):
 
 @pytest.mark.parametrize("library", range(3), ids=["numba", "llvmlite", "numpy"])
 def test_what_another_version_wrote_is_a_miss(cache, library, monkeypatch):
-    others = list(decorators._LIBRARIES)
+    others = list(disk._LIBRARIES)
     others[library] += ".post1"
     with monkeypatch.context() as upgraded:
-        upgraded.setattr(decorators, "_LIBRARIES", tuple(others))
+        upgraded.setattr(disk, "_LIBRARIES", tuple(others))
         assert not loaded()
     assert not loaded()
     assert loaded()
@@ -459,11 +460,11 @@ def test_writers_that_are_killed(tmp_path):
     """Twenty times, at any moment of writing: a reader finds all of what was written."""
     code = f"""
         import os, random, signal, time
-        from softtopk_nb._compile.decorators import _CacheFile
+        from softtopk_nb._compile.cache import CacheFile
         random.seed(20)
         data = [random.randbytes(1 << 21) for _ in range(2)]
         def cache():
-            return _CacheFile({str(tmp_path)!r}, "solve", b"stamp")
+            return CacheFile({str(tmp_path)!r}, "solve", b"stamp")
         for key in range(2):
             cache().save(key, data[key])
         for _ in range(20):
@@ -482,7 +483,7 @@ def test_writers_that_are_killed(tmp_path):
 
 
 def test_what_killed_writers_leave_is_cleared_away(tmp_path, monkeypatch):
-    cache = _CacheFile(str(tmp_path), "solve", b"stamp")
+    cache = CacheFile(str(tmp_path), "solve", b"stamp")
 
     def killed(*names):
         raise KeyboardInterrupt

@@ -1,0 +1,266 @@
+"""Compiled code on disk: where it is kept and read, whose it may be, and how old.
+
+Numba decides the folders and their order; what one user has compiled serves all who can read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import inspect
+import os
+import pathlib
+import pickle
+import pkgutil
+import stat
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite
+import numba
+import numpy as np
+from numba import config
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
+
+# Whose code becomes part of a kernel, or writes and reads it.
+_LIBRARIES = numba.__version__, llvmlite.__version__, np.__version__
+#: The sizes of the files of compiled code that this process has written, by their paths.
+WRITTEN: dict[str, int] = {}
+# Seconds after which a file that is not yet under its own name is nobody's: writing takes far less.
+_ABANDONED = 60
+
+
+@functools.cache
+def package_stamp() -> bytes:
+    """Digest of every source file of the package: the age of all its cached machine code.
+
+    Numba stamps a cached function with the file that holds it, and does not see that a function
+    inlined from another file has changed; after an upgrade it would answer with the old code.
+    """
+    root = pathlib.Path(__file__).parent.parent
+    digest = hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.digest()
+
+
+# Numba has no type hints: to mypy its classes could be anything.
+class CacheFile(IndexDataCacheFile):  # type: ignore[misc]
+    """Compiled code of a function on disk, which several processes may read and write at a time.
+
+    Numba numbers the files of machine code, and writes first which number is whose. Two processes
+    can choose the same number, and a third can read before the file is there, and find that of an
+    older version: each would run code for other arguments. Here a name says for what the code is,
+    and is told when the file is there. What can be lost is a name, and then the code is compiled
+    again.
+
+    Each file begins with a digest of the rest, of its name and of what wrote it. Where that does
+    not fit, or the file cannot be read, it is as if the file were not there: damaged machine code
+    would end the process.
+    """
+
+    def __init__(self, folder: str, base: str, stamp: bytes) -> None:
+        self._base, self._version_base = base, f"{base}.{stamp.hex()[:16]}"
+        super().__init__(folder, self._version_base, stamp)
+
+    def save(self, key: Any, data: Any) -> None:
+        os.makedirs(self._cache_path, exist_ok=True)
+        self._remove_unfinished()
+        if not self._load_index():
+            self._remove_older()
+        name = f"{self._version_base}-{hashlib.sha256(self._dump(key)).hexdigest()[:16]}.nbc"
+        self._save_data(name, data)
+        self._save_index({**self._load_index(), key: name})
+
+    def _remove_unfinished(self) -> None:
+        """Remove what writers that were killed have left."""
+        for path in pathlib.Path(self._cache_path).glob(f"{self._base}.*.tmp.*"):
+            with contextlib.suppress(OSError):  # another process may have removed it
+                if time.time() - path.stat().st_mtime > _ABANDONED:
+                    path.unlink()
+
+    def _remove_older(self) -> None:
+        """Remove the files of other versions of the package."""
+        for path in pathlib.Path(self._cache_path).glob(f"{self._base}.*.nb[ci]"):
+            if not path.name.startswith(self._version_base):
+                with contextlib.suppress(OSError):  # another process may have removed it
+                    path.unlink()
+
+    def _load_index(self) -> Any:
+        return self._read(self._index_name) or {}
+
+    def _save_index(self, overloads: Any) -> None:
+        self._write(self._index_name, overloads)
+
+    def _load_data(self, name: str) -> Any:
+        return self._read(name)
+
+    def _save_data(self, name: str, data: Any) -> None:
+        self._write(name, data)
+
+    def _read(self, name: str) -> Any:
+        """What was written under this name, or None if the file does not have it."""
+        try:
+            content = pathlib.Path(self._data_path(name)).read_bytes()
+        except OSError:
+            return None
+        payload = content[hashlib.sha256().digest_size :]
+        return pickle.loads(payload) if content.startswith(self._digest(name, payload)) else None
+
+    def _write(self, name: str, value: Any) -> None:
+        """Write a file in one step: whoever reads finds all of it, or what was there before."""
+        payload = self._dump(value)
+        content = self._digest(name, payload) + payload
+        with self._open_for_write(self._data_path(name)) as file:
+            file.write(content)
+        WRITTEN[self._data_path(name)] = len(content)
+
+    def _digest(self, name: str, payload: bytes) -> bytes:
+        written_by = repr((name, self._source_stamp, _LIBRARIES)).encode()
+        return hashlib.sha256(written_by + payload).digest()
+
+
+@functools.cache
+def _unchecked(locator: Any) -> Any:
+    """The same locator of Numba's, which passes no folder over for not being writable."""
+    return type(locator.__name__, (locator,), {"ensure_cache_path": lambda self: None})
+
+
+def _locators(function: Callable[..., Any]) -> list[Any]:
+    """Of each folder that Numba would try for a function's code, in its order."""
+    named = getattr(config, "CACHE_LOCATOR_CLASSES", "")  # not every supported Numba has it
+    names = [name.strip() for name in named.split(",")] if named else []
+    classes = [
+        pkgutil.resolve_name(name if "." in name else f"numba.core.caching.{name}")
+        for name in names
+    ] or CompileResultCacheImpl._locator_classes
+    source = inspect.getfile(function)
+    found = [_unchecked(each).from_function(function, source) for each in classes]
+    return [locator for locator in found if locator is not None]
+
+
+class Place(CompileResultCacheImpl):  # type: ignore[misc]
+    """A folder for the compiled code of a function, whether or not it can be written."""
+
+    def __init__(self, function: Callable[..., Any], locator: Any) -> None:
+        self._locator, self._lineno = locator, function.__code__.co_firstlineno
+        self._source = pathlib.Path(inspect.getfile(function))
+        name = f"{self._source.stem}.{function.__qualname__}"
+        self._filename_base = self.get_filename_base(name, getattr(sys, "abiflags", ""))
+        self.folder = locator.get_cache_path()
+        self.file = CacheFile(self.folder, self.filename_base, package_stamp())
+
+    def named_by_user(self) -> bool:
+        """Whether it is below the folder that NUMBA_CACHE_DIR names."""
+        named = config.CACHE_DIR
+        return bool(named) and pathlib.Path(self.folder).is_relative_to(named)
+
+    def distrusted(self) -> str:
+        """Why code from here is not run: somebody else could have put it there; empty if not.
+
+        Compiled code is trusted as the source is: from root, from whom the process runs as and from
+        the source's owner. A group may write, for with a group for each user all folders are so.
+        """
+        if self.named_by_user():
+            return ""
+        if not os.path.isabs(self.folder):  # "~" of a user without a home, in the working folder
+            return "no home folder"
+        try:
+            status = os.stat(self.folder)
+        except OSError:  # then nothing can be read there either
+            return ""
+        if not hasattr(os, "geteuid"):
+            return ""
+        if status.st_mode & stat.S_IWOTH:
+            return "everybody may write to it"
+        owners = {0, os.geteuid()}
+        if self._source.exists():
+            owners.add(self._source.stat().st_uid)
+        return "" if status.st_uid in owners else f"it belongs to user {status.st_uid}"
+
+    def closed(self) -> str:
+        """Why nothing can be written here; empty if something can."""
+        try:
+            os.makedirs(self.folder, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.folder).close()
+        except OSError as error:
+            return _reason(error)
+        return ""
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+class Cache(FunctionCache):  # type: ignore[misc]
+    """The disk cache of a kernel: what one user has compiled serves all who can read it.
+
+    Code is read from each folder in turn, and kept in the first that can be written; those after it
+    are not read, so that a folder is either filled or not asked. Where no folder can be written the
+    process goes on without. Nothing is looked up before the kernel is called.
+    """
+
+    _warned = False  # one full disk is told once, not by each kernel
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._name, self._py_func = repr(function), function
+        self._cache_path: str | None = None
+        self.enable()
+
+    @functools.cached_property
+    def _places(self) -> list[Place]:
+        return [Place(self._py_func, locator) for locator in _locators(self._py_func)]
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The code for these types from the first folder that has it, or None."""
+        found: Any = None
+        passed: dict[Place, str] = {}
+        for place in self._places:
+            obstacle = place.distrusted()
+            if not obstacle:
+                self._impl, self._cache_file = place, place.file
+                self._cache_path = place.folder
+                found = super().load_overload(sig, target_context)
+                obstacle = "" if found is not None else place.closed()
+            if not obstacle:
+                break
+            passed[place] = obstacle
+        else:
+            self._cache_path = None
+        self._tell(passed)
+        return found
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        if self._cache_path is None:
+            return
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:
+            self._cache_path = None
+            self._tell({self._impl: _reason(error)})
+
+    def _tell(self, passed: dict[Place, str]) -> None:
+        """Warn, once in a process, of folders that were passed over where that was not expected."""
+        named = [place for place in passed if place.named_by_user()]
+        if Cache._warned or (self._cache_path and not named):
+            return
+        Cache._warned = True
+        folders = "; ".join(f"{place.folder}: {why}" for place, why in passed.items())
+        if self._cache_path:
+            told = (
+                f"NUMBA_CACHE_DIR is {config.CACHE_DIR!r}, expected a folder that can be written "
+                f"({folders}); compiled code is kept in {self._cache_path}"
+            )
+        else:
+            told = (
+                f"compiled code cannot be kept on disk ({folders or 'no folder is known'}); it is "
+                "compiled again in each process. The environment variable NUMBA_CACHE_DIR names "
+                "another folder"
+            )
+        warnings.warn(told, RuntimeWarning, stacklevel=2)
