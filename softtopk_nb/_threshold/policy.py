@@ -57,7 +57,7 @@ def tolerances(curve: Any, eps: float) -> tuple[float, float, float]:
 
 @specialized
 def searched(curve, k, n, one):
-    """The k to search for over n entries: the least where it is too small to be told from 0."""
+    """k, or the least that is searched for over n entries if that is more."""
     eps, _, _ = limits(one)
     least = least_share(curve)[0 if eps > 1e-10 else 1]
 
