@@ -66,6 +66,9 @@ def _blind():
 
 every = pytest.mark.parametrize(("op", "options"), list(_cases()))
 smooth = pytest.mark.parametrize(("op", "options"), list(_cases(smooth_only=True)))
+of_real_k = pytest.mark.parametrize(
+    ("op", "options"), [case for case in _cases(smooth_only=True) if case.values[0].real_k]
+)
 with_or_without_k = pytest.mark.parametrize(("op", "options"), [*_cases(), *_blind()])
 smooth_with_or_without_k = pytest.mark.parametrize(
     ("op", "options"), [*_cases(smooth_only=True), *_blind()]
