@@ -58,7 +58,8 @@ class ThreTopK(operator.Differentiable):
         integers and bools give float64.
     k : float or array_like
         Sum of p, any real number 0 <= k <= n; broadcast against x's shape without the axis. One
-        below n 2^-1020 is taken for that; with `cauchy` one below n 2^-500, or n 2^-60 in float32.
+        below n 2^-1020 is taken for that; with ``curve="cauchy"`` one below n 2^-500, or n 2^-60
+        in float32.
     curve : {CURVES} or Curve, optional
         The curve f, "laplace" by default: see the page "Which operator?".
     alpha : float, optional
