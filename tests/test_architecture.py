@@ -153,6 +153,18 @@ print([m for m in ours if set(m) & set(of_a_device)])
     assert python(code) == "[]\n[]"
 
 
+def test_a_first_call_that_compiles_nothing_takes_no_declarations_of_numba():
+    """In a second process: what it needs to compile would take three quarters of that call."""
+    code = """
+import sys
+import softtopk_nb as stk
+stk.hardtopk([1.0, 2.0], 1)
+print("numba.cpython.setobj" in sys.modules)
+"""
+    python(code)
+    assert python(code) == "False"
+
+
 def test_without_the_compiler_the_import_says_so():
     """A setting of Numba's that leaves nothing to run is named by the import, in one sentence."""
     code = """

@@ -26,6 +26,7 @@ import numba
 import numpy as np
 from numba import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
+from numba.core.runtime import rtsys
 
 # Whose code becomes part of a kernel, or writes and reads it.
 _LIBRARIES = numba.__version__, llvmlite.__version__, np.__version__
@@ -226,7 +227,7 @@ class Cache(FunctionCache):  # type: ignore[misc]
             if not obstacle:
                 self._impl, self._cache_file = place, place.file
                 self._cache_path = place.folder
-                found = super().load_overload(sig, target_context)
+                found = self._load_overload(sig, target_context)
                 obstacle = "" if found is not None else place.closed()
             if not obstacle:
                 break
@@ -235,6 +236,18 @@ class Cache(FunctionCache):  # type: ignore[misc]
             self._cache_path = None
         self._tell(passed)
         return found
+
+    def _load_overload(self, sig: Any, target_context: Any) -> Any:
+        """What Numba reads, without its declarations of all that can be compiled.
+
+        Making them takes three quarters of a first call, and running compiled code needs none.
+        """
+        with self._guard_against_spurious_io_errors():
+            data = self._cache_file.load(self._index_key(sig, target_context.codegen()))
+            if data is None:
+                return None
+            rtsys.initialize(target_context)  # what allocates memory
+            return self._impl.rebuild(target_context, data)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         if self._cache_path is None:
