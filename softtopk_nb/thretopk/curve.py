@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 # Where a curve is looked at before it is accepted: closely where most of them rise, and far out.
 _REACHED = np.concatenate([np.arange(1, 641) / 16, 10.0 ** np.arange(-8, 30.5, 0.5)])
-_GRID = np.unique(np.concatenate([-_REACHED, [0.0], _REACHED]))
+_GRID = np.array(sorted({*-_REACHED, 0.0, *_REACHED}))
 _ROUNDING = 64 * np.finfo(np.float64).eps  # of a value near 1, generously
 _LIMIT = 1e-3  # how near to 0 and 1 the farthest points must be
 _SETTLED, _SLOPE = 2e-3, 1e-2  # how well slopes agree where there is one, and with what is given
