@@ -10,8 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import logging
-import pathlib
-import re
 from typing import Any
 
 import jax
@@ -20,8 +18,9 @@ import numpy as np
 from .._threads import pool
 from . import calls, compiled, host
 
-#: The versions of the interface, (major, minor), that this module has been tried with.
-TRIED = {(0, 3)}
+#: The version of the interface, (major, minor), for which the handlers are written: the oldest that
+#: has all they use. XLA takes handlers of earlier versions than its own.
+CLAIMED = (0, 1)
 
 _LOG = logging.getLogger("softtopk_nb")
 _Address = ctypes.c_void_p
@@ -128,28 +127,51 @@ _Handler = ctypes.CFUNCTYPE(_Address, ctypes.POINTER(_Frame))
 _CreateError = ctypes.CFUNCTYPE(_Address, ctypes.POINTER(_ErrorArguments))
 
 
-@functools.cache
-def version() -> tuple[int, int]:
-    """The interface's (major, minor) version, as its header says."""
-    header = pathlib.Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
-    names = "XLA_FFI_API_MAJOR", "XLA_FFI_API_MINOR"
-    found = [re.search(rf"#define {name} (\d+)", header) for name in names]
-    major, minor = (-1 if each is None else int(each[1]) for each in found)
-    return major, minor
+def _describe(frame: _Frame) -> bool:
+    """Say which version a handler is written for; whether that is what XLA asks."""
+    if not frame.extension or frame.extension.contents.base.kind != _METADATA:
+        return False
+    described = frame.extension.contents.metadata.contents.version
+    described.major, described.minor = CLAIMED
+    return True
+
+
+def _sizes(frame: _Frame) -> tuple[int, ...]:
+    """The sizes that a call frame states of its parts, each of which moves what follows it."""
+    return frame.arguments.size, frame.results.size, frame.attributes.size
+
+
+_EXPECTED = ctypes.sizeof(_Buffers), ctypes.sizeof(_Buffers), ctypes.sizeof(_Attributes)
+
+
+def _obstacle() -> str:
+    """Why XLA cannot call the handlers, empty if it can: a first one is registered to find out."""
+    jax.local_devices(backend="cpu")  # a handler refused before it is there would take it along
+    seen: list[tuple[int, ...]] = []
+
+    def look(address: Any) -> Any:
+        seen.append(_sizes(address.contents))
+        _describe(address.contents)
+
+    try:
+        _register("softtopk_nb.{}.{}".format(*CLAIMED), _Handler(look))
+    except Exception as error:  # of the types that JAX raises none is documented
+        return str(error)
+    if seen and seen[0] == _EXPECTED:
+        return ""
+    return f"the parts of its call frame have the sizes {seen}, expected {_EXPECTED}"
 
 
 @functools.cache
 def is_known() -> bool:
-    """Whether this module knows the interface of the jaxlib that is installed."""
-    if version() in TRIED:
-        return True
-    _LOG.info(
-        "XLA's foreign function interface has version %s here, of which %s are known: "
-        "softtopk_nb.jax computes by jax.pure_callback, which is slower on small arrays",
-        version(),
-        sorted(TRIED),
-    )
-    return False
+    """Whether XLA, as it comes with this jaxlib, can call the handlers."""
+    if obstacle := _obstacle():
+        _LOG.info(
+            "XLA's foreign function interface cannot be used here: softtopk_nb.jax computes by "
+            "jax.pure_callback, which is slower on small arrays (%s)",
+            obstacle,
+        )
+    return not obstacle
 
 
 class _Memory:
@@ -203,9 +225,7 @@ def _error(frame: _Frame, error: BaseException) -> Any:
 def _answer(verb: str, address: Any) -> Any:
     """What XLA asks: the version of its interface that is meant, or a call."""
     frame = address.contents
-    if frame.extension and frame.extension.contents.base.kind == _METADATA:
-        described = frame.extension.contents.metadata.contents.version
-        described.major, described.minor = version()
+    if _describe(frame):
         return None
     try:
         made = calls.find(_word(frame.attributes))
@@ -225,7 +245,7 @@ _handlers: dict[str, Any] = {}  # what XLA has the address of lives for ever
 
 def _register(name: str, handler: Any) -> None:
     if name not in _handlers:
-        _handlers[name] = handler
+        _handlers[name] = handler  # also of one that is refused
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
         jax.ffi.register_ffi_target_as_batch_partitionable(name)
 
