@@ -8,99 +8,146 @@ that depends on it.
 """
 
 import contextlib
+import functools
 import math
 import sys
+import types
 
 import greenlet
 import numpy as np
 from numba import cuda
+from numba import types as scalars
 from numba.cuda.simulator import kernel as simulated
 from numba.cuda.simulator import kernelapi
-from numba.cuda.simulator.kernelapi import Dim3, FakeCUDAModule, FakeCUDAShared
+from numba.cuda.simulator.kernelapi import Dim3, FakeCUDALocal, FakeCUDAModule, FakeCUDAShared
 
 ORDER = 1  # or -1: the direction in which threads take their first turn
 
+_here = vars(cuda)  # where kernels find what the running thread is
+_OF_A_LAUNCH = "threadIdx", "blockIdx", "blockDim", "gridDim"
+_place = functools.cache(lambda index: Dim3(index, 0, 0))
+
 
 class Thread:
-    """One CUDA thread: where it is, and the value that it brought to the barrier it waits at."""
+    """One CUDA thread: where it is in its block, and which lanes it waits for."""
 
-    def __init__(self, block, index, function):
-        self.block = block
-        self.threadIdx, self.blockIdx = Dim3(index, 0, 0), Dim3(block.index, 0, 0)
-        self.thread_id = index
-        self.value = None
+    __slots__ = ("bit", "block", "met", "switch", "threadIdx", "thread_id", "warp")
+
+    def __init__(self, block, index, worker):
+        self.block, self.switch = block, worker.switch
+        self.threadIdx, self.thread_id = _place(index), index
+        self.warp, self.bit = index // 32 << 32, 1 << index % 32
         self.met = None
-        self.run = greenlet.greenlet(function)
+
+    def run(self):
+        """Run to the end, and let the others go on."""
+        block = self.block
+        block.function(*block.arguments)
+        block.alive.remove(self.thread_id)
+        block.go_on()
 
     def meet(self, lanes, value):
-        """Wait for these threads of the block; returns {thread: value} of all of them."""
-        group = self.block.groups.setdefault(lanes, {})
-        if self.thread_id in group:
-            raise RuntimeError(f"thread {self.thread_id} is at this barrier already")
+        """Wait for these lanes, or for the block; returns {thread: value} of all of them."""
+        block = self.block
+        group = block.groups.get(lanes)
+        if group is None:
+            group = block.groups[lanes] = {}
         group[self.thread_id] = value
         self.met = lanes
-        self.block.hub.switch()
-        return self.value
+        block.go_on()
+        return group
+
+    def lanes(self, mask):
+        """The lanes of its warp that a mask names, of which it must be one, as a number."""
+        if not mask & self.bit:
+            raise RuntimeError(f"thread {self.thread_id} is not in its own mask {mask:#x}")
+        return self.warp | mask
+
+
+@functools.cache
+def _threads_of(lanes):
+    warp = lanes >> 32
+    return tuple(32 * warp + lane for lane in range(32) if lanes >> lane & 1)
 
 
 class Block:
     """The threads of one block, run to their end."""
 
-    def __init__(self, function, arguments, threads, index):
-        self.index, self.groups = index, {}
+    def __init__(self, function, arguments, threads):
+        self.function, self.arguments = function, arguments
+        self.groups, self.alive = {}, set(range(threads))
         self.hub = greenlet.getcurrent()
-
-        def run():
-            with np.errstate(all="ignore"):  # which each greenlet has its own of
-                function(*arguments)
-
-        self.threads = [Thread(self, i, run) for i in range(threads)]
+        workers = enumerate(_workers(threads, self.hub))
+        self.threads = [Thread(self, index, worker) for index, worker in workers]
 
     def run(self):
-        global current
-        waiting, ready = set(), list(self.threads)[::ORDER]
+        ready = self.threads[::ORDER]
         while ready:
-            for thread in ready:
-                current = thread
-                thread.run.switch()
-                if not thread.run.dead:
-                    waiting.add(thread)
-            alive = {thread.thread_id for thread in waiting}
-            ready = []
-            for lanes, group in list(self.groups.items()):
-                everyone = alive if lanes is None else set(lanes)
-                if lanes is not None and not everyone <= alive:
-                    gone = sorted(everyone - alive)
-                    raise RuntimeError(f"threads {gone} have returned and cannot take part")
-                if set(group) == everyone:
-                    del self.groups[lanes]
-                    for index in group:
-                        self.threads[index].value = group
-                        ready.append(self.threads[index])
-            ready.sort(key=lambda thread: ORDER * thread.thread_id)
-            waiting -= set(ready)
-            if waiting and not ready:
-                where = {thread.thread_id: thread.met for thread in waiting}
+            self.turns = iter(ready)
+            self.go_on()  # to the first of them, and back once each has had its turn
+            ready = self.released()
+            if self.alive and not ready:
+                met = {index: self.threads[index].met for index in sorted(self.alive)}
+                where = {index: lanes and _threads_of(lanes) for index, lanes in met.items()}
                 raise RuntimeError(f"deadlock: threads wait for lanes {where}")
+
+    def go_on(self):
+        """Let the next thread have its turn, or else the hub; comes back with the next release."""
+        global current
+        thread = next(self.turns, None)
+        if thread is None:
+            self.hub.switch()
+        else:
+            current = thread
+            _here["threadIdx"] = thread.threadIdx
+            thread.switch()
+
+    def released(self):
+        """The threads that need not wait any longer, in the order in which they run on."""
+        ready, alive = [], self.alive
+        for lanes, group in list(self.groups.items()):
+            everyone = alive if lanes is None else _threads_of(lanes)
+            if len(group) == len(everyone):
+                del self.groups[lanes]
+                ready += group
+            elif not alive.issuperset(everyone):
+                gone = sorted({*everyone} - alive)
+                raise RuntimeError(f"threads {gone} have returned and cannot take part")
+        ready.sort(reverse=ORDER < 0)
+        return [self.threads[index] for index in ready]
+
+
+_resting = []  # greenlets: to start one takes longer than most threads run
+
+
+def _workers(count, hub):
+    """So many greenlets of this hub, each of which runs the thread that is current."""
+    if _resting and _resting[0].parent is not hub:
+        _resting.clear()
+    while len(_resting) < count:
+        fresh = greenlet.greenlet(_work)
+        fresh.switch()
+        _resting.append(fresh)
+    return _resting[:count]
+
+
+def _work():
+    with np.errstate(all="ignore"):  # which each greenlet has its own of
+        greenlet.getcurrent().parent.switch()
+        while True:
+            current.run()
 
 
 current = None
 
 
-def _lanes(mask):
-    """The threads of the current warp that a mask names."""
-    first = current.thread_id // 32 * 32
-    if not int(mask) >> (current.thread_id - first) & 1:
-        raise RuntimeError(f"thread {current.thread_id} is not in its own mask {int(mask):#x}")
-    return tuple(first + lane for lane in range(32) if int(mask) >> lane & 1)
-
-
 def _shuffle(source):
     def shuffle(self, mask, value, argument, width=32):
-        me = current.thread_id
-        values = current.meet(_lanes(mask), value)
+        thread = current
+        values = thread.meet(thread.lanes(mask), value)
+        me = thread.thread_id
         lane = me % 32
-        first, other = lane - lane % width, source(lane, int(argument), width)
+        first, other = lane - lane % width, source(lane, argument, width)
         inside = first <= other < first + width
         return values[me - lane + other] if inside else value
 
@@ -108,7 +155,7 @@ def _shuffle(source):
 
 
 def _ballot(self, mask, predicate):
-    values = current.meet(_lanes(mask), bool(predicate))
+    values = current.meet(current.lanes(mask), bool(predicate))
     return sum(1 << (index % 32) for index, yes in values.items() if yes)
 
 
@@ -124,21 +171,24 @@ def _syncthreads_count(self, value):
     return sum(map(bool, current.meet(None, value).values()))
 
 
+@functools.cache
+def _poisoned(shape, dtype):
+    """What a device leaves in an array is anything but 0."""
+    kind = dtype if isinstance(dtype, type) else kernelapi.numpy_support.as_dtype(dtype)
+    return np.full(shape, np.nan if np.issubdtype(kind, np.floating) else 77, kind)
+
+
 def _shared_array(self, shape, dtype, alignment=None):
     """As in the simulator, an array for each place in the source; found without a traceback."""
     frame = sys._getframe(1)
     place = frame.f_code, frame.f_lineno
     if place not in self._allocations:
-        kind = dtype if isinstance(dtype, type) else kernelapi.numpy_support.as_dtype(dtype)
-        # What a device leaves there is anything but 0.
-        poison = np.nan if np.issubdtype(kind, np.floating) else 77
-        self._allocations[place] = np.full(shape, poison, kind)
+        self._allocations[place] = _poisoned(shape, dtype).copy()
     return self._allocations[place]
 
 
 def _local_array(self, shape, dtype, alignment=None):
-    kind = dtype if isinstance(dtype, type) else kernelapi.numpy_support.as_dtype(dtype)
-    return np.full(shape, np.nan if np.issubdtype(kind, np.floating) else 77, kind)
+    return _poisoned(shape, dtype).copy()
 
 
 class _Math:
@@ -166,6 +216,9 @@ class _Math:
         return lenient
 
 
+_lenient = _Math()
+
+
 @contextlib.contextmanager
 def _lenient_math():
     found = [
@@ -174,7 +227,7 @@ def _lenient_math():
         if name.startswith("softtopk_nb") and getattr(module, "math", None) is math
     ]
     for module in found:
-        module.math = _Math()
+        module.math = _lenient
     try:
         yield
     finally:
@@ -183,38 +236,40 @@ def _lenient_math():
 
 
 def _launch(self, *arguments):
-    if self._device or simulated._kernel_context:
+    global current
+    if self._device or current is not None:
         return self.fn(*arguments)
     (blocks, *_), (threads, *_) = self.grid_dim, self.block_dim
-    module = FakeCUDAModule(self.grid_dim, self.block_dim, self.dynshared_size)
+    cuda.gridDim, cuda.blockDim = Dim3(*self.grid_dim), Dim3(*self.block_dim)
     plain = [getattr(argument, "_ary", argument) for argument in arguments]
-    with (
-        simulated._push_kernel_context(module),
-        kernelapi.swapped_cuda_module(self.fn, module),
-        _lenient_math(),
-    ):
-        for index in range(blocks):
-            module._shared._allocations.clear()
-            Block(self.fn, plain, threads, index).run()
+    try:
+        with _lenient_math():
+            for index in range(blocks):
+                cuda.blockIdx = _place(index)
+                cuda.shared._allocations.clear()
+                Block(self.fn, plain, threads).run()
+    except BaseException:
+        _resting.clear()  # they are in the midst of their threads
+        raise
+    finally:
+        current = None
+        for name in _OF_A_LAUNCH:
+            _here.pop(name, None)  # there is none outside of a kernel
 
 
-class _Module(type(cuda)):
-    """numba.cuda, answering for the kernel that runs, from whichever module it is asked."""
+def _cast(self, *arguments):
+    """What `int64(v)` and the like are in a kernel, without a search for a signature."""
+    if len(arguments) == 1 and isinstance(arguments[0], (int, float, np.generic)):
+        return getattr(np, self.name)(arguments[0])
+    return _signature(self, *arguments)
 
 
-def _of_the_running_kernel(name):
-    def look_up(self):
-        module = simulated._kernel_context
-        if module is None:
-            raise AttributeError(f"cuda.{name} outside of a kernel")
-        return getattr(module, name)
-
-    return property(look_up)
+_signature = scalars.Number.__call__
 
 
 def install():
     """Once, before the first kernel runs."""
-    kernelapi.threading = type("threads", (), {"current_thread": staticmethod(lambda: current)})
+    kernelapi.threading = types.SimpleNamespace(current_thread=lambda: current)
     api = FakeCUDAModule
     api.shfl_sync = _shuffle(lambda lane, a, width: lane - lane % width + a % width)
     api.shfl_xor_sync = _shuffle(lambda lane, a, width: lane ^ a)
@@ -222,19 +277,19 @@ def install():
     api.shfl_up_sync = _shuffle(lambda lane, a, width: lane - a)
     api.ballot_sync = _ballot
     api.any_sync = lambda self, mask, p: _ballot(self, mask, p) != 0
-    api.all_sync = lambda self, mask, p: all(current.meet(_lanes(mask), bool(p)).values())
-    api.syncwarp = lambda self, mask=0xFFFFFFFF: current.meet(_lanes(mask), None) and None
+    api.all_sync = lambda self, mask, p: all(current.meet(current.lanes(mask), bool(p)).values())
+    api.syncwarp = lambda self, mask=0xFFFFFFFF: current.meet(current.lanes(mask), None) and None
     api.syncthreads = lambda self: current.meet(None, None) and None
     api.syncthreads_and = _syncthreads_and
     api.syncthreads_or = _syncthreads_or
     api.syncthreads_count = _syncthreads_count
+    api.ffs = lambda self, value: (int(value) & -int(value)).bit_length()
     FakeCUDAShared.array = _shared_array
-    kernelapi.FakeCUDALocal.array = _local_array
+    FakeCUDALocal.array = _local_array
     simulated.FakeCUDAKernel.__call__ = _launch
-    names = [name for name in dir(api) if not name.startswith("_")]
-    names += ["gridDim", "blockDim"]
-    for name in names:
-        if name in vars(cuda):
-            delattr(cuda, name)
-        setattr(_Module, name, _of_the_running_kernel(name))
-    cuda.__class__ = _Module
+    scalars.Number.__call__ = _cast
+    # The kernel that runs is the only one: what it finds in `cuda` need not be looked up for it.
+    running = FakeCUDAModule((1, 1, 1), (1, 1, 1), 0)
+    for name in dir(running):
+        if not name.startswith("_") and name not in ("laneid", *_OF_A_LAUNCH):
+            setattr(cuda, name, getattr(running, name))
