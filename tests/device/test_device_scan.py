@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from device_rows import rows_of
-from numba import config, cuda
+from device_rows import fewer, rows_of
+from numba import cuda
 from test_vectors import CASES, SCANNED, Problem
 
 import softtopk_nb as stk
@@ -48,9 +49,7 @@ VECTORS = [case for case in CASES if case["op"] == "thretopk" and case["curve"] 
 
 
 @both_dtypes
-@pytest.mark.parametrize(
-    "case", VECTORS[:: 4 if config.ENABLE_CUDASIM else 1], ids=lambda case: case["name"]
-)
+@pytest.mark.parametrize("case", fewer(VECTORS, VECTORS[::4]), ids=lambda case: case["name"])
 def test_published_vectors(case, dtype):
     problem = Problem(case, "scan", dtype)
     if dtype is np.float64:
@@ -130,11 +129,19 @@ def in_parts(monkeypatch):
     return use
 
 
-@both_dtypes
+CUTS = [(256, 1024), (257, 1024), (600, 2)]
+TYPES = [np.float32, np.float64]
+
+
 @each_curve
-@pytest.mark.parametrize(("n", "most"), [(256, 1024), (257, 1024), (600, 2)])
-def test_rows_in_parts(n, most, curve, dtype, rng, in_parts):
+@pytest.mark.parametrize(
+    ("cut", "dtype"),
+    # How a row is cut does not depend on what is done with its entries.
+    fewer([*itertools.product(CUTS, TYPES)], [*zip(CUTS, [*TYPES, np.float32], strict=True)]),
+)
+def test_rows_in_parts(cut, dtype, curve, rng, in_parts):
     """One part and two, a last one of a single entry, parts of several pieces."""
+    n, most = cut
     in_parts(most)
     x = rng.normal(size=(3, n)).astype(dtype)
     x[1] = np.round(2 * x[1])
@@ -174,8 +181,10 @@ def test_there_are_enough_launches_in_parts(k, curve, rng, in_parts):
     np.testing.assert_array_equal(bisections[:, start.HI] - bisections[:, start.LO], 1)
 
 
-@both_dtypes
-@each_curve
+@pytest.mark.parametrize(
+    ("curve", "dtype"),
+    fewer([*itertools.product(SCANNED, TYPES)], [*zip(SCANNED, itertools.cycle(TYPES))]),
+)
 def test_all_that_the_operator_computes_in_parts(curve, dtype, rng, in_parts):
     """One number for each row, on the device, and derivatives and heights from the solution."""
     in_parts()
