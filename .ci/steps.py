@@ -244,16 +244,29 @@ def lowest(step: Step) -> None:
     step.pytest("tests/api/test_vectors.py", *some, NUMBA_CACHE_DIR=str(step.work / "cache_lowest"))
 
 
+FRONTS = ("torch", "jax", "dask")
+
+
+def without(*fronts: str) -> list[str]:
+    """Options of pytest: do not read the tests of these fronts, and those for a device.
+
+    All of these have a marker that is not asked for, and to read them takes a quarter of a minute.
+    """
+    files = (f"--ignore-glob=tests/fronts/test_{front}*" for front in fronts)
+    return ["--ignore=tests/device", *files]
+
+
 def slow(step: Step) -> None:
     others = ("torch", "jax", "dask", "device", "ptx")
-    step.pytest("-m", " and not ".join(("slow", *others)))
+    step.pytest("-m", " and not ".join(("slow", *others)), *without(*FRONTS))
     # In a front the other curves differ in which code is called, and in nothing else.
     calls = ("-k", "test_values_are_those_of_numpy or test_gradients")
-    step.pytest("-m", "slow and (torch or jax)", *calls, may_skip=False)
+    step.pytest("-m", "slow and (torch or jax)", *calls, "tests/fronts", may_skip=False)
 
 
 def front(marker: str, *options: str) -> Callable[[Step], None]:
-    return lambda step: step.pytest("-m", marker, *options, may_skip=False)
+    others = without(*(name for name in FRONTS if name != marker))
+    return lambda step: step.pytest("-m", marker, *options, *others, may_skip=False)
 
 
 def examples(step: Step) -> None:
