@@ -39,6 +39,17 @@ def _cases(smooth_only: bool = False):
             yield pytest.param(op, options, id=label, marks=[pytest.mark.slow] if alike else [])
 
 
+def _once(smooth_only: bool = False):
+    """Of each operator the first options; and a number, and what JAX does by way of Python."""
+    seen = set()
+    for case in _cases(smooth_only):
+        op, options = case.values
+        more = "alpha" in options or options.get("method") == "bisect"
+        if not case.marks and (more or op not in seen):
+            seen.add(op)
+            yield case
+
+
 class _Blind:
     """An operator without a k, called with one."""
 
@@ -66,6 +77,9 @@ def _blind():
 
 every = pytest.mark.parametrize(("op", "options"), list(_cases()))
 smooth = pytest.mark.parametrize(("op", "options"), list(_cases(smooth_only=True)))
+#: For code that hands options on, and does nothing else with them.
+every_once = pytest.mark.parametrize(("op", "options"), list(_once()))
+smooth_once = pytest.mark.parametrize(("op", "options"), list(_once(smooth_only=True)))
 of_real_k = pytest.mark.parametrize(
     ("op", "options"), [case for case in _cases(smooth_only=True) if case.values[0].real_k]
 )

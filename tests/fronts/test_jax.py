@@ -14,7 +14,7 @@ import threading
 
 import numpy as np
 import pytest
-from operators import every, smooth
+from operators import every, every_once, smooth, smooth_once
 
 import softtopk_nb as stk
 from softtopk_nb._api.operator import registry
@@ -192,7 +192,7 @@ def test_cotangents_of_second_derivatives(name, rng):
 # Transforms
 
 
-@smooth
+@smooth_once
 def test_transforms(op, options, rng):
     x = scores(rng, 4, 7)
 
@@ -233,7 +233,7 @@ def test_transforms(op, options, rng):
     close(donated, function(x))
 
 
-@smooth
+@smooth_once
 def test_hessians(op, options, rng):
     x = scores(rng, 3, 7)
 
@@ -253,7 +253,7 @@ def test_hessians(op, options, rng):
     close(jax.vmap(jax.hessian(total))(x)[0], expected)
 
 
-@every
+@every_once
 def test_layouts(op, options, rng):
     x = scores(rng, 4, 6)
     expected = front(op)(x, K, **options)
@@ -263,7 +263,7 @@ def test_layouts(op, options, rng):
     assert front(op)(np.asarray(x), K, **options).dtype == x.dtype
 
 
-@every
+@every_once
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
 def test_half_types_are_computed_in_float32(op, options, dtype, rng):
     x = scores(rng, 4, 6, dtype=dtype)
@@ -279,7 +279,7 @@ def test_half_types_are_computed_in_float32(op, options, dtype, rng):
     assert jnp.isfinite(gradient).all()
 
 
-@smooth
+@smooth_once
 def test_without_float64_everything_is_float32(op, options, rng):
     with jax.enable_x64(False):
         x = jnp.asarray(rng.normal(size=(4, 6)))
@@ -296,7 +296,7 @@ def test_without_float64_everything_is_float32(op, options, rng):
 
 
 @pytest.mark.parametrize("hard", [False, True])
-@smooth
+@smooth_once
 def test_straight_through(op, options, hard, rng):
     x, weights = scores(rng, 4, 7), scores(rng, 4, 7)
     p, pullback = jax.vjp(lambda x: front(op)(x, K, hard=hard, **options), x)

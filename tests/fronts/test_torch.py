@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from operators import every, smooth
+from operators import every, every_once, smooth, smooth_once
 
 import softtopk_nb as stk
 from softtopk_nb._api.operator import Differentiable, registry
@@ -111,7 +111,7 @@ def test_second_gradients(op, options, rng):
 # Transforms
 
 
-@smooth
+@smooth_once
 def test_vmap_and_jacobians(op, options, rng):
     x = scores(rng, 4, 7)
 
@@ -134,7 +134,7 @@ def test_vmap_and_jacobians(op, options, rng):
     close(grad(lambda x: function(x) @ weights)(x[0]), weights @ jacobian)
 
 
-@smooth
+@smooth_once
 def test_hessians(op, options, rng):
     if not op.has_second:
         with pytest.raises(NotImplementedError, match="no second derivative"):
@@ -167,7 +167,7 @@ def test_second_derivatives_of_what_is_linear_in_p(name, rng):
     close(grad(lambda x: jvp(function, (x,), (weights,))[1])(x), expected @ weights)
 
 
-@every
+@every_once
 def test_layouts_and_modes(op, options, rng):
     x = scores(rng, 4, 6)
     expected = front(op)(x, K, **options)
@@ -184,7 +184,7 @@ def test_layouts_and_modes(op, options, rng):
     assert front(op)(scores(rng, 3, 0), 0, **options).shape == (3, 0)
 
 
-@every
+@every_once
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_types_are_computed_in_float32(op, options, dtype, rng):
     x = scores(rng, 4, 6, dtype=dtype)
@@ -204,7 +204,7 @@ def test_half_types_are_computed_in_float32(op, options, dtype, rng):
         assert leaf.grad.isfinite().all()
 
 
-@smooth
+@smooth_once
 def test_checkpoint_autocast_and_saved_tensors(op, options, rng):
     from torch.utils.checkpoint import checkpoint
 
@@ -246,7 +246,7 @@ def test_masked_entries_are_left_out_of_gradients(dim, rng):
 # Compilers
 
 
-@smooth
+@smooth_once
 def test_compiled(op, options, rng):
     """One graph: forward, backward and the transforms that the compiler takes."""
     torch._dynamo.reset()
@@ -326,7 +326,7 @@ def test_compiled_potentials_and_losses(name, kind, rng):
     close(compiled(lambda x: jvp(function, (x,), (x,))[1])(x), jvp(function, (x,), (x,))[1])
 
 
-@smooth
+@smooth_once
 def test_custom_operators(op, options, rng):
     """PyTorch's own checks of an operator that it cannot look into."""
     x, k, tau = (each.detach() for each in problem(op, rng))
@@ -395,7 +395,7 @@ def test_cross_entropy(rng):
 
 
 @pytest.mark.parametrize("hard", [False, True])
-@smooth
+@smooth_once
 def test_straight_through(op, options, hard, rng):
     x = scores(rng, 4, 7, grad=True)
     weights = scores(rng, 4, 7)
