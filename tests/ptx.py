@@ -20,14 +20,14 @@ class Report(NamedTuple):
     stack: int
     spilled: int  # bytes, stores and loads
     shared: int
-    sass: str
+    binary: bytes
 
     def count(self, pattern):
         return len(re.findall(pattern, self.ptx))
 
     def wide(self, operation):
         """Instructions that move 16 bytes of global memory: LDG or STG."""
-        return len(re.findall(rf"\b{operation}\.E\S*\.128", self.sass))
+        return len(re.findall(rf"\b{operation}\.E\S*\.128", _disassembled(self.binary)))
 
 
 def doubles(ptx):
@@ -73,6 +73,17 @@ def compile_for(kernel, capability):
     return ptx
 
 
+@functools.lru_cache(maxsize=1)
+def _disassembled(binary):
+    """The machine code in a file that ptxas has written, as text."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "k.cubin")
+        path.write_bytes(binary)
+        # To find out where branches lead takes time, and nobody asks.
+        command = [_tool("nvdisasm"), "--print-code", "--no-dataflow", path]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def report(kernel, capability=(9, 0)):
     ptx = compile_for(kernel, capability)
     with tempfile.TemporaryDirectory() as folder:
@@ -87,9 +98,7 @@ def report(kernel, capability=(9, 0)):
         )
         if done.returncode:
             raise RuntimeError(done.stderr)
-        sass = subprocess.run(
-            [_tool("nvdisasm"), "-c", binary], capture_output=True, text=True, check=True
-        ).stdout
+        machine_code = binary.read_bytes()
 
     def number(pattern):
         found = re.search(pattern, done.stderr)
@@ -102,7 +111,7 @@ def report(kernel, capability=(9, 0)):
         number(r"(\d+) bytes stack frame"),
         spilled,
         number(r"(\d+) bytes smem"),
-        sass,
+        machine_code,
     )
 
 

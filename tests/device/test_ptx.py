@@ -108,7 +108,7 @@ def faults(report, threads, reads=0, writes=0):
     if report.count(r"\.local\b"):
         found.append("an array of a thread lies in memory")
     for operation, expected in (("LDG", reads), ("STG", writes)):
-        if report.wide(operation) < expected:
+        if expected and report.wide(operation) < expected:
             found.append(f"{report.wide(operation)} wide {operation}, {expected} expected")
     return found
 
