@@ -367,37 +367,77 @@ def cases() -> Iterator[Case]:
                 yield from (Case(label, T, group, capability) for group in groups)
 
 
-def compiled(case: Case) -> ptx.Report:
-    return ptx.report(case.kernel, case.capability)
+def checked_for_float64() -> list[Case]:
+    """Of each kernel whose arithmetic is in float32, a case for every kind of code for an entry.
+
+    Code depends on whether a group is part of a warp, a warp, or a block, and on whether it
+    streams; of groups that only differ otherwise, the one that holds most.
+    """
+    found = {}
+    for case in cases():
+        group = case.group
+        if group and case.T is np.float32 and not KERNELS[case.label].in_float64:
+            found[case.label, min(group.lanes, 64), group.streams] = case
+    return list(found.values())
 
 
 MORE = 4  # times as many entries: the compiler's own choices move a count by a few
 
 
-def other_size(case: Case) -> Case:
-    """The case with a fourth of the entries in each thread, or with four times as many."""
-    group = case.group
-    held = group.held // MORE if group.held >= 4 * MORE else group.held * MORE
-    return case._replace(group=group._replace(held=held))
+def count_doubles(
+    make: Callable[[int], Kernel], held: int, code: str, capability: tuple[int, int] = NEWEST
+) -> dict[int, int]:
+    """Instructions on float64, by how many entries a thread holds.
+
+    `code` is the PTX of make(held). The kernel is made again, to hold a fourth as many entries or
+    four times as many, unless its PTX alone shows that this brings none.
+    """
+    counts, other = {held: ptx.doubles(code)}, held // MORE if held >= 4 * MORE else held * MORE
+    # Loops over entries unroll, so what is done for each entry stands there once for each of them,
+    # or for a few less: what occurs less often than that is not done for each entry.
+    if ptx.doubles_alike(code) >= held - held // MORE:
+        # It need not fit a device.
+        counts[other] = ptx.doubles(ptx.compile_for(make(other), capability))
+    return counts
 
 
-def doubles(case: Case) -> int:
-    """Instructions on float64 in a kernel, which need not fit a device."""
-    return ptx.doubles(ptx.compile_for(case.kernel, case.capability))
+def leaks(counts: dict[int, int]) -> bool:
+    """Whether each further entry brings an instruction on float64."""
+    fewest, most = min(counts), max(counts)
+    return most > fewest and counts[most] - counts[fewest] >= most - fewest
+
+
+class Compiled(NamedTuple):
+    """What has come of a case."""
+
+    report: ptx.Report
+    doubles: dict[int, int]  # as `count_doubles` returns them; empty if not asked for
+
+
+def compiled(case: Case, counted: bool) -> Compiled:
+    """The case as compiled, and its instructions on float64 if they are to be counted."""
+    report, group = ptx.report(case.kernel, case.capability), case.group
+    if group is None or not counted:
+        return Compiled(report, {})
+
+    def make(held: int) -> Kernel:
+        return case._replace(group=group._replace(held=held)).kernel
+
+    return Compiled(report, count_doubles(make, group.held, report.ptx, case.capability))
 
 
 class Ahead:
-    """Compiles in other processes what the tests will ask for, in the order of the tests."""
+    """Compiles cases in other processes, in their order, counting float64 where it says so."""
 
-    def __init__(self, wanted: list[tuple[Any, ...]]):
+    def __init__(self, wanted: dict[Case, bool]):
         context = multiprocessing.get_context("spawn")
         # A compilation makes many objects that live until it ends, and each collection walks them.
         rarely = {"initializer": gc.set_threshold, "initargs": (200_000,)}
         self._pool = concurrent.futures.ProcessPoolExecutor(os.cpu_count(), context, **rarely)
-        self._results = {job: self._pool.submit(*job) for job in dict.fromkeys(wanted)}
+        self._results = {each: self._pool.submit(compiled, each, wanted[each]) for each in wanted}
 
-    def result(self, *job: Any) -> Any:
-        return self._results[job].result()
+    def result(self, case: Case) -> Compiled:
+        return self._results[case].result()
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -407,9 +447,9 @@ def main() -> None:
     """Print what the kernels use whose names contain a word."""
     word = sys.argv[1] if len(sys.argv) > 1 else ""
     chosen = [case for case in cases() if word in case.label]
-    ahead = Ahead([(compiled, case) for case in chosen])
+    ahead = Ahead(dict.fromkeys(chosen, False))
     for case in chosen:
-        report = ahead.result(compiled, case)
+        report = ahead.result(case).report
         print(
             f"{case.label:<26} {case.name:<36} {report.registers:3} registers, "
             f"{report.stack:4} bytes of stack, {report.spilled:4} moved by spilling",

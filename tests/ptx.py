@@ -1,5 +1,6 @@
 """Kernels compiled for a device that need not be there: PTX, machine code, and what they use."""
 
+import collections
 import functools
 import os
 import re
@@ -33,6 +34,12 @@ class Report(NamedTuple):
 def doubles(ptx):
     """Instructions on float64."""
     return len(re.findall(r"\.f64\b", ptx))
+
+
+def doubles_alike(ptx):
+    """How often the one instruction on float64 occurs that occurs most often."""
+    kinds = collections.Counter(re.findall(r"[\w.]*\.f64\b[\w.]*", ptx))
+    return max(kinds.values(), default=0)
 
 
 class _Capability:

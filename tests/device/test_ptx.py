@@ -21,7 +21,7 @@ pytestmark = pytest.mark.ptx
 
 if ptx.usable() is None:
     import kernels
-    from kernels import KERNELS, MORE, NEWEST
+    from kernels import KERNELS, NEWEST
 
     from softtopk_nb import nopython
     from softtopk_nb._cuda.launch import MANY, Kernel, pointer_to
@@ -31,12 +31,7 @@ if ptx.usable() is None:
     from softtopk_nb._threshold.newton import polish
 
     CASES = list(kernels.cases())
-    # Of each kernel, and of all its groups where it runs often.
-    IN_FLOAT32 = [
-        case
-        for case in CASES
-        if case.T is np.float32 and case.group and not KERNELS[case.label].in_float64
-    ]
+    IN_FLOAT32 = kernels.checked_for_float64()
 else:
     CASES, IN_FLOAT32 = [], []
 
@@ -44,15 +39,15 @@ else:
 @pytest.fixture(scope="module")
 def ahead(request):
     """The compilations that the chosen tests need, on all cores."""
-    jobs = []
+    wanted = {}
     for item in request.session.items:
         given = getattr(item, "callspec", None) and item.callspec.params
         if item.path == request.path and given:
             if "case" in given:
-                jobs.append((kernels.compiled, given["case"]))
+                wanted.setdefault(given["case"], False)
             elif "of_float32" in given:
-                jobs += growth(given["of_float32"])
-    compiler = kernels.Ahead(jobs)
+                wanted[given["of_float32"]] = True
+    compiler = kernels.Ahead(wanted)
     yield compiler
     compiler.close()
 
@@ -117,30 +112,15 @@ def faults(report, threads, reads=0, writes=0):
 def test_rows_lie_in_registers_and_are_read_wide(case, ahead):
     entry = KERNELS[case.label]
     groups = case.group.held * np.dtype(case.T).itemsize // 16 if case.group else 0
-    report = ahead.result(kernels.compiled, case)
+    report = ahead.result(case).report
     found = faults(report, case.kernel.threads, entry.reads * groups, entry.writes * groups)
     assert not found, "; ".join(found)
 
 
-def growth(case):
-    """Two compilations that differ in how many entries a thread holds."""
-    return [(kernels.compiled, case), (kernels.doubles, kernels.other_size(case))]
-
-
-def leaks(counts):
-    """Whether each further entry brings an instruction on float64: loops over entries unroll."""
-    (fewest, fewer), (most, more) = sorted(counts.items())
-    return more - fewer >= most - fewest
-
-
 @pytest.mark.parametrize("of_float32", IN_FLOAT32, ids=lambda case: f"{case.label}: {case.name}")
 def test_no_float64_for_each_entry_of_a_float32_row(of_float32, ahead):
-    whole, other = growth(of_float32)
-    counts = {
-        of_float32.group.held: ptx.doubles(ahead.result(*whole).ptx),
-        other[1].group.held: ahead.result(*other),
-    }
-    assert not leaks(counts), f"instructions on float64, by entries in a thread: {counts}"
+    counts = ahead.result(of_float32).doubles
+    assert not kernels.leaks(counts), f"instructions on float64, by entries in a thread: {counts}"
 
 
 REAL = np.float32
@@ -220,13 +200,12 @@ def held_by_each(held, factor):
     return as_kernel(kernel)
 
 
+@pytest.mark.parametrize("size", [4, 16])
 @pytest.mark.parametrize(("factor", "leaking"), [(0.3, True), (REAL(0.3), False)])
-def test_a_float64_in_a_loop_is_found(factor, leaking):
-    counts = {
-        held: ptx.doubles(ptx.compile_for(held_by_each(held, factor), NEWEST))
-        for held in (4, 4 * MORE)
-    }
-    assert leaks(counts) is leaking
+def test_a_float64_in_a_loop_is_found(factor, leaking, size):
+    code = ptx.compile_for(held_by_each(size, factor), NEWEST)
+    counts = kernels.count_doubles(lambda held: held_by_each(held, factor), size, code)
+    assert kernels.leaks(counts) is leaking
 
 
 def in_ones_own_kernel(name, T, lanes):
