@@ -67,7 +67,7 @@ class Entry(NamedTuple):
     make: Callable[[Any, ThreadGroup | None], Kernel]
     reads: int = 1
     writes: int = 1
-    often: bool = False  # what most calls run: every group
+    often: bool = False  # what most calls run: every kind of group
     in_float64: bool = False  # arithmetic for each entry is in float64, on purpose
     groups: Callable[[Any], ThreadGroups] = groups_of(launch.choose)
 
@@ -353,17 +353,28 @@ def largest(groups: ThreadGroups) -> ThreadGroup | None:
     return max(holding or groups, key=lambda group: group and (group.held, group.lanes))
 
 
+def kinds(groups: ThreadGroups) -> ThreadGroups:
+    """Of blocks that only differ in how many warps they have, the one with most of them.
+
+    Its threads have the fewest registers to choose from, and hold and do the same.
+    """
+    found = {}
+    for group in groups:
+        found[group and (group.held, min(group.lanes, 64), group.streams)] = group
+    return list(found.values())
+
+
 def cases() -> Iterator[Case]:
     """Each kernel once: for float32, rows held, and 9.0, or in float64, the longest rows, and 8.0.
 
-    What runs often is compiled for both, and for all of its groups.
+    What runs often is compiled for both, and for all kinds of groups.
     """
     for label, entry in KERNELS.items():
         held, last = largest(entry.groups(np.float32)), entry.groups(np.float64)[-1]
         chosen = {np.float32: [held], np.float64: [last]}
         for T, capability in zip(REALS, ptx.CAPABILITIES[::-1], strict=True):
             if entry.often or entry.in_float64 == (T is np.float64):
-                groups = entry.groups(T) if entry.often else chosen[T]
+                groups = kinds(entry.groups(T)) if entry.often else chosen[T]
                 yield from (Case(label, T, group, capability) for group in groups)
 
 
