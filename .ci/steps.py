@@ -33,8 +33,10 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 2400  # seconds for one command
-# One environment for all steps but README's own and the lowest versions.
-EXTRAS = "test,torch,jax,dask,compare,examples,bench,docs,dev,browser,ptx,simulator"
+# One environment for all steps but README's own and the lowest versions; with which versions of the
+# fronts' libraries, of which pyproject.toml takes many, CONSTRAINTS says.
+CONSTRAINTS = ROOT / ".ci" / "constraints.txt"
+EXTRAS = "test,torch,jax,dask,arrays,compare,examples,bench,docs,dev,browser,ptx,simulator"
 # What rests on the width of vectors: the order of sums, and what is done lane by lane.
 LANES = (
     "tests/api/test_removal.py",
@@ -156,7 +158,7 @@ class Step:
         command = (self.python, "-m", "pytest", "-n", processes, *arguments)
         self.close_with_tests(self.run(*command, **environment), may_skip)
 
-    def install(self, venv: Path, python: str, *wanted: str) -> None:
+    def install(self, venv: Path, python: str, *wanted: str | Path) -> None:
         """Make an environment with the package and these requirements."""
         self.run(python, "-m", "venv", "--upgrade-deps", venv)  # an old pip takes minutes more
         # Most of what is installed is never imported: what is, Python compiles then.
@@ -185,7 +187,8 @@ def readme_main(step: Step) -> None:
 
 
 def install(step: Step) -> None:
-    step.install(step.machine.venv, sys.executable, "-e", f"{step.tree}[{EXTRAS}]")
+    wanted = "-e", f"{step.tree}[{EXTRAS}]", "-c", CONSTRAINTS
+    step.install(step.machine.venv, sys.executable, *wanted)
 
 
 def lint(step: Step) -> None:

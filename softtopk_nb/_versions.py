@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import platform
+import re
 import sys
 from typing import IO
+
+#: The oldest versions that the fronts are written for, as pyproject.toml declares them.
+FLOORS = {"torch": "2.6", "jax": "0.7", "dask": "2024.11"}
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:2]]
+
+
+def require(front: str, name: str) -> None:
+    """Import the library of a front, or say which version of it to install.
+
+    Raises
+    ------
+    ImportError
+        If the library is not installed, or is older than the front is written for.
+    """
+    needs = f"softtopk_nb.{front} needs {name}"
+    remedy = f"pip install softtopk_nb[{front}]"
+    try:
+        found = importlib.import_module(front).__version__
+    except ImportError as error:
+        raise ImportError(f"{needs}, which is not installed: {remedy}") from error
+    if _numbers(found) < _numbers(FLOORS[front]):
+        raise ImportError(f"{needs} {FLOORS[front]} or newer, found {found}: {remedy}")
 
 
 def _version(package: str) -> str:

@@ -8,10 +8,13 @@ import os
 import pathlib
 import subprocess
 import sys
+import tomllib
+from types import SimpleNamespace
 
 import pytest
 
 import softtopk_nb
+from softtopk_nb import _versions
 
 PACKAGE = pathlib.Path(softtopk_nb.__file__).parent
 # The one rule: a folder imports what stands before it, or itself. Folders of operators never import
@@ -229,3 +232,17 @@ def test_a_front_lists_its_public_names(name):
     pytest.importorskip(name)
     front = importlib.import_module(f"softtopk_nb.{name}")
     assert dir(front) == sorted(front.__all__)
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_a_front_says_which_version_it_needs(front, monkeypatch):
+    floor = _versions.FLOORS[front]
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    for declared in project["project"]["optional-dependencies"][front]:
+        assert declared.endswith(f">={floor}")
+    for version in (floor, f"{floor}.1+cpu", "3000.0.dev1"):
+        monkeypatch.setitem(sys.modules, front, SimpleNamespace(__version__=version))
+        _versions.require(front, "it")
+    monkeypatch.setitem(sys.modules, front, SimpleNamespace(__version__="0.1.9"))
+    with pytest.raises(ImportError, match=f"needs it {floor} or newer, found 0.1.9: pip install"):
+        _versions.require(front, "it")

@@ -4,12 +4,9 @@ Rows may be in chunks, and so may the axis of the scores itself, of all operator
 iterations.
 """
 
-try:
-    import dask.array as _array  # noqa: F401
-except ImportError as _error:
-    raise ImportError(
-        "softtopk_nb.dask needs Dask, which is not installed: pip install softtopk_nb[dask]"
-    ) from _error
+from .._versions import require as _require
+
+_require("dask", "Dask")
 
 from .._threads.long_rows import PART as PART
 from .operators import (

@@ -4,12 +4,9 @@ Each takes an array and gives one of its shape and type; jit, grad, vmap and wha
 work, to the scores, to the temperature and, where the operator has a derivative there, to k.
 """
 
-try:
-    import jax as _jax  # noqa: F401
-except ImportError as _error:
-    raise ImportError(
-        "softtopk_nb.jax needs JAX, which is not installed: pip install softtopk_nb[jax]"
-    ) from _error
+from .._versions import require as _require
+
+_require("jax", "JAX")
 
 from . import derivatives as _derivatives
 from .operators import (

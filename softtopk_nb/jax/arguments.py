@@ -109,11 +109,21 @@ def numbers(op: Any, x: Any, k: Any, temperature: Any) -> tuple[Any, Any]:
 def _number(value: Any, x: Any, dtype: Any) -> Any:
     """One for each row, on the devices that the row is on."""
     each = jnp.broadcast_to(jnp.asarray(value, dtype), x.shape[:-1])
-    rows, given = jax.typeof(x), jax.typeof(each)
-    apart = rows.manual_axis_type.varying - given.manual_axis_type.varying
+    apart = tuple(_varying(x) - _varying(each))
     if apart:
-        each = jax.lax.pcast(each, tuple(apart), to="varying")
-    spec = rows.sharding.spec[: each.ndim]
+        if hasattr(jax.lax, "pcast"):  # from JAX 0.8 on
+            each = jax.lax.pcast(each, apart, to="varying")
+        else:
+            each = jax.lax.pvary(each, apart)
+    sharding = jax.typeof(x).sharding
+    spec = sharding.spec[: each.ndim]
     if any(axis is not None for axis in spec):
-        each = jax.reshard(each, NamedSharding(rows.sharding.mesh, PartitionSpec(*spec)))
+        each = jax.sharding.reshard(each, NamedSharding(sharding.mesh, PartitionSpec(*spec)))
     return each
+
+
+def _varying(x: Any) -> Any:
+    """The axes of a mesh along which x differs, where a program is written for one device."""
+    kind = jax.typeof(x)
+    # Until JAX 0.9 by the first of these names.
+    return kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying

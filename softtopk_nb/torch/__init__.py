@@ -4,12 +4,9 @@ Each takes a tensor and gives one of its shape, type and device, differentiable 
 the temperature and, where the operator has a derivative there, to k.
 """
 
-try:
-    import torch as _torch  # noqa: F401
-except ImportError as _error:
-    raise ImportError(
-        "softtopk_nb.torch needs PyTorch, which is not installed: pip install softtopk_nb[torch]"
-    ) from _error
+from .._versions import require as _require
+
+_require("torch", "PyTorch")
 
 from .distribution import KSubset
 from .modules import SoftTopK
