@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 
 import numpy as np
 import pytest
+from numba.core.typing.templates import builtin_registry
+from operators import each_op
 
 import softtopk_nb as stk
+from softtopk_nb._api.operator import Differentiable
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threads import long_rows, pool
 from softtopk_nb._threshold.cpu import long
@@ -207,3 +211,39 @@ def test_bits_do_not_depend_on_the_threads(row, monkeypatch):
     assert len(set(results)) == 1
     batch = stk.thretopk(np.stack([row[::-1], row]), 100.5)
     assert batch[1].tobytes() == stk.thretopk(row, 100.5).tobytes()
+
+
+# Formulas of floats that plain Python runs: none of them divides by 0, whatever it is given.
+HARMLESS = {"limits", "to_ordinal", "inverse_temperature", "centre"}
+HARMLESS |= {"exponent", "radius", "bernstein_radius", "sizes_of"}  # of positive numbers
+
+
+@each_op
+def test_formulas_run_compiled(op, row):
+    """As plain Python, which answers 1 / 0 with an error, run only those that are known here."""
+    formulas = {
+        function.__code__: function.__name__
+        for function, _ in builtin_registry.globals
+        if str(getattr(function, "__module__", "")).startswith("softtopk_nb.")
+        and hasattr(function, "__code__")
+    }
+    found = set()
+
+    def watch(frame, event, _):
+        if event == "call" and frame.f_code in formulas:
+            given = inspect.getargvalues(frame)
+            if any(isinstance(given.locals[name], float) for name in given.args):
+                found.add(formulas[frame.f_code])
+
+    assert len(formulas) > 100
+    for x, temperature in ((np.arange(float(N)), 1.0), (row, 1e-4), (row[:9], 1.0)):
+        before = sys.getprofile()
+        sys.setprofile(watch)
+        try:
+            op(x, 3, temperature=temperature)
+            if isinstance(op, Differentiable):
+                op.jvp(x, 3, x, temperature=temperature)
+                op.vjp(x, 3, temperature=temperature)[1](x)
+        finally:
+            sys.setprofile(before)
+    assert found <= HARMLESS
