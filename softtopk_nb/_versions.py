@@ -10,7 +10,7 @@ import sys
 from typing import IO
 
 #: The oldest versions that the fronts are written for, as pyproject.toml declares them.
-FLOORS = {"torch": "2.6", "jax": "0.7", "dask": "2024.11"}
+FLOORS = {"torch": "2.6", "jax": "0.7", "dask": "2025.1"}
 
 
 def _numbers(version: str) -> list[int]:

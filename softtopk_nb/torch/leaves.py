@@ -5,10 +5,13 @@ operator of a graph. These have no derivatives of their own: the functions aroun
 whose.
 """
 
+# PyTorch 2.6 reads the types of operators, and does not know list[float].
+# ruff: noqa: UP006, UP035
+
 from __future__ import annotations
 
 import ast
-from typing import Any
+from typing import Any, List
 
 import torch
 from torch._subclasses import FakeTensor
@@ -29,7 +32,7 @@ def is_wanted(x: Tensor) -> bool:
     return is_compiling() or isinstance(x, FakeTensor)
 
 
-def _words(op: Any, options: dict[str, Any]) -> tuple[str, list[float]]:
+def _words(op: Any, options: dict[str, Any]) -> tuple[str, List[float]]:
     """An operator and its options as one word of a graph, and those of them that are numbers.
 
     A number may be known to the compiler by a name alone, which goes on as a number.
@@ -46,7 +49,7 @@ def _words(op: Any, options: dict[str, Any]) -> tuple[str, list[float]]:
     return _SEPARATOR.join(words), numbers
 
 
-def _parsed(name: str, numbers: list[float]) -> tuple[Any, dict[str, Any]]:
+def _parsed(name: str, numbers: List[float]) -> tuple[Any, dict[str, Any]]:
     """Undo `_words`."""
     op, *words = name.split(_SEPARATOR)
     options: dict[str, Any] = {}
@@ -59,14 +62,14 @@ def _parsed(name: str, numbers: list[float]) -> tuple[Any, dict[str, Any]]:
 
 @custom_op("softtopk_nb::solve", mutates_args=())
 def _solve(
-    x: Tensor, k: Tensor, temperature: Tensor, name: str, numbers: list[float]
+    x: Tensor, k: Tensor, temperature: Tensor, name: str, numbers: List[float]
 ) -> tuple[Tensor, Tensor]:
     return carry.solve(*_parsed(name, numbers), x, k, temperature)
 
 
 @_solve.register_fake
 def _(
-    x: Tensor, k: Tensor, temperature: Tensor, name: str, numbers: list[float]
+    x: Tensor, k: Tensor, temperature: Tensor, name: str, numbers: List[float]
 ) -> tuple[Tensor, Tensor]:
     width = carry.state_width(*_parsed(name, numbers), x)
     state = x.new_empty((*x.shape[:-1], width), dtype=torch.float64)
@@ -74,7 +77,7 @@ def _(
 
 
 @custom_op("softtopk_nb::constant", mutates_args=())
-def _constant(x: Tensor, k: Tensor, temperature: Tensor, name: str, numbers: list[float]) -> Tensor:
+def _constant(x: Tensor, k: Tensor, temperature: Tensor, name: str, numbers: List[float]) -> Tensor:
     return carry.value(*_parsed(name, numbers), x, k, temperature)
 
 
@@ -88,7 +91,7 @@ def _push(
     dk: Tensor,
     dtemperature: Tensor,
     name: str,
-    numbers: list[float],
+    numbers: List[float],
 ) -> Tensor:
     return carry.push(*_parsed(name, numbers), (x, k, temperature), state, (dx, dk, dtemperature))
 
@@ -107,7 +110,7 @@ def _pull(
     state: Tensor,
     g: Tensor,
     name: str,
-    numbers: list[float],
+    numbers: List[float],
 ) -> tuple[Tensor, Tensor, Tensor]:
     return carry.pull(*_parsed(name, numbers), (x, k, temperature), state, g)
 
@@ -125,7 +128,7 @@ def _second(
     other_dk: Tensor,
     other_dtemperature: Tensor,
     name: str,
-    numbers: list[float],
+    numbers: List[float],
 ) -> tuple[Tensor, Tensor, Tensor]:
     first, other = (v, dk, dtemperature), (a, other_dk, other_dtemperature)
     return carry.second(*_parsed(name, numbers), (x, k, temperature), state, first, other)
@@ -140,7 +143,7 @@ def _(x: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 @custom_op("softtopk_nb::height", mutates_args=())
 def _height(
-    x: Tensor, k: Tensor, temperature: Tensor, y: Tensor | None, name: str, numbers: list[float]
+    x: Tensor, k: Tensor, temperature: Tensor, y: Tensor | None, name: str, numbers: List[float]
 ) -> Tensor:
     given = (*_parsed(name, numbers), x, k, temperature)
     return carry.potential(*given) if y is None else carry.loss(*given, y)
@@ -148,7 +151,7 @@ def _height(
 
 @custom_op("softtopk_nb::threshold", mutates_args=())
 def _threshold(
-    x: Tensor, k: Tensor, temperature: Tensor, name: str, numbers: list[float]
+    x: Tensor, k: Tensor, temperature: Tensor, name: str, numbers: List[float]
 ) -> Tensor:
     return carry.threshold(*_parsed(name, numbers), x, k, temperature)
 

@@ -23,6 +23,8 @@ import dask  # noqa: E402
 
 pytestmark = [
     pytest.mark.dask,
+    # Tests compute what is right in this process beside a client: Dask 2025.1 says that they do.
+    pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler"),
     # Nannies are told to end while a test that kills workers still waits for them.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
