@@ -21,6 +21,7 @@ from . import calls, compiled, host
 #: The version of the interface, (major, minor), for which the handlers are written: the oldest that
 #: has all they use. XLA takes handlers of earlier versions than its own.
 CLAIMED = (0, 1)
+_FIRST = "softtopk_nb.first"  # the name of a handler that is registered to find out
 
 _LOG = logging.getLogger("softtopk_nb")
 _Address = ctypes.c_void_p
@@ -154,7 +155,7 @@ def _obstacle() -> str:
         _describe(address.contents)
 
     try:
-        _register("softtopk_nb.{}.{}".format(*CLAIMED), _Handler(look))
+        _register(_FIRST, _Handler(look))
     except Exception as error:  # of the types that JAX raises none is documented
         return str(error)
     if seen and seen[0] == _EXPECTED:
