@@ -192,6 +192,11 @@ def address_of(kernel: Any, args: tuple[Any, ...]) -> int:
     return address
 
 
+def is_compiled(kernel: Any, args: tuple[Any, ...]) -> bool:
+    """Whether this process has the kernel's machine code for these arguments already."""
+    return (int64, int64, *map(typeof, args)) in kernel.overloads
+
+
 def over(count: int, work: int, kernel: Any, *args: Any) -> None:
     """Call ``kernel(lo, hi, *args)`` on ranges that cover 0 .. count.
 

@@ -1,7 +1,8 @@
 """Handlers in machine code: which calls have one, and where XLA and the handler find what.
 
 A handler (`handlers`) reads XLA's call frame, runs the kernels that the operator of arrays runs, by
-their addresses, and returns. What is unusual it leaves to Python, which does the whole call.
+their addresses, and returns. What is unusual it leaves to Python, which does the whole call. What
+Python has compiled for it, as for a first row with infinities, the handler runs from then on.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from . import handlers, sharing
 from .calls import Call
 from .frame import EXTENSION
 from .handlers import Sample, Setting, Verb
-from .sharing import KERNEL, PYTHON, SHARED, SLOTS, THREADS, call_c, slots_of
+from .sharing import HELP, KERNEL, PYTHON, SHARED, SLOTS, THREADS, call_c, slots_of
 
 VERBS = {"constant", "solve", "push", "pull"}
 
@@ -40,7 +41,17 @@ class Compiled(NamedTuple):
     slots: Any
 
 
+class Awaited(NamedTuple):
+    """A kernel that a handler runs once it is compiled."""
+
+    kernel: Any
+    given: tuple[Any, ...]
+    slots: Any
+    small: bool
+
+
 _known: dict[str, Compiled] = {}
+_awaited: dict[tuple[str, str, str], list[Awaited]] = {}  # by verb, call and type of the rows
 
 
 def _verbs_of(call: Call, plan: Any, dtype: Any, n: int) -> dict[str, Verb]:
@@ -92,6 +103,23 @@ def _like(dtype: Any, n: int, pulls: bool) -> Sample:
     return Sample(x, reals, whole, state, flags, np.empty((1, int(pulls))))
 
 
+def _fill(slots: Any, kernel: Any, given: tuple[Any, ...], small: bool) -> None:
+    """Write where the kernel is and how it is shared out; its own address, which says so, last."""
+    address = pool.address_of(kernel, given)
+    if not small:
+        slots[THREADS // WORD] = pool.thread_count()
+        slots[SHARED // WORD] = pool.address_of(sharing.shared, (0, 0, 0, given))
+        slots[HELP // WORD] = c_address(sharing.help_out, types.int64)
+    slots[KERNEL // WORD] = address
+
+
+def tell_what_is_compiled(verb: str, call: Call, kind: str) -> None:
+    """Fill the slots of those kernels that this call in Python, or another, has compiled."""
+    for kernel, given, slots, small in _awaited.get((verb, call.word, kind), []):
+        if slots[KERNEL // WORD] == 0 and pool.is_compiled(kernel, given):
+            _fill(slots, kernel, given, small)
+
+
 @functools.cache
 def handler(verb: str, call: Call, kind: str, n: int, small: bool, python: int) -> Any:
     """A handler, or None if Python is to be called.
@@ -105,16 +133,13 @@ def handler(verb: str, call: Call, kind: str, n: int, small: bool, python: int) 
     found = _verbs_of(call, plan, dtype, n).get(verb)
     if found is None:
         return None
-    kernels = found.kernels(plan, _like(dtype, n, verb == "pull"))
-    slots = np.zeros(SLOTS * len(kernels), np.int64)
+    like = _like(dtype, n, verb == "pull")
+    kernels, further = found.kernels(plan, like), found.further(plan, like)
+    slots = np.zeros(SLOTS * (len(kernels) + len(further)), np.int64)
     slots[PYTHON // WORD] = python
+    own = slots.reshape(-1, SLOTS)
     for i, (kernel, given) in enumerate(kernels):
-        own = slots[i * SLOTS :]
-        own[KERNEL // WORD] = pool.address_of(kernel, given)
-        if not small:
-            own[THREADS // WORD] = pool.thread_count()
-            own[SHARED // WORD] = pool.address_of(sharing.shared, (0, 0, 0, given))
-            own[sharing.HELP // WORD] = c_address(sharing.help_out, types.int64)
+        _fill(own[i], kernel, given, small)
     functions = [kernel.py_func for kernel, _ in kernels]
     names = " ".join(f"{each.__module__}.{each.__name__}" for each in functions)
     spelled = f"{verb} {call.word} {kind} {names} {small}"
@@ -124,4 +149,7 @@ def handler(verb: str, call: Call, kind: str, n: int, small: bool, python: int) 
     llvmlite.binding.add_symbol(name, slots.ctypes.data)
     setting = Setting(plan, dtype, sharing.alone if small else sharing.together)
     address = c_address(_made(found, setting, name), types.int64)
+    awaited = _awaited.setdefault((verb, call.word, kind), [])
+    for i, (kernel, given) in enumerate(further, len(kernels)):
+        awaited.append(Awaited(kernel, given, own[i], small))
     return _known.setdefault(name, Compiled(name, address, slots))

@@ -230,12 +230,13 @@ def _answer(verb: str, address: Any) -> Any:
         return None
     try:
         made = calls.find(_word(frame.attributes))
-        results = _arrays(frame.results)
+        arguments, results = _arrays(frame.arguments), _arrays(frame.results)
         where = {"out": results[0]} if verb in host.IN_PLACE else {}
-        found = made.compute(verb, *_spread(_arrays(frame.arguments)), **where)
+        found = made.compute(verb, *_spread(arguments), **where)
         for result, values in zip(results, found, strict=True):
             if result is not values:
                 result[...] = values
+        compiled.tell_what_is_compiled(verb, made, str(arguments[0].dtype))
     except BaseException as error:  # nothing may go through XLA's own frames
         return _error(frame, error)
     return None

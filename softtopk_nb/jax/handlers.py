@@ -1,7 +1,7 @@
 """What XLA calls in machine code, operator by operator: arrays of a frame to kernels.
 
 A handler says whether it has done the call. Where it has not, Python does all of it again: numbers
-that are not right or not moderate, and rows that want another turn.
+that are not right or not moderate, and rows that want a kernel that is not compiled yet.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from .._compile.decorators import scalar
 from .._curves.registry import CURVES
 from .._nonfinite import MIXED, NONE
 from .._threads.jobs import WORD
-from .._threshold.cpu import batch
-from .._threshold.records import CODE, FLAGS, OPEN
+from .._threshold.cpu import batch, order
+from .._threshold.cpu import rows as robust_rows
+from .._threshold.records import BY_DISTRIBUTION, CODE, FLAGS, OPEN, SOME_MISLED, SOME_OPEN
 from .._threshold.records import SOLUTION as TILT
 from ..gradtopk.cpu import poisson_binomial, poisson_binomial_tangent
 from ..gradtopk.cpu import rows as subset_rows
@@ -41,6 +42,8 @@ from .frame import (
 from .sharing import SLOTS
 
 SECOND = SLOTS * WORD  # where the slots of a second kernel are, behind those of the first
+# Where those are, behind the slots of other kernels, by which some rows are searched again.
+BY_ORDER, WITHOUT_INFINITIES, ROBUST = range(0, 3 * SECOND, SECOND)
 TINY, HUGE = 5e-324, 1.7e308
 
 
@@ -72,9 +75,50 @@ class Verb(NamedTuple):
 
     make: Callable[[Setting], Any]
     kernels: Callable[[Any, Sample], Kernels]  # of the plan and the types
+    further: Callable[[Any, Sample], Kernels] = lambda *_: []  # those that few rows want
 
 
 # ThreTopK
+
+
+@scalar
+def _have_infinities(x, solution):
+    """Whether any row has whose CODE is OPEN."""
+    for i in range(x.shape[0]):
+        if solution[i, CODE] == OPEN:
+            for value in x[i]:
+                if abs(value) == np.inf:
+                    return True
+    return False
+
+
+@scalar
+def _find_thresholds(run, frame, slots, further, given):
+    """Solve every row in as many turns as `batch.solve` takes; say whether all has been done.
+
+    `further`: the slots of the kernels that few rows want.
+    """
+    x, k, tau, curve, method, out, solution, flags = given
+    count, work = x.shape[0], x.size
+    for search in (slots, further + WITHOUT_INFINITIES):
+        if not run(frame, search, count, work, given):
+            return False
+        if flags[SOME_MISLED]:
+            if not run(frame, further + BY_ORDER, count, work, (x, k, tau, solution)):
+                return False
+            flags[BY_DISTRIBUTION] = True
+            if not run(frame, search, count, work, given):
+                return False
+            flags[SOME_MISLED] = flags[BY_DISTRIBUTION] = False
+        if not flags[SOME_OPEN]:
+            return True
+        if not _have_infinities(x, solution):
+            break
+    still = 0
+    for i in range(count):
+        still += solution[i, CODE] == OPEN
+    problem, work = (x, k, tau, curve, method, out, solution), batch.EXPENSIVE * still * x.shape[1]
+    return still == 0 or run(frame, further + ROBUST, count, work, problem)
 
 
 def _solve(setting: Setting) -> Any:
@@ -91,7 +135,7 @@ def _solve(setting: Setting) -> Any:
         x, p = value_of(frame, rows, n, dtype)
         solution = table(frame, RESULTS, 1, rows, TILT, np.float64)
         given = x, k, tau, curve, method, p, solution, flags
-        return run(frame, slots, rows, rows * n, given) and not flags.any()
+        return _find_thresholds(run, frame, slots, slots + SECOND, given)
 
     return solve
 
@@ -144,6 +188,17 @@ def _searching(plan: Any, like: Sample) -> Kernels:
     solution = state[:, :TILT].copy()
     given = x, reals, reals, plan.curve, plan.method, x, solution, flags
     return [(batch.fast_search(x), given)]
+
+
+def _searching_again(plan: Any, like: Sample) -> Kernels:
+    x, reals, _, state, flags, _ = like
+    solution = state[:, :TILT].copy()
+    given = x, reals, reals, plan.curve, plan.method, x, solution
+    return [
+        (order.distributions, (x, reals, reals, solution)),
+        (batch.search_without_infinities(x), (*given, flags)),
+        (robust_rows.solve, given),
+    ]
 
 
 def _along(kernel: Any) -> Callable[[Any, Sample], Kernels]:
@@ -392,7 +447,7 @@ def _of_nodes(_: Any, like: Sample) -> Kernels:
 # What there is.
 
 THRETOPK = {
-    "solve": Verb(_solve, _searching),
+    "solve": Verb(_solve, _searching, _searching_again),
     "push": Verb(_push, _along(threshold_rows.push)),
     "pull": Verb(_pull, _along(threshold_rows.pull)),
 }

@@ -205,20 +205,25 @@ def shared(frame, slots, count, work, threads, arguments):
 @scalar
 def alone(frame, slots, count, work, arguments):
     """`together` by the one thread that has called: what the sharing takes is 0.5 us."""
-    return call_at(get(slots + KERNEL), 0, count, arguments) == 0
+    kernel = get(slots + KERNEL)
+    return kernel != 0 and call_at(kernel, 0, count, arguments) == 0
 
 
 @scalar
 def together(frame, slots, count, work, arguments):
-    """Call the kernel on 0 .. count with these arguments; say whether it has raised nothing.
+    """Call the kernel on 0 .. count with these arguments; say whether it has done all of them.
 
-    `work` as in `_threads.pool.over`.
+    It has not where it raises, nor where its address is not known yet. `work` as in
+    `_threads.pool.over`.
     """
+    kernel = get(slots + KERNEL)
+    if kernel == 0:
+        return False
     pieces = min(count, 1 + work // WORTH_A_THREAD)
     threads = min(pieces, get(slots + THREADS))
     if threads > 1:
         threads = min(threads, 1 + _pool_size(frame))
     if threads <= 1:
-        return call_at(get(slots + KERNEL), 0, count, arguments) == 0
+        return call_at(kernel, 0, count, arguments) == 0
     given = count, work, threads, arguments
     return call_at(get(slots + SHARED), frame, slots, given) == 0

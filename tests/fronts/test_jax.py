@@ -148,11 +148,12 @@ def test_subnormal_numbers_are_kept(name, rng):
         jax.jit(lambda tau: op(x, K, temperature=tau))(0.0)
 
 
+def refuse(*_, **__):
+    raise AssertionError("Python was called")
+
+
 @pytest.mark.parametrize("name", registry)
 def test_ordinary_rows_do_not_touch_python(name, rng, monkeypatch):
-    def refuse(*_):
-        raise AssertionError("Python was called")
-
     monkeypatch.setattr(calls.Call, "compute", refuse)
 
     def square(x):
@@ -162,6 +163,45 @@ def test_ordinary_rows_do_not_touch_python(name, rng, monkeypatch):
         x = scores(rng, 8, n, dtype=jnp.float32)
         assert jnp.isfinite(jax.jit(jax.grad(square))(x)).all()
         assert jnp.isfinite(jax.jit(lambda x: jax.jvp(square, (x,), (x,))[1])(x))
+
+
+UNUSUAL = {
+    "mostly 0": lambda rng, shape: np.maximum(rng.normal(size=shape) - 1.5, 0),
+    "heavy tails": lambda rng, shape: 4 * rng.standard_t(1, size=shape),
+    "lognormal": lambda rng, shape: np.exp(2 * rng.normal(size=shape)),
+    "0 or 9": lambda rng, shape: np.where(rng.normal(size=shape) > 1.5, 9, 0),
+    "one far below": lambda rng, shape: with_entries(rng, shape, -300),
+    "one excluded": lambda rng, shape: with_entries(rng, shape, -np.inf),
+    "one infinite": lambda rng, shape: with_entries(rng, shape, np.inf),
+    "one NaN": lambda rng, shape: with_entries(rng, shape, np.nan),
+    "all excluded": lambda rng, shape: with_entries(rng, shape, -np.inf, slice(None)),
+}
+
+
+def with_entries(rng, shape, value, where=5):
+    """Rows of which the second and the last have this value there."""
+    x = rng.normal(size=shape)
+    x[[1, -1], where] = value
+    return x
+
+
+def one_of_each(rng, shape):
+    """A row of every kind, and ordinary ones."""
+    x = rng.normal(size=shape)
+    for i, make in enumerate(UNUSUAL.values()):
+        x[i] = make(rng, shape)[1]
+    return x
+
+
+@pytest.mark.parametrize("shape", [(16, 64), (264, 512)], ids=str)
+@pytest.mark.parametrize("rows", [*UNUSUAL, "one of each"])
+def test_rows_touch_python_no_second_time(rows, shape, rng, monkeypatch):
+    """Once the kernels that they want are compiled; on one thread and on several."""
+    x = UNUSUAL.get(rows, one_of_each)(rng, shape).astype(np.float32)
+    value = jax.jit(lambda x: stj.thretopk(x, K))
+    value(x).block_until_ready()
+    monkeypatch.setattr(calls.Call, "compute", refuse)
+    np.testing.assert_array_equal(value(x), stk.thretopk(x, K))
 
 
 @smooth

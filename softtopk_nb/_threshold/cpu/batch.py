@@ -49,7 +49,7 @@ def search(
         flags[SOME_MISLED] = flags[BY_DISTRIBUTION] = False
 
 
-def _search_without_infinities(x: Any) -> Any:
+def search_without_infinities(x: Any) -> Any:
     """The same for rows with infinities."""
     return mixed.solve_sampled if x.shape[1] >= SAMPLED else mixed.solve
 
@@ -73,11 +73,11 @@ def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution:
         problem = x, k, tau, curve, method, out, solution, flags
         if x.size >= LARGE and _has_gaps(x[0]):  # then others have too, mostly
             solution[:, CODE] = UNSEEN
-            search(_search_without_infinities(x), *problem)
+            search(search_without_infinities(x), *problem)
         else:
             search(fast_search(x), *problem)
             if flags[SOME_OPEN] and _have_infinities(x, np.flatnonzero(solution[:, CODE] == OPEN)):
-                search(_search_without_infinities(x), *problem)
+                search(search_without_infinities(x), *problem)
         if not flags[SOME_OPEN]:
             return
     else:
