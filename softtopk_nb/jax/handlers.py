@@ -140,6 +140,15 @@ def _solve(setting: Setting) -> Any:
     return solve
 
 
+@scalar
+def _move_all(run, frame, slots, work, given):
+    """A kernel on all rows, and a second on those with infinities; whether all has been done."""
+    x, mixed = given[0], given[-1]
+    if not run(frame, slots, x.shape[0], work, given):
+        return False
+    return not mixed[0] or run(frame, slots + SECOND, x.shape[0], work, given)
+
+
 def _push(setting: Setting) -> Any:
     curve, dtype, run = setting.plan.curve, setting.dtype, setting.run
     least, most = MODERATE[dtype]
@@ -156,7 +165,7 @@ def _push(setting: Setting) -> Any:
         x, v, dp = moved_of(frame, rows, n, dtype)
         solution = table(frame, ARGUMENTS, 3, rows, TILT, np.float64)
         given = x, tau, curve, solution, v, dp, dk, dtau, mixed
-        return run(frame, slots, rows, rows * n, given) and not mixed[0]
+        return _move_all(run, frame, slots, rows * n, given)
 
     return push
 
@@ -175,7 +184,7 @@ def _pull(setting: Setting) -> Any:
         solution = table(frame, ARGUMENTS, 3, rows, TILT, np.float64)
         mixed = np.zeros(1, np.bool_)
         given = x, tau, curve, solution, g, gx, gk, gtau, mixed
-        if not run(frame, slots, rows, rows * n, given) or mixed[0]:
+        if not _move_all(run, frame, slots, rows * n, given):
             return False
         leave(frame, gk, gtau, rows, dtype)
         return True
@@ -448,8 +457,8 @@ def _of_nodes(_: Any, like: Sample) -> Kernels:
 
 THRETOPK = {
     "solve": Verb(_solve, _searching, _searching_again),
-    "push": Verb(_push, _along(threshold_rows.push)),
-    "pull": Verb(_pull, _along(threshold_rows.pull)),
+    "push": Verb(_push, _along(threshold_rows.push), _along(threshold_rows.push_mixed)),
+    "pull": Verb(_pull, _along(threshold_rows.pull), _along(threshold_rows.pull_mixed)),
 }
 HARDTOPK = {"constant": Verb(_mark, lambda _, a: [(hard_rows.solve, (a.x, a.whole, a.x))])}
 ITERATIONS = {

@@ -198,10 +198,20 @@ def one_of_each(rng, shape):
 def test_rows_touch_python_no_second_time(rows, shape, rng, monkeypatch):
     """Once the kernels that they want are compiled; on one thread and on several."""
     x = UNUSUAL.get(rows, one_of_each)(rng, shape).astype(np.float32)
-    value = jax.jit(lambda x: stj.thretopk(x, K))
-    value(x).block_until_ready()
+    v, g = rng.normal(size=(2, *shape)).astype(np.float32)
+
+    @jax.jit
+    def found(x):
+        value, pullback = jax.vjp(lambda x: stj.thretopk(x, K), x)
+        along = jax.jvp(lambda x: stj.thretopk(x, K), (x,), (v,))[1]
+        return value, along, *pullback(g)
+
+    jax.block_until_ready(found(x))
     monkeypatch.setattr(calls.Call, "compute", refuse)
-    np.testing.assert_array_equal(value(x), stk.thretopk(x, K))
+    _, along = stk.thretopk.jvp(x, K, v)
+    value, pullback = stk.thretopk.vjp(x, K)
+    for one, other in zip(found(x), (value, along, pullback(g).x), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @smooth
