@@ -23,6 +23,7 @@ from .._threshold.records import SOLUTION as TILT
 from ..gradtopk.cpu import poisson_binomial, poisson_binomial_tangent
 from ..gradtopk.cpu import rows as subset_rows
 from ..gradtopk.cpu.poisson_binomial import sizes_of
+from ..gradtopk.records import FLAGS as SUBSET_FLAGS
 from ..gradtopk.records import SHORT, SHORT_32, SOLUTION, USED, WEIGHTS
 from ..hardtopk.cpu import rows as hard_rows
 from ..iterative.cpu import rows as iterated_rows
@@ -384,7 +385,7 @@ def _sum_over_nodes(setting: Setting) -> Any:
             return False
         x, p = value_of(frame, rows, n, dtype)
         solution = table(frame, RESULTS, 1, rows, SOLUTION, np.float64)
-        tilt, flags = np.full((rows, TILT), OPEN), np.zeros(FLAGS, np.bool_)
+        tilt, flags = np.full((rows, TILT), OPEN), np.zeros(SUBSET_FLAGS, np.bool_)
         solution[:] = 0.0
         given = x, k, tau, tilt, limits, p, solution, flags
         if not run(frame, slots, rows, 2 * rows * n, given) or flags.any():

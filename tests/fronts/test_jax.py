@@ -120,6 +120,13 @@ def test_rows_of_every_kind(op, options, shape, temperature, rng):
         _check_rows_of(op, options, temperature, x[some], v[some], g[some])
 
 
+def test_long_rows_with_few_entries_left(rng):
+    """To the bit as NumPy's, where padding or a mask makes them short ones of gradtopk."""
+    x, v, g = rng.normal(size=(3, 4, 700))
+    x[1, 60:] = x[2, 40:600] = x[2, 650:] = -np.inf
+    _check_rows_of(stk.gradtopk, {}, 0.5, x, v, g)
+
+
 def _check_rows_of(op, options, temperature, x, v, g):
     numbers = {"temperature": temperature}
     expected, along = op.jvp(x, K, v, **numbers, **options)
