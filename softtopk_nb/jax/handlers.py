@@ -14,17 +14,17 @@ import numpy as np
 from .._api.scaling import MODERATE
 from .._compile.decorators import scalar
 from .._curves.registry import CURVES
-from .._nonfinite import MIXED, NONE
+from .._nonfinite import FINITE, MIXED, NONE
 from .._threads.jobs import WORD
 from .._threshold.cpu import batch, order
 from .._threshold.cpu import rows as robust_rows
 from .._threshold.records import BY_DISTRIBUTION, CODE, FLAGS, OPEN, SOME_MISLED, SOME_OPEN
 from .._threshold.records import SOLUTION as TILT
-from ..gradtopk.cpu import poisson_binomial, poisson_binomial_tangent
+from ..gradtopk.cpu import poisson_binomial, poisson_binomial_tangent, short
 from ..gradtopk.cpu import rows as subset_rows
 from ..gradtopk.cpu.poisson_binomial import sizes_of
 from ..gradtopk.records import FLAGS as SUBSET_FLAGS
-from ..gradtopk.records import SHORT, SHORT_32, SOLUTION, USED, WEIGHTS
+from ..gradtopk.records import SHORT, SHORT_32, SOLUTION, SOME_SHORT, USED, WEIGHTS
 from ..hardtopk.cpu import rows as hard_rows
 from ..iterative.cpu import rows as iterated_rows
 from ..thretopk.cpu import rows as threshold_rows
@@ -45,6 +45,8 @@ from .sharing import SLOTS
 SECOND = SLOTS * WORD  # where the slots of a second kernel are, behind those of the first
 # Where those are, behind the slots of other kernels, by which some rows are searched again.
 BY_ORDER, WITHOUT_INFINITIES, ROBUST = range(0, 3 * SECOND, SECOND)
+# Behind those: where some are that rows of GradTopK want.
+COUNT_MIXED, FILL_OTHERS = range(3 * SECOND, 5 * SECOND, SECOND)
 TINY, HUGE = 5e-324, 1.7e308
 
 
@@ -294,6 +296,16 @@ def _pull_iterated(setting: Setting) -> Any:
 # GradTopK: rows that are all short, by the count's distribution, and rows that cannot be, by nodes.
 
 
+class Searched(NamedTuple):
+    """How tilts are searched for."""
+
+    curve: Any
+    method: Any
+
+
+SEARCHED = Searched(CURVES["sigmoid"], subset_rows.TILT)
+
+
 def limits_of(dtype: Any) -> Any:
     """Which rows are short, by the method that is chosen if none is named."""
     return SHORT_32 if dtype == np.float32 else SHORT
@@ -304,10 +316,28 @@ def _are_short(n, k, limits):
     return n <= limits.always or (k * (n - k)).max() <= limits.variance * n
 
 
+@scalar
+def _count_others(run, frame, further, problem):
+    """Do the rows that `poisson_binomial.solve` leaves out, as `short.solve` does."""
+    x, k, _, tilt, _, p, _, _ = problem
+    rows, n = x.shape
+    these, count, mixed = np.empty(rows, np.int64), 0, False
+    for i in range(rows):
+        if tilt[i, CODE] == MIXED:
+            mixed = True
+        elif tilt[i, CODE] != FINITE:
+            these[count] = i
+            count += 1
+    if mixed and not run(frame, further + COUNT_MIXED, rows, 3 * rows * n, problem):
+        return False
+    given = x, k, these, tilt, p
+    return count == 0 or run(frame, further + FILL_OTHERS, count, count * n, given)
+
+
 def _count(setting: Setting) -> Any:
     _, dtype, run = setting
     (least, most), limits = MODERATE[dtype], limits_of(dtype)
-    curve, method, narrow = CURVES["sigmoid"], subset_rows.TILT, SHORT_32.always
+    (curve, method), narrow = SEARCHED, SHORT_32.always
 
     @scalar
     def count(frame, slots):
@@ -317,13 +347,15 @@ def _count(setting: Setting) -> Any:
         if not _are_short(n, k, limits):
             return False
         x, p = value_of(frame, rows, n, dtype)
-        tilt, flags = np.empty((rows, TILT)), np.zeros(FLAGS, np.bool_)
+        tilt, flags, further = np.empty((rows, TILT)), np.zeros(FLAGS, np.bool_), slots + 2 * SECOND
         given = x, k - 0.5, tau, curve, method, np.empty((rows, 0), dtype), tilt, flags
-        if not run(frame, slots, rows, rows * n, given) or flags.any():
+        if not _find_thresholds(run, frame, slots, further, given):
             return False
         left_out = np.zeros(1, np.bool_)
         problem = x, k, tau, tilt, sizes_of(n, dtype(1)), p, np.empty(0), left_out
-        if not run(frame, slots + SECOND, rows, 3 * rows * n, problem) or left_out[0]:
+        if not run(frame, slots + SECOND, rows, 3 * rows * n, problem):
+            return False
+        if left_out[0] and not _count_others(run, frame, further, problem):
             return False
         if n <= narrow:
             table(frame, RESULTS, 1, rows, TILT, np.float64)[:] = tilt
@@ -363,7 +395,7 @@ def _move_counted(pulls: bool) -> Callable[[Setting], Any]:
             mixed = np.zeros(1, np.bool_)
             gtau, sizes = np.empty((rows, columns)), sizes_of(n, dtype(1))
             given = x, k, tau, tilt, sizes, v, dtau, out, gtau, mixed
-            if not run(frame, slots, rows, 2 * rows * n, given) or mixed[0]:
+            if not _move_all(run, frame, slots, 2 * rows * n, given):
                 return False
             if pulls:
                 leave(frame, np.zeros(rows), gtau[:, 0], rows, dtype)
@@ -388,7 +420,15 @@ def _sum_over_nodes(setting: Setting) -> Any:
         tilt, flags = np.full((rows, TILT), OPEN), np.zeros(SUBSET_FLAGS, np.bool_)
         solution[:] = 0.0
         given = x, k, tau, tilt, limits, p, solution, flags
-        if not run(frame, slots, rows, 2 * rows * n, given) or flags.any():
+        if not run(frame, slots, rows, 2 * rows * n, given):
+            return False
+        if flags[SOME_MISLED]:
+            if not run(frame, slots + SECOND, rows, rows * n, (x, k - 0.5, tau, tilt)):
+                return False
+            flags[BY_DISTRIBUTION] = True
+            if not run(frame, slots, rows, 2 * rows * n, given):
+                return False
+        if flags[SOME_OPEN] or flags[SOME_SHORT]:
             return False
         for i in range(rows):
             if solution[i, CODE] > MIXED:
@@ -427,26 +467,46 @@ def _move_nodes(pulls: bool) -> Callable[[Setting], Any]:
     return make
 
 
-def _counting(_: Any, like: Sample) -> Kernels:
+def _of_count(like: Sample) -> tuple[Any, ...]:
+    """What the kernels of `poisson_binomial` that solve rows are given."""
     x, reals, whole, _, flags, _ = like
-    tilt, curve, method = np.empty((1, TILT)), CURVES["sigmoid"], subset_rows.TILT
-    search = x, reals, reals, curve, method, np.empty((1, 0), x.dtype), tilt, flags
     sizes = poisson_binomial.scratch_sizes(x.shape[1], x.dtype)
-    given = x, whole, reals, tilt, sizes, x, reals, flags
-    return [(batch.fast_search(x), search), (poisson_binomial.solve, given)]
+    return x, whole, reals, np.empty((1, TILT)), sizes, x, reals, flags
 
 
-def _counted(_: Any, like: Sample) -> Kernels:
-    x, reals, whole, _, flags, columns = like
-    sizes = poisson_binomial.scratch_sizes(x.shape[1], x.dtype)
-    given = x, whole, reals, np.empty((1, TILT)), sizes, x, reals, x, columns, flags
-    return [(poisson_binomial_tangent.push, given)]
+def _counting(_: Any, like: Sample) -> Kernels:
+    (search,) = _searching(SEARCHED, like)
+    return [search, (poisson_binomial.solve, _of_count(like))]
+
+
+def _counting_others(_: Any, like: Sample) -> Kernels:
+    x, _, whole, _, _, _ = like
+    others = x, whole, whole, np.empty((1, TILT)), x
+    return [
+        *_searching_again(SEARCHED, like),
+        (poisson_binomial.solve_mixed, _of_count(like)),
+        (short.fill_others, others),
+    ]
+
+
+def _counted(kernel: Any) -> Callable[[Any, Sample], Kernels]:
+    def kernels(_: Any, like: Sample) -> Kernels:
+        x, reals, whole, _, flags, columns = like
+        sizes = poisson_binomial.scratch_sizes(x.shape[1], x.dtype)
+        given = x, whole, reals, np.empty((1, TILT)), sizes, x, reals, x, columns, flags
+        return [(kernel, given)]
+
+    return kernels
 
 
 def _by_nodes(_: Any, like: Sample) -> Kernels:
     x, reals, whole, state, flags, _ = like
     limits = limits_of(x.dtype.type)
     return [(subset_rows.solve, (x, whole, reals, np.empty((1, TILT)), limits, x, state, flags))]
+
+
+def _by_order(_: Any, like: Sample) -> Kernels:
+    return [(order.distributions, (like.x, like.reals, like.reals, np.empty((1, TILT))))]
 
 
 def _of_nodes(_: Any, like: Sample) -> Kernels:
@@ -476,13 +536,14 @@ ITERATIONS = {
         lambda kind, a: [(iterated_rows.pull, (a.x, a.whole, a.reals, kind, a.x, a.x, a.reals))],
     ),
 }
+COUNTED = _counted(poisson_binomial_tangent.push), _counted(poisson_binomial_tangent.push_mixed)
 SHORT_SUBSETS = {
-    "solve": Verb(_count, _counting),
-    "push": Verb(_move_counted(False), _counted),
-    "pull": Verb(_move_counted(True), _counted),
+    "solve": Verb(_count, _counting, _counting_others),
+    "push": Verb(_move_counted(False), *COUNTED),
+    "pull": Verb(_move_counted(True), *COUNTED),
 }
 SUBSETS = {
-    "solve": Verb(_sum_over_nodes, _by_nodes),
+    "solve": Verb(_sum_over_nodes, _by_nodes, _by_order),
     "push": Verb(_move_nodes(False), _of_nodes),
     "pull": Verb(_move_nodes(True), _of_nodes),
 }

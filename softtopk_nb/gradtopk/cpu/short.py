@@ -19,7 +19,7 @@ Problem = tuple[Array, Array, Array]  # x, k, tau
 
 
 @kernel
-def _fill_constant(lo, hi, x, k, these, tilt, out):
+def fill_others(lo, hi, x, k, these, tilt, out):
     """Write what these rows are to their tilts, and p of those that need no solving."""
     for j in range(lo, hi):
         i = these[j]
@@ -42,7 +42,7 @@ def solve(problem: Problem, tilt: Array, out: Array, phi: Array) -> None:
     if (tilt[:, CODE] == MIXED).any():
         pool.over(len(x), 3 * x.size, poisson_binomial.solve_mixed, *given)
     these = np.flatnonzero((tilt[:, CODE] != FINITE) & (tilt[:, CODE] != MIXED))
-    pool.over(len(these), len(these) * x.shape[1], _fill_constant, x, k, these, tilt, out)
+    pool.over(len(these), len(these) * x.shape[1], fill_others, x, k, these, tilt, out)
     if len(phi):
         some = np.empty(len(these))
         row = x[these], k[these], tau[these], tilt[these]
