@@ -114,7 +114,7 @@ def _number(value: Any, x: Any, dtype: Any) -> Any:
         if hasattr(jax.lax, "pcast"):  # from JAX 0.8 on
             each = jax.lax.pcast(each, apart, to="varying")
         else:
-            each = jax.lax.pvary(each, apart)
+            each = jax.lax.pvary(each, apart)  # type: ignore[attr-defined]
     sharding = jax.typeof(x).sharding
     spec = sharding.spec[: each.ndim]
     if any(axis is not None for axis in spec):
