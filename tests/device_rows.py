@@ -1,4 +1,4 @@
-"""What tests for a device share: rows without the front door, and fewer cases in the simulator."""
+"""What tests for a device share: rows given to kernels directly, and fewer simulated cases."""
 
 import numpy as np
 from numba import config, cuda

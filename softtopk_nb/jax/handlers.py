@@ -86,7 +86,7 @@ class Verb(NamedTuple):
 
 @scalar
 def _have_infinities(x, solution):
-    """Whether any row has whose CODE is OPEN."""
+    """Whether a row whose CODE is OPEN has an infinity."""
     for i in range(x.shape[0]):
         if solution[i, CODE] == OPEN:
             for value in x[i]:
@@ -318,7 +318,7 @@ def _are_short(n, k, limits):
 
 @scalar
 def _count_others(run, frame, further, problem):
-    """Do the rows that `poisson_binomial.solve` leaves out, as `short.solve` does."""
+    """Solve the rows that `poisson_binomial.solve` leaves out, as `short.solve` does."""
     x, k, _, tilt, _, p, _, _ = problem
     rows, n = x.shape
     these, count, mixed = np.empty(rows, np.int64), 0, False
