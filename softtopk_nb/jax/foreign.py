@@ -7,6 +7,7 @@ here reads it in Python and computes in place: no array is copied but for the re
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import logging
@@ -252,8 +253,25 @@ def _register(name: str, handler: Any) -> None:
         jax.ffi.register_ffi_target_as_batch_partitionable(name)
 
 
+def _wait_for_programs() -> None:
+    """Return when all that this thread has started on the CPU has been computed."""
+    for device in jax.local_devices(backend="cpu"):
+        # A program waits for those that were started before it.
+        jax.block_until_ready(jax.jit(jax.numpy.negative)(jax.device_put(1, device)))
+
+
+@functools.cache
+def _end_in_order() -> None:
+    """Have Python wait, as it ends, for programs that call it.
+
+    It would end a thread of XLA's that calls it later, and XLA waits for its threads forever.
+    """
+    atexit.register(_wait_for_programs)
+
+
 @functools.cache
 def _in_python(verb: str) -> Any:
+    _end_in_order()
     return _Handler(functools.partial(_answer, verb))
 
 

@@ -419,9 +419,10 @@ def test_rows_on_two_devices():
     assert _printed(_ON_TWO_DEVICES, environment).endswith("ok\n")
 
 
-def _printed(code, environment=None):
+def _printed(code, environment=None, timeout=None):
     return subprocess.run(
         [sys.executable, "-c", code],
+        timeout=timeout,
         capture_output=True,
         text=True,
         check=True,
@@ -691,6 +692,35 @@ def test_calls_side_by_side(rng):
         each.join(timeout=60)
         assert not each.is_alive()
     assert not failures
+
+
+_ENDS_BEFORE_ITS_PROGRAMS = """
+import time
+import jax
+import softtopk_nb.jax as stj
+from softtopk_nb.jax import host
+
+now = host.loss
+
+def slow(*arrays):
+    time.sleep(0.2)
+    print("called", flush=True)
+    return now(*arrays)
+
+host.loss = slow
+x = jax.random.normal(jax.random.key(0), (1000, 1000))
+busy = jax.jit(lambda x: jax.lax.fori_loop(0, 10, lambda i, x: x @ x / 30, x)).lower(x).compile()
+labels = jax.numpy.zeros(16, int)
+loss = jax.jit(lambda x: stj.fenchel_young(stj.gradtopk, x[:16, :8], labels, 1)).lower(x).compile()
+loss(busy(x))
+print("the end", flush=True)
+"""
+
+
+def test_python_ends_after_the_programs_that_call_it():
+    """XLA waits forever for a thread that Python has ended."""
+    printed = _printed(_ENDS_BEFORE_ITS_PROGRAMS, timeout=120)
+    assert printed.split("\n")[-3:] == ["the end", "called", ""]
 
 
 def test_without_jax_the_import_says_what_to_install():
