@@ -234,12 +234,10 @@ def lowest(step: Step) -> None:
     exact = [re.sub(r">=([\d.]+).*", r"==\1", each) for each in project["dependencies"]]
     if not all("==" in each for each in exact):
         raise Failed("pyproject.toml: a dependency declares no lowest version")
-    # The lowest versions have wheels for 3.11 and 3.12 alone.
-    found = (shutil.which(f"python3.{minor}") for minor in (11, 12))
+    found = interpreters()  # the lowest versions have wheels for 3.11 and 3.12 alone
+    python = found.get("3.11") or found.get("3.12") or sys.executable
     venv = step.work / "lowest"
-    step.install(
-        venv, next(filter(None, found), sys.executable), "-e", f"{step.tree}[test]", *exact
-    )
+    step.install(venv, python, "-e", f"{step.tree}[test]", *exact)
     step.python = str(venv / "bin" / "python")
     step.run(step.python, "-m", "pip", "list")
     # Of the operators and kinds of curves: to an older release all curves are alike.
@@ -322,6 +320,36 @@ def simulator(step: Step) -> None:
     step.pytest("-m", "device", may_skip=False, **simulated)
 
 
+def interpreters() -> dict[str, str]:
+    """The Pythons from 3.11 on that run, newest first: on the path, or among pyenv's."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = {}
+    for version in (f"3.{minor}" for minor in range(29, 10, -1)):
+        installed = map(str, sorted(pyenv.glob(f"versions/{version}*/bin/python{version}")))
+        for python in filter(None, (shutil.which(f"python{version}"), *installed)):
+            if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
+                found[version] = python
+                break
+    return found
+
+
+def jax_newest(step: Step) -> None:
+    """With the newest JAX, which is for newer Pythons than the other steps'."""
+    version, python = next(iter(interpreters().items()))
+    if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        step.closing.append(f"no Python newer than {version} was found: the step jax was it")
+        return
+    venv = step.work / "jax-newest"
+    step.install(venv, python, "-e", f"{step.tree}[test]", "jax")
+    step.python = str(venv / "bin" / "python")
+    listed = step.run(step.python, "-m", "pip", "list", "--format=freeze")
+    newest = next(line for line in listed.splitlines() if line.startswith("jax=="))
+    # To JAX a curve and an iteration are as the others of their kind, and a row is as any other.
+    alike = "clip or entmax or normal or cauchy or sigmoid or wsoftmaxtopk or rows_of_every_kind"
+    step.pytest("-m", "jax", "-k", f"not ({alike})", "tests/fronts/test_jax.py", may_skip=False)
+    step.closing[-1] += f" ({newest}, Python {version})"
+
+
 class Plan(NamedTuple):
     run: Callable[[Step], None]
     shows: str
@@ -343,6 +371,7 @@ STEPS = {
     "docs": Plan(docs, "pages, gallery and every example in them"),
     "simulator": Plan(simulator, "device kernels, run by the simulator"),
     "ptx": Plan(ptx, "device kernels, compiled to machine code"),
+    "jax-newest": Plan(jax_newest, "the JAX front, with the newest JAX and Python", ("install",)),
     "lowest": Plan(lowest, "the lowest versions of the dependencies", ("install",)),
     "benchmarks": Plan(benchmarks, "each benchmark once, and their machinery"),
     "pages": Plan(pages, "what pages say and name, and how they look in chromium"),
