@@ -116,16 +116,24 @@ class Kernel:
     def _device() -> Any:
         return None if SIMULATED else cuda.get_current_device().compute_capability
 
+    def _compile(self, capability: Any) -> Any:
+        """The kernel for a kind of device, from disk if it is there."""
+        if SIMULATED:
+            return cuda.jit(self.function)
+        from . import cache
+
+        dispatcher = cuda.jit(launch_bounds=self.bounds)(self.function)
+        cache.keep(dispatcher, self.bounds, capability)
+        dispatcher.compile(self.arguments)
+        dispatcher.disable_compile()
+        dispatcher._specialized = True  # it need not look at the types of each launch
+        return dispatcher
+
     def _prepare(self, key: Any) -> Any:
         capability, blocks, stream = key
         with _lock:
             if capability not in self._compiled:
-                if SIMULATED:
-                    self._compiled[capability] = cuda.jit(self.function)
-                else:
-                    self._compiled[capability] = cuda.jit(
-                        types.void(*self.arguments), launch_bounds=self.bounds
-                    )(self.function)
+                self._compiled[capability] = self._compile(capability)
             compiled = self._compiled[capability]
             if SIMULATED:
                 # The simulator keeps one configuration for a kernel, and not one for each launch.
