@@ -80,3 +80,14 @@ def test_a_second_process_compiles_no_kernel(tmp_path):
     for file in tmp_path.rglob("*.nbc"):
         file.write_bytes(file.read_bytes()[:-1])
     assert results(tmp_path)[0] == compiled
+
+
+def test_a_numba_cuda_without_what_is_used_of_it_is_refused():
+    program = """
+from numba.cuda import codegen
+
+del codegen.CUDACodeLibrary.get_cubin
+import softtopk_nb._cuda.target
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "has no codegen.CUDACodeLibrary.get_cubin; expected numba-cuda 0.24 or newer" in run.stderr
