@@ -102,7 +102,7 @@ def check_where(where: Any, shape: tuple[int, ...]) -> Array:
     if given.dtype != np.bool_:
         raise TypeError(f"where has dtype {given.dtype}; expected bool")
     check_broadcast(given, shape, "where")
-    return np.broadcast_to(given, shape)
+    return given if given.shape == shape else np.broadcast_to(given, shape)
 
 
 def rows_of_mask(mask: Array, axis: int, table: tuple[int, int], out: Array | None) -> Array:

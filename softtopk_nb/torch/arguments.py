@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from .masking import excluded
+from .layout import Layout
 
 Tensor = torch.Tensor
 COMPUTED_IN = {
@@ -22,19 +22,6 @@ def computed(x: Tensor) -> Tensor:
     """A tensor in the type to compute in: NumPy has no bfloat16."""
     dtype = COMPUTED_IN.get(x.dtype, x.dtype)
     return x if x.dtype == dtype else x.to(dtype)
-
-
-class Layout(NamedTuple):
-    """How x came, and how what belongs to it goes back."""
-
-    dim: int
-    dtype: torch.dtype
-    batch: tuple[int, ...]
-
-    def back(self, rows: Tensor) -> Tensor:
-        """Rows in the shape and type of x."""
-        moved = rows if self.dim == len(self.batch) else rows.movedim(-1, self.dim)
-        return moved if moved.dtype == self.dtype else moved.to(self.dtype)
 
 
 def check_tensor(x: Any, name: str) -> None:
@@ -72,30 +59,28 @@ def check_dim(ndim: int, dim: Any, axis: Any) -> int:
 def laid_out(
     x: Any, dim: Any, axis: Any, largest: Any, where: Any, name: str = "x"
 ) -> tuple[Tensor, Layout]:
-    """x as rows along the last dimension, of the type to compute in, and how to go back."""
+    """x in the type to compute in, and how its rows lie in it."""
     check_tensor(x, name)
-    dim = check_dim(x.ndim, dim, axis)
+    shape = tuple(x.shape)
+    dim = check_dim(len(shape), dim, axis)
     if not isinstance(largest, bool):
         raise TypeError(f"largest is {largest!r}; expected True or False")
-    rows = computed(x)
-    if not largest:
-        rows = -rows
-    layout = Layout(dim, x.dtype, tuple(x.shape[:dim]) + tuple(x.shape[dim + 1 :]))
-    if where is not None:
-        return excluded(rows, _mask(where, x), dim), layout
-    return rows if dim == x.ndim - 1 else rows.movedim(dim, -1), layout
+    mask = None if where is None else _mask(where, x, shape)
+    return computed(x), Layout(dim, largest, mask, x.dtype, shape[:dim] + shape[dim + 1 :])
 
 
-def _mask(where: Any, x: Tensor) -> Tensor:
+def _mask(where: Any, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     if not isinstance(where, Tensor) or where.dtype != torch.bool:
         what = where.dtype if isinstance(where, Tensor) else type(where).__name__
         raise TypeError(f"where is {what}; expected a tensor of torch.bool")
-    return _broadcast(where, tuple(x.shape), "where", x)
+    return _broadcast(where, shape, "where", x)
 
 
 def _broadcast(given: Tensor, shape: tuple[int, ...], name: str, x: Tensor) -> Tensor:
     if given.device != x.device:
         raise RuntimeError(f"{name} is on {given.device}; expected x's device {x.device}")
+    if given.shape == shape:  # the usual case, in a hurry
+        return given
     try:
         return given.expand(shape)
     except RuntimeError:
@@ -104,23 +89,25 @@ def _broadcast(given: Tensor, shape: tuple[int, ...], name: str, x: Tensor) -> T
         ) from None
 
 
-def numbers(k: Any, temperature: Any, rows: Tensor, real_k: bool) -> tuple[Any, Any]:
+def numbers(
+    k: Any, temperature: Any, x: Tensor, batch: tuple[int, ...], real_k: bool
+) -> tuple[Any, Any]:
     """k and the temperature: numbers as they are, tensors of the batch shape."""
     if not real_k and type(k) is not int:
         if isinstance(k, Tensor) and k.dtype.is_floating_point:
             raise TypeError(f"k has dtype {k.dtype}; expected integers: call k.long()")
         if isinstance(k, (float, np.floating)):
             raise TypeError(f"k is {k!r}; expected an integer")
-    return _number(k, "k", rows), _number(temperature, "temperature", rows)
+    return _number(k, "k", x, batch), _number(temperature, "temperature", x, batch)
 
 
-def _number(value: Any, name: str, rows: Tensor) -> Any:
+def _number(value: Any, name: str, x: Tensor, batch: tuple[int, ...]) -> Any:
     if type(value) in (int, float):  # the usual case, in a hurry
         return value
     if isinstance(value, Tensor):
         if value.dtype.is_complex or value.dtype == torch.bool:
             raise TypeError(f"{name} has dtype {value.dtype}; expected real numbers")
-        return _broadcast(computed(value), tuple(rows.shape[:-1]), name, rows)
+        return _broadcast(computed(value), batch, name, x)
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         kind = type(value).__name__
         raise TypeError(f"{name} is {value!r}, a {kind}; expected a number or a tensor")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._api import host_arrays
 from .._api.base import Call
 from ..losses import fenchel_young
 
@@ -23,7 +24,8 @@ def array(value: Any) -> Any:
     """The memory of a tensor as an array; a number is left as it is."""
     if not isinstance(value, Tensor):
         return value
-    value = value.detach()
+    if value.requires_grad:  # which few do, and it takes its time
+        value = value.detach()
     if value._is_zerotensor():  # zeros without a memory, which forward mode makes
         return torch.zeros(value.shape, dtype=value.dtype).numpy()
     return (value.resolve_neg() if value.is_neg() else value).numpy()
@@ -50,13 +52,23 @@ def no_state(x: Tensor) -> Tensor:
     return x.new_empty((*x.shape[:-1], 0), dtype=torch.float64)
 
 
-def value(op: Any, options: dict[str, Any], x: Tensor, k: Any, temperature: Any) -> Tensor:
-    """The value alone; on a device as well."""
+def arguments(x: Tensor, k: Any, temperature: Any, layout: Any) -> tuple[Any, ...]:
+    """What an operator of NumPy is given of these, up to its own options."""
+    given = array(x), array(k), array(temperature)
+    return *given, layout.dim, layout.largest, array(layout.where), None
+
+
+def value(
+    op: Any, options: dict[str, Any], x: Tensor, k: Any, temperature: Any, layout: Any = None
+) -> Tensor:
+    """The value alone; on a device as well, of rows. Without a layout x is rows."""
     if x.is_cuda:
         x, k, temperature = detached(x, k, temperature)
         result: Tensor = op(x, k, temperature=temperature, **options)
         return result
-    return tensor(op(array(x), array(k), temperature=array(temperature), **options))
+    if layout is None:
+        return tensor(op(array(x), array(k), temperature=array(temperature), **options))
+    return tensor(op._evaluate(*arguments(x, k, temperature, layout), options))
 
 
 def solve(
@@ -132,10 +144,20 @@ def pull_kept(
 ) -> tuple[Tensor | None, ...]:
     """The gradients of a call that was kept, those in k and the temperature if wanted."""
     if with_numbers:
-        found = op._pull_back(call, state, array(g))
-        return tuple(None if each is None else tensor(each) for each in found)
-    gx, _ = op._pulled(call, state, array(g))
-    return tensor(op._give_back(call, gx, is_value=False)), None, None
+        gx, *others = op._pull_back(call, state, array(g))
+        return _beside(call, gx), *(None if each is None else tensor(each) for each in others)
+    gx = op._give_back(call, op._pulled(call, state, array(g))[0], is_value=False)
+    return _beside(call, gx), None, None
+
+
+def _beside(call: Call, gx: Any) -> Tensor:
+    """A gradient in x, in memory as x is: else autograd copies that of a leaf, and slowly."""
+    if gx.flags.c_contiguous or not call.given.flags.c_contiguous:
+        return tensor(gx)
+    same = np.empty(call.shape, gx.dtype)
+    rows = np.moveaxis(gx, call.axis, -1).reshape(call.rows.x.shape)
+    host_arrays.write_rows(rows, call.axis, same)
+    return tensor(same)
 
 
 def second(

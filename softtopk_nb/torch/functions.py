@@ -15,21 +15,49 @@ from torch.autograd import Function, forward_ad
 
 from . import carry, leaves
 from .carry import Tensor
+from .layout import Layout, of_rows
 
 
-def value(op: Any, options: dict[str, Any], x: Tensor, k: Any, temperature: Any) -> Tensor:
-    """The value of rows; k and the temperature are numbers or tensors of the batch shape."""
+def value(
+    op: Any,
+    options: dict[str, Any],
+    x: Tensor,
+    k: Any,
+    temperature: Any,
+    *,
+    layout: Layout | None = None,
+) -> Tensor:
+    """The value of x, as it lies; k and the temperature are numbers or tensors of the batch shape.
+
+    Without a layout x is rows.
+    """
+    traced, transformed = leaves.is_wanted(x), leaves.is_transformed()
+    if layout is not None and (traced or transformed or x.is_cuda):
+        return layout.back(value(op, options, layout.rows(x), k, temperature))
     result: Tensor
-    if leaves.is_wanted(x):
+    if traced:
         return traced_value(op, options, (x, rowwise(k, x), rowwise(temperature, x)))
-    if is_transformed():
+    if transformed:
         problem = x, rowwise(k, x), rowwise(temperature, x)
         result, _ = Value.apply(op, options, *problem)
         return result
+    layout = of_rows(x) if layout is None else layout
     if torch.is_grad_enabled() and any(map(_requires_grad, (x, k, temperature))):
-        result = Plain.apply(x, k, temperature, op, options)
+        result = Plain.apply(x, k, temperature, layout.where, layout, op, options)
         return result
-    return carry.value(op, options, x, k, temperature)
+    return carry.value(op, options, x, k, temperature, layout)
+
+
+def constant(
+    op: Any, options: dict[str, Any], x: Tensor, k: Any, temperature: Any, *, layout: Layout
+) -> Tensor:
+    """The same of an operator without derivatives."""
+    x = x.detach()
+    if x.is_cuda or leaves.is_wanted(x) or leaves.is_transformed():
+        rows = layout.rows(x)
+        problem = rows, rowwise(k, rows), rowwise(temperature, rows)
+        return layout.back(Constant.apply(op, options, *problem))
+    return carry.value(op, options, x, k, temperature, layout)
 
 
 def traced_value(op: Any, options: dict[str, Any], problem: tuple[Tensor, ...]) -> Tensor:
@@ -54,12 +82,6 @@ def unpacked(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Any] | Non
     return [each.view_as(each) for each in tensors], None
 
 
-def is_transformed() -> bool:
-    """Whether a transform of `torch.func` or forward mode is at work."""
-    level: int = forward_ad._current_level
-    return level >= 0 or torch._C._are_functorch_transforms_active()
-
-
 def rowwise(number: Any, x: Tensor) -> Tensor:
     """A number as a tensor of the batch shape; a tensor has it already."""
     if isinstance(number, Tensor):
@@ -80,37 +102,49 @@ class Plain(Function):
     """Value and backward pass of tensors that no transform sees."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, k: Any, temperature: Any, op: Any, options: Any) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        k: Any,
+        temperature: Any,
+        where: Any,
+        layout: Layout,
+        op: Any,
+        options: Any,
+    ) -> Tensor:
         """Solve, and keep the call."""
-        ctx.op, ctx.options, ctx.solved = op, options, None
+        ctx.op, ctx.options, ctx.layout, ctx.solved = op, options, layout, None
         ctx.numbers = tuple(None if _is_tensor(v) else v for v in (k, temperature))
-        ctx.save_for_backward(x, *(v if _is_tensor(v) else None for v in (k, temperature)))
+        ctx.save_for_backward(x, *(v if _is_tensor(v) else None for v in (k, temperature)), where)
         if x.is_cuda:
-            return carry.value(op, options, x, k, temperature)
-        given = carry.array(x), carry.array(k), carry.array(temperature)
-        p, *ctx.solved = op._solved(*given, -1, True, None, None, options)
+            return carry.value(op, options, x, k, temperature, layout)
+        p, *ctx.solved = op._solved(*carry.arguments(x, k, temperature, layout), options)
         return carry.tensor(p)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         """Pull back, by differentiable steps if a graph of it is wanted."""
-        x, k, temperature = ctx.saved_tensors
+        x, k, temperature, _ = ctx.saved_tensors
         if ctx.solved is not None and not torch.is_grad_enabled():
             call, solved = ctx.solved
             with_numbers = any(ctx.needs_input_grad[1:3])
             gradients = carry.pull_kept(ctx.op, call, solved, g, with_numbers)
         else:
+            rows = ctx.layout.rows(x)
             k, temperature = (
-                rowwise(n if v is None else v, x)
+                rowwise(n if v is None else v, rows)
                 for n, v in zip(ctx.numbers, (k, temperature), strict=True)
             )
             if ctx.solved is None:
-                state = carry.no_state(x)
+                state = carry.no_state(rows)
             else:
                 state = carry.packed(ctx.op, *ctx.solved)
-            gradients = _pull(ctx.op, ctx.options, x, k, temperature, state, g)
+            problem = rows, k, temperature, state, ctx.layout.turned(g)
+            gx, *others = _pull(ctx.op, ctx.options, *problem)
+            gx = ctx.layout.back(gx if ctx.layout.largest else -gx)
+            gradients = gx, *others
         wanted = zip(gradients, ctx.needs_input_grad, strict=False)
-        return *(v if wants else None for v, wants in wanted), None, None
+        return *(v if wants else None for v, wants in wanted), None, None, None, None
 
 
 class Rowwise(Function):

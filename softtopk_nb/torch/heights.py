@@ -10,8 +10,8 @@ from torch.autograd import Function, forward_ad
 from .._api.homogeneous import in_temperature
 from ..losses import NO_LABEL, no_vectors
 from . import functions, leaves
-from .arguments import Layout
 from .carry import Tensor
+from .layout import Layout
 
 
 def finite(x: Tensor) -> Tensor:
@@ -208,7 +208,7 @@ def vectors(target: Any, rows: Tensor, layout: Layout) -> Tensor:
         raise RuntimeError(f"target is on {target.device}; expected theta's device {rows.device}")
     whole = (*layout.batch[: layout.dim], rows.shape[-1], *layout.batch[layout.dim :])
     if tuple(target.shape) == whole:
-        if not leaves.is_wanted(rows) and not functions.is_transformed():
+        if not leaves.is_wanted(rows) and not leaves.is_transformed():
             _check_vectors(target, whole, layout.dim)
         return target.movedim(layout.dim, -1).to(torch.float64)
     labels = target
@@ -238,7 +238,7 @@ def _of_labels(labels: Tensor, rows: Tensor) -> Tensor:
     """0/1 vectors with ones at the labels."""
     n = rows.shape[-1]
     # Under a transform there may be no numbers to look at; a wrong label is PyTorch's error then.
-    if not leaves.is_wanted(rows) and not functions.is_transformed() and labels.numel():
+    if not leaves.is_wanted(rows) and not leaves.is_transformed() and labels.numel():
         least, most = int(labels.min()), int(labels.max())
         if least < NO_LABEL or most >= n:
             wrong = least if least < NO_LABEL else most

@@ -15,6 +15,7 @@ from typing import Any, List
 
 import torch
 from torch._subclasses import FakeTensor
+from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.library import custom_op
 
@@ -30,6 +31,12 @@ _SEPARATOR = "|"
 def is_wanted(x: Tensor) -> bool:
     """Whether a compiler looks on, or x is a tensor without numbers."""
     return is_compiling() or isinstance(x, FakeTensor)
+
+
+def is_transformed() -> bool:
+    """Whether a transform of `torch.func` or forward mode is at work."""
+    level: int = forward_ad._current_level
+    return level >= 0 or torch._C._are_functorch_transforms_active()
 
 
 def _words(op: Any, options: dict[str, Any]) -> tuple[str, List[float]]:

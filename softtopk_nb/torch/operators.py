@@ -101,13 +101,14 @@ class Operator:
     ) -> Tensor:
         """The value: see the class."""
         self._check_names(options)
-        rows, layout = arguments.laid_out(x, dim, axis, largest, where)
-        k, temperature = arguments.numbers(k, temperature, rows, self.real_k)
-        p = values(self._op, options, rows, k, temperature)
+        x, layout = arguments.laid_out(x, dim, axis, largest, where)
+        k, temperature = arguments.numbers(k, temperature, x, layout.batch, self.real_k)
+        function = functions.value if isinstance(self._op, Differentiable) else functions.constant
+        p = function(self._op, options, x, k, temperature, layout=layout)
         if hard:
-            mask = values(registry["hardtopk"], {}, rows, _whole(k), 1.0)
+            mask = functions.constant(registry["hardtopk"], {}, x, _whole(k), 1.0, layout=layout)
             p = mask + (p - p.detach())
-        return layout.back(p)
+        return p if p.dtype == layout.dtype else p.to(layout.dtype)
 
     def _check_names(self, options: dict[str, Any]) -> None:
         for name in options:
@@ -150,18 +151,11 @@ class Operator:
         """
         _check_potential(self._op)
         self._check_names(options)
-        rows, layout = arguments.laid_out(x, dim, axis, largest, where)
-        k, temperature = arguments.numbers(k, temperature, rows, self.real_k)
+        x, layout = arguments.laid_out(x, dim, axis, largest, where)
+        rows = layout.rows(x)
+        k, temperature = arguments.numbers(k, temperature, x, layout.batch, self.real_k)
         phi = heights.potential(self._op, options, rows, k, temperature).to(layout.dtype)
         return phi if largest else -phi
-
-
-def values(op: Any, options: dict[str, Any], x: Tensor, k: Any, temperature: Any) -> Tensor:
-    """The value of rows, by the functions that suit the operator."""
-    if isinstance(op, Differentiable):
-        return functions.value(op, options, x, k, temperature)
-    problem = x.detach(), functions.rowwise(k, x), functions.rowwise(temperature, x)
-    return functions.Constant.apply(op, options, *problem)
 
 
 def _whole(k: Any) -> Any:
@@ -227,9 +221,10 @@ def fenchel_young(
     tensor([0.5345, 0.8511])
     """
     inner = chosen(op, with_potential=True)
-    rows, layout = arguments.laid_out(theta, dim, axis, largest, where, "theta")
+    theta, layout = arguments.laid_out(theta, dim, axis, largest, where, "theta")
+    rows = layout.rows(theta)
     y = heights.vectors(target, rows, layout)
-    k, temperature = arguments.numbers(k, temperature, rows, inner.real_k)
+    k, temperature = arguments.numbers(k, temperature, theta, layout.batch, inner.real_k)
     loss = heights.loss(inner, {"constant": constant, **options}, rows, k, temperature, y)
     return loss.to(layout.dtype)
 

@@ -243,6 +243,26 @@ def test_masked_entries_are_left_out_of_gradients(dim, rng):
         assert masked.grad[~mask].eq(0).all()
 
 
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_call_is_one_step_of_the_graph(dim, largest, rng):
+    """Mask, dimension and order go to the operator itself; gradients lie as x does."""
+    x, g, there = scores(rng, 5, 6, grad=True), scores(rng, 5, 6), torch.rand(5, 6) < 0.8
+    there[0] = there[:, 0] = True
+
+    def function(x):
+        return stt.thretopk(
+            x, 1, dim=dim, largest=largest, where=there, curve="sigmoid", temperature=0.5
+        )
+
+    p = function(x)
+    assert type(p.grad_fn.next_functions[0][0]).__name__ == "AccumulateGrad"
+    (gx,) = torch.autograd.grad(p, x, g)
+    assert gx.is_contiguous()
+    assert gradcheck(function, x, check_forward_ad=True)
+    assert gradgradcheck(function, x)
+
+
 # Compilers
 
 

