@@ -24,10 +24,13 @@ from .._threads.jobs import WORD, get
 from .._threads.long_rows import LONG
 from .._threshold.records import FLAGS
 from ..gradtopk.records import SHORT_32, SOLUTION
-from . import handlers, sharing
+from . import sharing
 from .calls import Call
 from .frame import EXTENSION
-from .handlers import Sample, Setting, Verb
+from .handlers.iterations import HARDTOPK, ITERATIONS
+from .handlers.subsets import SHORT_SUBSETS, SUBSETS, limits_of
+from .handlers.thresholds import THRETOPK
+from .handlers.verbs import Sample, Setting, Verb
 from .sharing import HELP, KERNEL, PYTHON, SHARED, SLOTS, THREADS, call_c, slots_of
 
 VERBS = {"constant", "solve", "push", "pull"}
@@ -58,17 +61,17 @@ def _verbs_of(call: Call, plan: Any, dtype: Any, n: int) -> dict[str, Verb]:
     """The verbs of an operator that have a handler."""
     if call.name == "thretopk":
         own = isinstance(plan.curve, UserCurve) or is_steep(plan.curve)
-        return {} if own or not plan.method.sampled else handlers.THRETOPK
+        return {} if own or not plan.method.sampled else THRETOPK
     if call.name == "hardtopk":
-        return handlers.HARDTOPK
+        return HARDTOPK
     if call.name == "gradtopk":
-        limits = handlers.limits_of(dtype)
+        limits = limits_of(dtype)
         # Rows between these are short as well, and have a state of the other kind.
         between = SHORT_32.always < n <= limits.always
         if plan != "auto" or between:
             return {}
-        return handlers.SHORT_SUBSETS if n <= limits.most else handlers.SUBSETS
-    return handlers.ITERATIONS
+        return SHORT_SUBSETS if n <= limits.most else SUBSETS
+    return ITERATIONS
 
 
 def work_of(call: Call) -> float:
