@@ -90,4 +90,5 @@ del codegen.CUDACodeLibrary.get_cubin
 import softtopk_nb._cuda.target
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert "has no codegen.CUDACodeLibrary.get_cubin; expected numba-cuda 0.24 or newer" in run.stderr
+    missing = "has no codegen.CUDACodeLibrary.get_cubin"
+    assert f"{missing}; expected numba-cuda 0.24 or newer" in run.stderr
