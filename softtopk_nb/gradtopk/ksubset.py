@@ -23,7 +23,8 @@ from .cpu.conditional_bernoulli import (
     sums_of_count,
 )
 from .cpu.contour import MOST_IN_CORE
-from .operator import Solved, gradtopk
+from .cpu.pairs import LINES, pair_marginals
+from .operator import gradtopk
 from .records import CODE, LOG_P, SUMS
 
 Array = npt.NDArray[Any]
@@ -136,21 +137,11 @@ class KSubset:
         >>> stk.KSubset([3.0, 2.0, 1.0, 4.0], 2).pair_marginals()[0].round(3)
         array([0.694, 0.079, 0.029, 0.586])
         """
-        count, n = self._rows.x.shape
+        x, _, tau = self._rows
+        count, n = x.shape
         pairs = np.empty((count, n, n))
-        unit, zeros = np.eye(n), np.zeros(n)
-        for i in range(count):
-            same = self._rows._replace(
-                x=np.tile(self._rows.x[i], (n, 1)),
-                k=np.repeat(self._rows.k[i], n),
-                temperature=np.repeat(self._rows.temperature[i], n),
-            )
-            state = np.tile(self._state[i], (n, 1))
-            gradtopk._push(same, "contour", Solved(state), unit, zeros, zeros, pairs[i])
-            pairs[i] *= self._rows.temperature[i]
-            pairs[i] += np.outer(self._p[i], self._p[i])
-            np.maximum(pairs[i], 0.0, out=pairs[i])  # 0 but for rounding
-            np.fill_diagonal(pairs[i], self._p[i])
+        blocks = count * -(-n // LINES)
+        pool.over(blocks, 4 * pairs.size, pair_marginals, x, tau, self._state, self._p, pairs)
         return pairs.reshape((*self._call.batch, n, n))
 
     def log_prob(self, mask: Any) -> Any:

@@ -18,6 +18,7 @@ from reference import mp, to_float64
 from scipy import stats
 
 import softtopk_nb as stk
+from softtopk_nb._threads import pool
 from softtopk_nb.gradtopk import ksubset
 from softtopk_nb.gradtopk.cpu import conditional_bernoulli, contour
 
@@ -152,6 +153,28 @@ def test_pair_marginals(n, k, tau):
     assert np.all(pairs[apart] <= product[apart] + 1e-15)
     assert np.any(pairs[apart] < product[apart] - 1e-3)
     assert pairs.min() >= 0
+
+
+def test_pair_marginals_of_many_rows(monkeypatch):
+    """No step of Python for each row; longer rows as by the Jacobian, one column at a time."""
+    calls, over = [], pool.over
+    monkeypatch.setattr(pool, "over", lambda *arguments: calls.append(1) or over(*arguments))
+    rng = np.random.default_rng(8)
+    many = KSubset(rng.normal(size=(300, 5)), rng.integers(0, 6, 300))
+    calls.clear()
+    many.pair_marginals()
+    assert len(calls) == 1
+    x, k, tau = 3 * rng.normal(size=(2, 600)), np.array([250, 3]), np.array([2.0, 0.3])
+    x[0, 5], x[0, 7] = np.inf, -np.inf
+    distribution = KSubset(x, k, tau)
+    pairs, p = distribution.pair_marginals(), distribution.marginals()
+    for i in (0, 5, 7, 300, 599):
+        unit = np.zeros(600)
+        unit[i] = 1.0
+        _, dp = stk.gradtopk.jvp(x, k, unit, temperature=tau, method="contour")
+        column = tau[:, None] * dp + p[:, i, None] * p
+        column[:, i] = p[:, i]
+        np.testing.assert_allclose(pairs[:, i], column, rtol=0, atol=1e-13)
 
 
 @settings(max_examples=40, derandomize=True, deadline=None, database=None)
