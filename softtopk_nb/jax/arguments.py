@@ -25,9 +25,9 @@ class Layout(NamedTuple):
     axis: int
     largest: bool
 
-    def rows(self, x: Any, where: Any) -> Any:
-        """x as rows along the last axis, of the type to compute in."""
-        rows = x.astype(computed_in(x.dtype))
+    def rows(self, x: Any, where: Any, dtype: Any) -> Any:
+        """x as rows of this type along the last axis."""
+        rows = x.astype(dtype)
         rows = rows if self.largest else -rows
         if where is not None:
             rows = jnp.where(where, rows, -math.inf)
@@ -41,6 +41,11 @@ class Layout(NamedTuple):
 def computed_in(dtype: Any) -> Any:
     """The type to compute in."""
     return jnp.float64 if dtype == jnp.float64 else jnp.float32
+
+
+def kept_in(dtype: Any) -> Any:
+    """The type in which primitives are given x and what is like it: they convert bfloat16."""
+    return dtype if dtype == jnp.bfloat16 else computed_in(dtype)
 
 
 def check_array(x: Any, name: str) -> Any:
@@ -102,8 +107,8 @@ def check_numbers(op: Any, x: Any, axis: int, k: Any, temperature: Any) -> None:
 
 def numbers(op: Any, x: Any, k: Any, temperature: Any) -> tuple[Any, Any]:
     """k and the temperature as arrays of the shape of the batch of the rows x."""
-    k_type = x.dtype if op.real_k else jnp.int32
-    return _number(k, x, k_type), _number(temperature, x, x.dtype)
+    dtype = computed_in(x.dtype)
+    return _number(k, x, dtype if op.real_k else jnp.int32), _number(temperature, x, dtype)
 
 
 def _number(value: Any, x: Any, dtype: Any) -> Any:

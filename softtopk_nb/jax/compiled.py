@@ -24,16 +24,16 @@ from .._threads.jobs import WORD, get
 from .._threads.long_rows import LONG
 from .._threshold.records import FLAGS
 from ..gradtopk.records import SHORT_32, SOLUTION
-from . import sharing
+from . import bfloat16, sharing
 from .calls import Call
 from .frame import EXTENSION
-from .handlers.iterations import HARDTOPK, ITERATIONS
+from .handlers.iterations import ITERATIONS, MARK, MARK_REAL
 from .handlers.subsets import SHORT_SUBSETS, SUBSETS, limits_of
 from .handlers.thresholds import THRETOPK
 from .handlers.verbs import Sample, Setting, Verb
 from .sharing import HELP, KERNEL, PYTHON, SHARED, SLOTS, THREADS, call_c, slots_of
 
-VERBS = {"constant", "solve", "push", "pull"}
+VERBS = {"mark", "solve", "push", "pull"}
 
 
 class Compiled(NamedTuple):
@@ -59,19 +59,18 @@ _awaited: dict[tuple[str, str, str], list[Awaited]] = {}  # by verb, call and ty
 
 def _verbs_of(call: Call, plan: Any, dtype: Any, n: int) -> dict[str, Verb]:
     """The verbs of an operator that have a handler."""
+    mark = {"mark": MARK_REAL if call.op.real_k else MARK}
     if call.name == "thretopk":
         own = isinstance(plan.curve, UserCurve) or is_steep(plan.curve)
-        return {} if own or not plan.method.sampled else THRETOPK
-    if call.name == "hardtopk":
-        return HARDTOPK
+        return mark if own or not plan.method.sampled else {**THRETOPK, **mark}
     if call.name == "gradtopk":
         limits = limits_of(dtype)
         # Rows between these are short as well, and have a state of the other kind.
         between = SHORT_32.always < n <= limits.always
         if plan != "auto" or between:
-            return {}
-        return SHORT_SUBSETS if n <= limits.most else SUBSETS
-    return ITERATIONS
+            return mark
+        return {**(SHORT_SUBSETS if n <= limits.most else SUBSETS), **mark}
+    return mark if call.name == "hardtopk" else {**ITERATIONS, **mark}
 
 
 def work_of(call: Call) -> float:
@@ -124,7 +123,7 @@ def tell_what_is_compiled(verb: str, call: Call, kind: str) -> None:
 
 
 @functools.cache
-def handler(verb: str, call: Call, kind: str, n: int, small: bool, python: int) -> Any:
+def handler(verb: str, kind: str, call: Call, n: int, small: bool, python: Any) -> Any:
     """A handler, or None if Python is to be called.
 
     `kind`: the type of the rows; `n`: their length; `small`: that all of them are not worth a
@@ -145,7 +144,8 @@ def handler(verb: str, call: Call, kind: str, n: int, small: bool, python: int) 
         _fill(own[i], kernel, given, small)
     functions = [kernel.py_func for kernel, _ in kernels]
     names = " ".join(f"{each.__module__}.{each.__name__}" for each in functions)
-    spelled = f"{verb} {call.word} {kind} {names} {small}"
+    word = call.op.real_k if verb == "mark" else call.word  # it is the same for all operators
+    spelled = f"{verb} {word} {kind} {names} {small}"
     name = f"softtopk_nb_{hashlib.sha256(spelled.encode()).hexdigest()[:16]}"
     if name in _known:  # by rows of another length
         return _known[name]
@@ -156,3 +156,17 @@ def handler(verb: str, call: Call, kind: str, n: int, small: bool, python: int) 
     for i, (kernel, given) in enumerate(further, len(kernels)):
         awaited.append(Awaited(kernel, given, own[i], small))
     return _known.setdefault(name, Compiled(name, address, slots))
+
+
+def by_pieces(inner: Compiled, python: Any) -> Compiled:
+    """The handler of bfloat16 rows that calls this one of float32 rows."""
+    name = f"{inner.name}_by_pieces"
+    if name not in _known:
+        bits, wide = np.empty((1, 1), np.uint16), np.empty((1, 1), np.float32)
+        slots = np.zeros(2 * SLOTS, np.int64)
+        slots[bfloat16.INNER // WORD], slots[PYTHON // WORD] = inner.address, python
+        _fill(slots[bfloat16.WIDEN // WORD :], bfloat16.widen, (bits, wide), False)
+        _fill(slots[bfloat16.NARROW // WORD :], bfloat16.narrow, (wide, bits), False)
+        llvmlite.binding.add_symbol(name, slots.ctypes.data)
+        _known[name] = Compiled(name, c_address(bfloat16.made(name), types.int64), slots)
+    return _known[name]

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 
 from . import primitives
+from .arguments import computed_in
 from .calls import Call
 
 # Where operands are: the problem (x, k, temperature), its state, and what a primitive is linear in.
@@ -33,11 +34,12 @@ def _unmoved(array: Any) -> Any:
 
 
 def _moves(tangents: Any, like: Any) -> list[Any]:
-    """Tangents with their zeros written out, as numbers of the type of the rows."""
+    """Tangents with their zeros written out: of integers, as numbers of the type computed in."""
     dtype = like[0].dtype
+    kinds = dtype, *[computed_in(dtype)] * len(like[1:])
     return [
-        jnp.zeros_like(each, dtype=dtype) if _is_zero(t) or each.dtype != dtype else t
-        for t, each in zip(tangents, like, strict=True)
+        jnp.zeros_like(each, dtype=kind) if _is_zero(t) or each.dtype != kind else t
+        for t, each, kind in zip(tangents, like, kinds, strict=True)
     ]
 
 

@@ -14,10 +14,11 @@ import logging
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .._threads import pool
-from . import calls, compiled, host
+from . import bfloat16, calls, compiled, host
 
 #: The version of the interface, (major, minor), for which the handlers are written: the oldest that
 #: has all they use. XLA takes handlers of earlier versions than its own.
@@ -280,13 +281,24 @@ def are_known(shape: tuple[Any, ...]) -> bool:
     return all(isinstance(size, int) for size in shape)
 
 
-def target(verb: str, call: calls.Call, x: Any) -> str:
-    """The name by which XLA calls the primitive; it is made known first."""
+def target(verb: str, call: calls.Call, x: Any) -> str | None:
+    """The name by which XLA calls the primitive; it is made known first.
+
+    None if x is bfloat16, and is to be converted.
+    """
     python = _in_python(verb)
     address = ctypes.cast(python, ctypes.c_void_p).value
     # Of a number of rows that is not known yet, the handler may need all threads.
     small = are_known(x.shape) and x.size * compiled.work_of(call) < pool.WORTH_A_THREAD
-    found = compiled.handler(verb, call, str(x.dtype), x.shape[-1], small, address)
+    given: Any = (call, x.shape[-1], small, address)
+    if x.dtype == jnp.bfloat16:
+        large = are_known(x.shape) and x.size >= bfloat16.LARGE
+        inner = compiled.handler(verb, "float32", *given) if large else None
+        if inner is None:
+            return None
+        found: Any = compiled.by_pieces(inner, address)
+    else:
+        found = compiled.handler(verb, str(x.dtype), *given)
     name = f"softtopk_nb.{verb}"
     if found is None:
         _register(name, python)

@@ -13,7 +13,7 @@ from .._threads.jobs import WORD, get
 
 # The call frame, in bytes.
 EXTENSION, ARGUMENTS, RESULTS = WORD, 9 * WORD, 14 * WORD
-DATA, RANK, DIMS = 3 * WORD, 4 * WORD, 5 * WORD
+TYPE, DATA, RANK, DIMS = 2 * WORD, 3 * WORD, 4 * WORD, 5 * WORD
 FAR = 2.0**64  # as `_api.arguments.Direction` has room for
 
 

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._api.operator import registry
 from ..losses import fenchel_young
 
 Array = npt.NDArray[Any]
 Options = dict[str, Any]
 
 WORDS = 2  # of 32 bits, in a number of a state
-IN_PLACE = {"constant", "solve"}  # those that write their value to `out`
+IN_PLACE = {"mark", "solve"}  # those that write their value to `out`
 
 
 def state_width(op: Any, options: Options, n: int) -> int:
@@ -40,11 +41,12 @@ def nan_rows(x: Array, k: Array, temperature: Array, *others: Array) -> tuple[Ar
     return x, k, temperature, *others
 
 
-def constant(
+def mark(
     op: Any, options: Options, x: Array, k: Array, temperature: Array, *, out: Any = None
 ) -> tuple[Any]:
-    """The value alone."""
-    return (op(x, k, temperature=temperature, out=out, **options),)
+    """The 0/1 mask of the k largest, or of round(k); k must be one that the operator takes."""
+    op._check_numbers(x.shape[-1], x.shape[:-1], k, temperature)
+    return (registry["hardtopk"](x, np.rint(k).astype(int), temperature=temperature, out=out),)
 
 
 def solve(

@@ -6,7 +6,6 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from .._api.operator import Differentiable, chosen, registry
 from . import arguments, calls, heights, primitives
@@ -169,25 +168,33 @@ def call_of(op: Any, options: dict[str, Any]) -> calls.Call:
 def _values(
     x: Any, k: Any, temperature: Any, where: Any, *, call: calls.Call, layout: Layout, hard: bool
 ) -> Any:
-    rows = layout.rows(x, where)
-    of_rows = arguments.numbers(call.op, rows, k, temperature)
-    if not isinstance(call.op, Differentiable):
-        fixed = map(jax.lax.stop_gradient, (rows, *of_rows))
-        return layout.back(primitives.constant.bind(*fixed, call=call)[0], x.dtype)
-    p, _ = primitives.solve.bind(rows, *of_rows, call=call)
-    if hard:
-        whole = jnp.round(of_rows[0]).astype(jnp.int32)
-        given = map(jax.lax.stop_gradient, (rows, whole, of_rows[1]))
-        (mask,) = primitives.constant.bind(*given, call=_HARD)
-        p = mask + (p - jax.lax.stop_gradient(p))
+    rows = layout.rows(x, where, arguments.kept_in(x.dtype))
+    problem = rows, *arguments.numbers(call.op, rows, k, temperature)
+    soft = isinstance(call.op, Differentiable)
+    if soft:
+        p, _ = primitives.solve.bind(*problem, call=call)
+    if hard or not soft:
+        (mask,) = primitives.mark.bind(*map(jax.lax.stop_gradient, problem), call=call)
+        p = _straight_through(mask, p) if soft else mask
     return layout.back(p, x.dtype)
+
+
+@jax.custom_jvp
+def _straight_through(mask: Any, p: Any) -> Any:
+    """The mask, whose derivatives are those of p: what else p is the compiler does not compute."""
+    return mask
+
+
+@_straight_through.defjvp
+def _straight_through_jvp(given: Any, moves: Any) -> Any:
+    return _straight_through(*given), moves[1]
 
 
 @functools.partial(jax.jit, static_argnames=("call", "layout"), inline=True)
 def _potentials(
     x: Any, k: Any, temperature: Any, where: Any, *, call: calls.Call, layout: Layout
 ) -> Any:
-    rows = layout.rows(x, where)
+    rows = layout.rows(x, where, arguments.computed_in(x.dtype))
     phi = heights.potential(rows, *arguments.numbers(call.op, rows, k, temperature), call)
     return (phi if layout.largest else -phi).astype(x.dtype)
 
@@ -271,13 +278,12 @@ def _losses(
     layout: Layout,
     constant: bool,
 ) -> Any:
-    rows = layout.rows(theta, where)
+    rows = layout.rows(theta, where, arguments.computed_in(theta.dtype))
     of_rows = arguments.numbers(call.op, rows, k, temperature)
     y = jax.lax.stop_gradient(heights.vectors(target, rows, layout))
     return heights.loss(rows, *of_rows, y, call, constant).astype(theta.dtype)
 
 
 OPERATORS = {name: Operator(op) for name, op in registry.items()}
-_HARD = calls.call("hardtopk", ())
 hardtopk, thretopk, gradtopk = (OPERATORS[name] for name in ("hardtopk", "thretopk", "gradtopk"))
 itertopk, wsoftmaxtopk = OPERATORS["itertopk"], OPERATORS["wsoftmaxtopk"]

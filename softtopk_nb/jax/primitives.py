@@ -19,6 +19,7 @@ from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
 from . import foreign, host
+from .arguments import computed_in
 from .calls import Call
 
 Avals = list[Any]
@@ -42,7 +43,8 @@ def _with_state(call: Call, x: Any, *_: Any) -> Avals:
 
 
 def _like_problem(call: Call, x: Any, *_: Any) -> Avals:
-    return [_of_rows(x, x.shape[-1]), _of_rows(x), _of_rows(x)]
+    dtype = computed_in(x.dtype)
+    return [_of_rows(x, x.shape[-1]), _of_rows(x, dtype=dtype), _of_rows(x, dtype=dtype)]
 
 
 def _number(call: Call, x: Any, *_: Any) -> Avals:
@@ -79,8 +81,18 @@ def _batched(primitive: Primitive, arrays: Any, axes: Any, *, call: Call) -> Any
     return results, [0] * len(results)
 
 
-def _through_python(verb: str, shapes: Callable[..., Avals], *arrays: Any, call: Call) -> Any:
-    """By way of Python: what it takes is a hundred times as long on a short row."""
+def _anywhere(
+    primitive: Primitive, verb: str, shapes: Callable[..., Avals], *arrays: Any, call: Call
+) -> Any:
+    """By way of Python: what it takes is a hundred times as long on a short row.
+
+    Rows of bfloat16 are converted to float32, wherever they are computed then.
+    """
+    if arrays[0].dtype == jnp.bfloat16:
+        wide = [a.astype(jnp.float32) if a.dtype == jnp.bfloat16 else a for a in arrays]
+        found = primitive.bind(*wide, call=call)
+        avals = shapes(call, *map(jax.typeof, arrays))
+        return [f.astype(each.dtype) for f, each in zip(found, avals, strict=True)]
     results = [
         jax.ShapeDtypeStruct(each.shape, each.dtype)
         for each in shapes(call, *map(jax.typeof, arrays))
@@ -94,9 +106,9 @@ def _through_python(verb: str, shapes: Callable[..., Avals], *arrays: Any, call:
 
 
 def _lowered_for_cpu(verb: str, anywhere: Any, context: Any, *operands: Any, call: Call) -> Any:
-    if not foreign.is_known():
+    target = foreign.target(verb, call, context.avals_in[0]) if foreign.is_known() else None
+    if target is None:
         return anywhere(context, *operands, call=call)
-    target = foreign.target(verb, call, context.avals_in[0])
     given = [_given(*each) for each in zip(operands, context.avals_in, strict=True)]
     values, avals = zip(*given, strict=True)
     context = context.replace(avals_in=avals)
@@ -151,7 +163,7 @@ def _primitive(verb: str, shapes: Callable[..., Avals]) -> Primitive:
     primitive.def_abstract_eval(lambda *given, call: shapes(call, *given))
     primitive.def_impl(functools.partial(_evaluated, primitive))
     batching.primitive_batchers[primitive] = functools.partial(_batched, primitive)
-    anywhere = mlir.lower_fun(functools.partial(_through_python, verb, shapes))
+    anywhere = mlir.lower_fun(functools.partial(_anywhere, primitive, verb, shapes))
     mlir.register_lowering(primitive, anywhere)
     on_cpu = functools.partial(_lowered_for_cpu, verb, anywhere)
     mlir.register_lowering(primitive, on_cpu, platform="cpu")
@@ -159,7 +171,7 @@ def _primitive(verb: str, shapes: Callable[..., Avals]) -> Primitive:
 
 
 # The problem is (x, k, temperature), a direction likewise; `host` says what each does.
-constant = _primitive("constant", _like_x)
+mark = _primitive("mark", _like_x)
 solve = _primitive("solve", _with_state)
 push = _primitive("push", _like_x)
 pull = _primitive("pull", _like_problem)

@@ -352,6 +352,33 @@ def test_half_types_are_computed_in_float32(op, options, dtype, rng):
     assert jnp.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("name", registry)
+def test_large_arrays_of_bfloat16_are_not_copied(name, rng):
+    """They are converted piece by piece, to the bit as all at once; of several ranks, odd rows."""
+    op = operators.OPERATORS[name]
+    for shape in ((600, 512), (2, 3, 50_000)):
+        x, v, g = (scores(rng, *shape, dtype=jnp.bfloat16) for _ in range(3))
+        for place, value in ((1, math.nan), (2, -math.inf), (3, math.inf), (4, 1e-39)):
+            x = x.at[..., -1, place :: 7 * place].set(value)
+        k = rng.integers(0, K, shape[:-1])
+
+        def function(x, tau):
+            return op(x, k, temperature=tau, hard=name == "thretopk")  # noqa: B023
+
+        def everything(x, v, g, tau):
+            p, pullback = jax.vjp(function, x, tau)
+            return p, jax.jvp(function, (x, tau), (v, tau))[1], *pullback(g)
+
+        tau = jnp.float32(0.5)
+        found = jax.jit(everything)(x, v, g, tau)
+        wide = (each.astype(jnp.float32) for each in (x, v, g))
+        for one, other in zip(found, everything(*wide, tau), strict=True):
+            rounded = other.astype(one.dtype)
+            np.testing.assert_array_equal(*map(np.float32, (one, rounded)))
+        memory = jax.jit(lambda x: op(x, K)).lower(x).compile().memory_analysis()
+        assert memory.temp_size_in_bytes < x.nbytes
+
+
 @smooth_once
 def test_without_float64_everything_is_float32(op, options, rng):
     with enable_x64(False):
@@ -376,6 +403,19 @@ def test_straight_through(op, options, hard, rng):
     soft, of_soft = jax.vjp(lambda x: front(op)(x, K, **options), x)
     np.testing.assert_array_equal(p, stk.hardtopk(np.asarray(x), K) if hard else soft)
     np.testing.assert_array_equal(pullback(weights)[0], of_soft(weights)[0])
+
+
+@pytest.mark.parametrize("name", ["thretopk", "gradtopk"])
+def test_a_mask_alone_takes_no_search(name, rng, monkeypatch):
+    """Nor a second array: the soft operator is computed where it is differentiated."""
+    op = operators.OPERATORS[name]
+    x = scores(rng, 40, 30, dtype=jnp.float32)
+    x = x.at[0, 3].set(math.nan)
+    program = jax.jit(lambda x, k: op(x, k, hard=True)).lower(x, K).compile()
+    assert len(re.findall(r" custom-call\(", program.as_text())) == 1
+    assert program.memory_analysis().temp_size_in_bytes < x.nbytes
+    monkeypatch.setattr(calls.Call, "compute", refuse)
+    np.testing.assert_array_equal(program(x, K), stk.hardtopk(np.asarray(x), K))
 
 
 _ON_TWO_DEVICES = """
@@ -537,6 +577,7 @@ def test_numbers_that_are_not_known_are_checked_when_they_are():
     x = jnp.zeros((2, 4))
     wrong = [
         (lambda k: stj.thretopk(x, k), 9.0, r"k is 9.0; expected 0 <= k <= n = 4"),
+        (lambda k: stj.thretopk(x, k, hard=True), 4.25, "k is 4.25"),
         (lambda k: stj.gradtopk(x, k), -1, "k is -1"),
         (lambda tau: stj.thretopk(x, 2, temperature=tau), 0.0, "temperature is 0.0"),
         (lambda tau: stj.itertopk(x, 2, temperature=tau), math.inf, "temperature is inf"),

@@ -1,7 +1,8 @@
-"""HardTopK and the iterations, of which nothing is kept for derivatives."""
+"""Masks, and the iterations: nothing is kept for derivatives."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,24 +11,35 @@ from ..._api.scaling import MODERATE
 from ..._compile.decorators import scalar
 from ...hardtopk.cpu import rows as hard_rows
 from ...iterative.cpu import rows as iterated_rows
-from ..frame import direction_of, leave, moved_of, value_of, whole_problem
-from .verbs import Setting, Verb
+from ..frame import direction_of, leave, moved_of, read, shape_of, value_of, whole_problem
+from .verbs import Kernels, Sample, Setting, Verb
 
 TINY, HUGE = 5e-324, 1.7e308
 
 
-def _mark(setting: Setting) -> Any:
-    _, dtype, run = setting
+def _mark(real_k: bool) -> Callable[[Setting], Any]:
+    def make(setting: Setting) -> Any:
+        _, dtype, run = setting
+        type_of_k = dtype if real_k else np.int32
 
-    @scalar
-    def mark(frame, slots):
-        rows, n, k, _, right = whole_problem(frame, dtype, TINY, HUGE)
-        if not right:
-            return False
-        x, p = value_of(frame, rows, n, dtype)
-        return run(frame, slots, rows, 4 * rows * n, (x, k, p))
+        @scalar
+        def mark(frame, slots):
+            rows, n = shape_of(frame)
+            k, tau = np.empty(rows), np.empty(rows)
+            right = read(frame, 1, rows, type_of_k, 0.0, float(n), k)
+            if not read(frame, 2, rows, dtype, TINY, HUGE, tau) or not right:
+                return False
+            x, p = value_of(frame, rows, n, dtype)
+            whole = np.rint(k).astype(np.int64)
+            return run(frame, slots, rows, 4 * rows * n, (x, whole, p))
 
-    return mark
+        return mark
+
+    return make
+
+
+def _marking(_: Any, like: Sample) -> Kernels:
+    return [(hard_rows.solve, (like.x, like.whole, like.x))]
 
 
 def _iterate(setting: Setting) -> Any:
@@ -81,7 +93,7 @@ def _pull_iterated(setting: Setting) -> Any:
     return pull
 
 
-HARDTOPK = {"constant": Verb(_mark, lambda _, a: [(hard_rows.solve, (a.x, a.whole, a.x))])}
+MARK, MARK_REAL = Verb(_mark(False), _marking), Verb(_mark(True), _marking)
 ITERATIONS = {
     "solve": Verb(
         _iterate,
