@@ -109,7 +109,7 @@ class FenchelYoung:
         op = operator.chosen(op, with_potential=True)
         given = theta, k, temperature, axis, largest, where, None, options
         call, y = _checked(op, target, constant, given)
-        losses = op._losses(call.rows, call.plan, y, constant, None)
+        losses = op.cpu.losses(call.rows, call.plan, y, constant, None)
         return op._give_back_batch(call, losses)
 
     def vjp(
@@ -154,7 +154,7 @@ class FenchelYoung:
         call, y = _checked(op, target, constant, given)
         x, tau = call.rows.x, call.rows.temperature
         p = np.empty(x.shape, x.dtype)
-        losses = op._losses(call.rows, call.plan, y, constant, p)
+        losses = op.cpu.losses(call.rows, call.plan, y, constant, p)
         gradient = p - y
         # The loss is homogeneous in theta and the temperature.
         present = np.isfinite(x)

@@ -36,6 +36,7 @@ from softtopk_nb.gradtopk.cuda import rows as cuda_rows
 from softtopk_nb.gradtopk.cuda import tangent as cuda_tangent
 from softtopk_nb.hardtopk import cuda as hardtopk
 from softtopk_nb.hardtopk.cuda import long as long_hardtopk
+from softtopk_nb.hardtopk.cuda import solve as hard_rows
 from softtopk_nb.iterative import cuda as iterative
 from softtopk_nb.iterative.cuda import long as long_iterated
 from softtopk_nb.iterative.cuda import long_slopes as iterated_slopes
@@ -145,11 +146,11 @@ ITERATED: Any = {
     "reads": 0,
     "writes": 0,
     "in_float64": True,
-    "groups": groups_of(lambda n, T: iterative.choose(n)),
+    "groups": groups_of(lambda n, T: iterative._choose(n)),
 }
 ITERATED_MOVING: Any = {
     **ITERATED,
-    "groups": groups_of(lambda n, T: iterative.choose(n, iterative.MOVERS)),
+    "groups": groups_of(lambda n, T: iterative._choose(n, iterative.MOVERS)),
 }
 LONG_ITERATED: Any = {**ITERATED, **LONG}
 SORTED: Any = {"groups": groups_of(launch.choose, longest=hardtopk.SORTED)}
@@ -254,8 +255,8 @@ KERNELS = {
     "gradtopk long, push": made(long_tangent._make_spread, False, **LONG_MOVING),
     "gradtopk long, pull": made(long_tangent._make_spread, True, **LONG_MOVING),
     "gradtopk long, pull total": made(long_tangent._make_pair, **SUMS),
-    "hardtopk, sorted": made(hardtopk.make_hard, True, **SORTED),
-    "hardtopk": made(hardtopk.make_hard, False, **COUNTED),
+    "hardtopk, sorted": made(hard_rows.make_hard, True, **SORTED),
+    "hardtopk": made(hard_rows.make_hard, False, **COUNTED),
     **{
         f"hardtopk long, {part}": made(long_hardtopk._make_launches, part=part, writes=0, **LONG)
         for part in ("survey", "open", "step", "settle")

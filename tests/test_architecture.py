@@ -15,6 +15,7 @@ import pytest
 
 import softtopk_nb
 from softtopk_nb import _versions
+from softtopk_nb._api import engine
 
 PACKAGE = pathlib.Path(softtopk_nb.__file__).parent
 # The one rule: a folder imports what stands before it, or itself. Folders of operators never import
@@ -77,6 +78,52 @@ def test_every_folder_has_its_place():
     private = {n.split("/")[0].removesuffix(".py") for n in MODULES if n.startswith("_")}
     ranked = {name for names in FLOORS[:-2] for name in names}
     assert private - {"__init__", "__main__", "_versions"} == ranked
+
+
+PROTOCOL = PACKAGE / "_api" / "engine.py"
+CHUNKED = sorted(PACKAGE.glob("*/cpu/chunks.py"))
+ENGINES = [PACKAGE / name / side / "__init__.py" for name in OPERATORS for side in ("cpu", "cuda")]
+
+
+def functions(tree: ast.Module | ast.ClassDef) -> dict[str, list[str]]:
+    """The public functions that are defined there, and their parameters."""
+    return {
+        node.name: [a.arg for a in (*node.args.args, node.args.vararg) if a and a.arg != "self"]
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
+
+
+def functions_of(path: pathlib.Path, protocol: str = "") -> dict[str, list[str]]:
+    """Those of a module, or of a class in it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    found = [each for each in tree.body if getattr(each, "name", "") == protocol]
+    return functions(found[0] if protocol else tree)
+
+
+def follows(given: list[str], expected: list[str]) -> bool:
+    """Whether parameters are those of the protocol, as an operator with or without a k has them."""
+    without_k = [name for name in expected if name not in ("dk", "gk")]
+    spelled_out = [name for name in expected if name != "numbers"]
+    return given in (expected, without_k, [*spelled_out, "k", "tau"])
+
+
+@pytest.mark.parametrize("path", ENGINES, ids=lambda path: "/".join(path.parts[-3:-1]))
+def test_an_engine_has_the_functions_of_the_protocol(path):
+    """In its order; the device's has all that do not work in memory alone."""
+    found, protocol = functions_of(path), functions_of(PROTOCOL, "Engine")
+    assert [*found] == [name for name in protocol if name in found]
+    assert [name for name in found if not follows(found[name], protocol[name])] == []
+    if path.parent.name == "cuda":
+        both = functions_of(path.parents[1] / "cpu" / "__init__.py")
+        assert [*found] == [name for name in both if name not in engine.IN_MEMORY]
+
+
+@pytest.mark.parametrize("path", CHUNKED, ids=lambda path: path.parts[-3])
+def test_a_chunked_engine_has_the_functions_of_the_protocol(path):
+    found, protocol = functions_of(path), functions_of(PROTOCOL, "ChunkedEngine")
+    assert [*found] == [name for name in protocol if name in found]
+    assert [name for name in found if not follows(found[name], protocol[name])] == []
 
 
 def test_functions_fit_a_screen():

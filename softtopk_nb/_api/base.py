@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._nonfinite import UNDEFINED
 from .._threads.masking import masked
 from . import arguments as _arguments
 from . import host_arrays, scaling
@@ -89,6 +88,10 @@ class RowOperator:
     """
 
     __name__: str
+    #: The engine on the CPU: a package with the functions of the protocol `engine`.
+    cpu: Any
+    #: The engine of one row in chunks, a module; None if there is none.
+    chunks: Any = None
     #: A checked problem: `x`, of shape (rows, n), contiguous, float32 or float64; and the numbers
     #: by name, each of shape (rows,).
     rows_type: Any
@@ -122,6 +125,11 @@ class RowOperator:
     def __reduce__(self) -> str:
         return self.__name__
 
+    @functools.cached_property
+    def cuda(self) -> Any:
+        """The engine on a device: imported when the first array there comes."""
+        return importlib.import_module("..cuda", self.cpu.__name__)
+
     @staticmethod
     @functools.cache
     def _device() -> Any:
@@ -135,7 +143,7 @@ class RowOperator:
             return self._device().call(self, x, *arguments)
         call = self._check(x, *arguments)
         p = self._target(call)
-        self._value(call.rows, call.plan, p)
+        self.cpu.value(call.rows, call.plan, p)
         return self._give_back(call, p)
 
     def _jvp(
@@ -148,7 +156,7 @@ class RowOperator:
         call = self._check(x, *arguments)
         direction = self._direction(call, dx, directions)
         p = self._target(call, direction.rows)
-        state = self._linearize(call.rows, call.plan, p)
+        state = self.cpu.linearize(call.rows, call.plan, p)
         dp = self._tangent(call, state, direction.rows, *direction.numbers)
         return self._give_back(call, p), self._give_back(call, direction.back(dp), is_value=False)
 
@@ -170,20 +178,8 @@ class RowOperator:
         """(value, checked call, what derivatives need of it)."""
         call = self._kept(self._check(x, *arguments))
         p = self._target(call)
-        state = self._linearize(call.rows, call.plan, p)
+        state = self.cpu.linearize(call.rows, call.plan, p)
         return self._give_back(call, p), call, state
-
-    def _packed_width(self, n: int, plan: Any) -> int:
-        """How many numbers of a row of n entries a packed state has."""
-        return 0
-
-    def _pack(self, call: Call, state: Any) -> Array:
-        """What derivatives need, as float64 of shape (rows, `_packed_width`)."""
-        return np.empty((len(call.rows.x), 0))
-
-    def _unpack(self, call: Call, packed: Array) -> Any:
-        """Undo `_pack`."""
-        return None
 
     def _direction(
         self, call: Call, dx: Any, numbers: tuple[Any, ...], name: str = "dx"
@@ -241,13 +237,13 @@ class RowOperator:
         x = call.rows.x
         out, sums = np.empty(x.shape, x.dtype), np.empty((len(x), len(self.names)))
         table = np.stack([*moves, *others], axis=1)
-        self._push_two(call.rows, call.plan, state, v, a, table, out, sums)
+        self.cpu.second(call.rows, call.plan, state, v, a, table, out, sums)
         return out, *np.ascontiguousarray(sums.T)
 
     def _tangent(self, call: Call, state: Any, dx: Array, *numbers: Array) -> Array:
         def push(*directions: Array) -> Array:
             dp = self._empty(call)
-            self._push(call.rows, call.plan, state, *directions, dp)
+            self.cpu.jvp(call.rows, call.plan, state, *directions, dp)
             return dp
 
         # What is in the units of x has the derivative of the rows that it was computed for.
@@ -261,7 +257,7 @@ class RowOperator:
         x = call.rows.x
         cotangent = _arguments.Direction(x, self._cotangent(call, g))
         gx, numbers = np.empty(x.shape, x.dtype), [np.empty(len(x)) for _ in call.numbers]
-        self._pull(call.rows, call.plan, state, cotangent.rows, gx, *numbers)
+        self.cpu.vjp(call.rows, call.plan, state, cotangent.rows, gx, *numbers)
         gx, *numbers = map(cotangent.back, (gx, *numbers))
         if call.shift is not None and not self.reduces:
             gx = scaling.scaled(gx, call.shift)
@@ -431,7 +427,7 @@ class RowOperator:
             return call.out
         return host_arrays.like(call.given, result) if call.batch else result[()]
 
-    # What a room provides; for device arrays, functions of its module `cuda`.
+    # What an operator says of its own options and rows.
 
     def _plan(self, options: dict[str, Any]) -> Any:
         """Check the operator's own options and return what its kernels need."""
@@ -441,84 +437,10 @@ class RowOperator:
         """The type of the rows, where `given` is that of x or the next wider one."""
         return given
 
+    def _computed_in_chunks(self, plan: Any, given: type) -> type:
+        """The same for a row in chunks."""
+        return self._computed_in(plan, given)
+
     def _gradients(self, x: Any, *numbers: Any) -> Any:
         """What a VJP function returns."""
         return Gradients(x, *numbers)
-
-    def _value(self, rows: Any, plan: Any, out: Array) -> None:
-        """Write the value, row by row."""
-        self._linearize(rows, plan, out)
-
-    def _linearize(self, rows: Any, plan: Any, out: Array) -> Any:
-        """Write the value; return what `_push` and `_pull` need so as not to solve again."""
-        raise TypeError(f"{self.__name__} has no derivatives")
-
-    def _push(self, *args: Any, **kwargs: Any) -> None:
-        """``(rows, plan, state, dx, *directions, dp)``: write the derivative along a direction."""
-        raise TypeError(f"{self.__name__} has no derivatives")
-
-    def _pull(self, *args: Any, **kwargs: Any) -> None:
-        """``(rows, plan, state, g, gx, *gradients)``: write the gradients of <g, value>."""
-        raise TypeError(f"{self.__name__} has no derivatives")
-
-    # Of a long row in pieces (`row_in_pieces`): generators of passes, for entries that take part.
-
-    #: What entries at +inf and at -inf get; None if the axis cannot be in pieces.
-    _long_ends: tuple[float, float] | None = None
-
-    def _long_dtype(self, plan: Any, given: type) -> type:
-        """The type of the entries, as `_computed_in`."""
-        return self._computed_in(plan, given)
-
-    def _long_room(self, few: Array) -> Array:
-        """Room for the value of one row of few entries."""
-        return np.empty(1) if self.reduces else np.empty_like(few[None])
-
-    def _long_kind(self, n: int, seen: Any, *numbers: Any) -> Any:
-        """(kind, alone, numbers) of a row of which this has been seen.
-
-        The kind is -1 for one that needs solving; for its finite entries alone, with these numbers.
-        """
-        raise NotImplementedError
-
-    def _long_constant(self, kind: int, seen: Any, *numbers: Any) -> Any:
-        """What finite entries, those at +inf and those at -inf get in a row of this kind."""
-        raise NotImplementedError
-
-    def _long_still(self, solved: Any) -> float | None:
-        """The derivative of a solved row that nothing moves, or None."""
-        if solved.constant < 0:
-            return None
-        return np.nan if solved.constant == UNDEFINED else 0.0
-
-    def _long_value(self, *args: Any) -> Any:
-        """``(x, numbers, plan, look, out)``: write the value; return what derivatives need."""
-        raise NotImplementedError
-
-    def _long_push(self, *args: Any) -> Any:
-        """``(x, plan, solved, v, moves, out)``: write the derivative, or return it."""
-        raise TypeError(f"{self.__name__} has no derivatives")
-
-    def _long_pull(self, *args: Any) -> Any:
-        """``(x, plan, solved, g, out)``: write the gradient in x; return those in the numbers."""
-        raise TypeError(f"{self.__name__} has no derivatives")
-
-    def _long_height(self, *args: Any) -> Any:
-        """``(verb, x, plan, solved)``: a number of the row, in the units of x."""
-        raise NotImplementedError
-
-    def _long_height_of_few(self, *args: Any) -> float:
-        """``(verb, plan, rows, solved)``: the same of one row of few entries."""
-        raise NotImplementedError
-
-    def _long_height_of_constant(self, *args: Any) -> float:
-        """``(verb, plan, solved, total)``: of a row that needs no solving, and sums to this."""
-        raise NotImplementedError
-
-    def _push_two(self, *args: Any, **kwargs: Any) -> None:
-        """``(rows, plan, state, v, a, moves, out, sums)``: the derivative along two directions.
-
-        `moves`: in the numbers, of that of v and then of that of a. To `sums` the gradients in the
-        numbers, where a is a cotangent.
-        """
-        raise NotImplementedError(f"{self.__name__} has no second derivatives here")

@@ -8,7 +8,6 @@ device or copies from it.
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -49,7 +48,7 @@ class Call(NamedTuple):
     out: Any
     shapes: tuple[tuple[int, ...], ...]  # of the numbers that rows have, as given
     plan: Any
-    room: Any  # the module `cuda` of the operator's room
+    engine: Any  # `cuda` of the operator
 
 
 # Views.
@@ -186,12 +185,6 @@ def _number(op: Any, given: Given, name: str, value: Any) -> Any:
     return _per_row(given, value, name, functools.partial(op._check_k, n=n, batch=batch), low, n)
 
 
-@functools.cache
-def _room(module: str) -> Any:
-    """The device side of the room that a module belongs to."""
-    return importlib.import_module(".".join(module.split(".")[:2]) + ".cuda")
-
-
 def _check_out(op: Any, given: Given, out: Any) -> View:
     if not host_arrays.on_device(out):
         raise _elsewhere(out, "out")
@@ -237,7 +230,7 @@ def check(op: Any, x: Any, *arguments: Any) -> Call:
         nothing(given.compute),
         owners,
     )
-    return Call(given, rows, sign, out, shapes, plan, _room(type(op).__module__))
+    return Call(given, rows, sign, out, shapes, plan, op.cuda)
 
 
 # Results.
@@ -312,7 +305,7 @@ def call(op: Any, *arguments: Any) -> Any:
     c = check(op, *arguments)
     with c.given.kind.device:
         target = Target(c.given, c.out, reduces=op.reduces)
-        c.room.value(c.rows, c.plan, target.rows)
+        c.engine.value(c.rows, c.plan, target.rows)
         return target.finish()
 
 
@@ -325,8 +318,8 @@ def jvp(op: Any, dx: Any, directions: tuple[Any, ...], *arguments: Any) -> tuple
         moves = [direction(c.given, value, f"d{name}") for name, value in pairs]
         target = Target(c.given, c.out, reduces=op.reduces)
         moved = Target(c.given, reduces=op.reduces)
-        state = c.room.linearize(c.rows, c.plan, target.rows)
-        c.room.push(c.rows, c.plan, state, v, *(move for move, _ in moves), moved.rows)
+        state = c.engine.linearize(c.rows, c.plan, target.rows)
+        c.engine.jvp(c.rows, c.plan, state, v, *(move for move, _ in moves), moved.rows)
         del moves  # the owners of memory: not before the launch
         return target.finish(), moved.finish()
 
@@ -336,7 +329,7 @@ def vjp(op: Any, *arguments: Any) -> tuple[Any, Callable[[Any], Any]]:
     c = check(op, *arguments)
     with c.given.kind.device:
         target = Target(c.given, c.out, reduces=op.reduces)
-        state = c.room.linearize(c.rows, c.plan, target.rows)
+        state = c.engine.linearize(c.rows, c.plan, target.rows)
         p = target.finish()
 
     def vjp_function(g: Any, /) -> Any:
@@ -345,7 +338,7 @@ def vjp(op: Any, *arguments: Any) -> tuple[Any, Callable[[Any], Any]]:
             cotangent, owner = _cotangent(op, given, g)
             gx = Target(given, sign=c.sign)
             numbers = _numbers_of(op, given)
-            c.room.pull(c.rows, c.plan, state, cotangent, gx.rows, *numbers)
+            c.engine.vjp(c.rows, c.plan, state, cotangent, gx.rows, *numbers)
             del owner  # not before the launch
             return _gradients(op, c, gx, numbers)
 
@@ -362,11 +355,13 @@ def hvp(op: Any, v: Any, directions: tuple[Any, ...], g: Any, *arguments: Any) -
         moves = [direction(given, value, f"d{name}") for name, value in pairs]
         cotangent = tangent(given, g, "g")
         gx, numbers = Target(given, sign=c.sign), _numbers_of(op, given)
-        state = c.room.linearize(
+        state = c.engine.linearize(
             c.rows, c.plan, new_buffer(given.kind, given.view.size, given.compute)
         )
-        given_moves = (move for move, _ in moves)
-        c.room.second(c.rows, c.plan, state, along, *given_moves, cotangent, gx.rows, *numbers)
+        along_numbers = tuple(move for move, _ in moves)
+        c.engine.second(
+            c.rows, c.plan, state, along, cotangent, along_numbers, gx.rows, tuple(numbers)
+        )
         del moves  # the owners of memory: not before the launch
         return _gradients(op, c, gx, numbers)
 
@@ -388,7 +383,7 @@ def batch(op: Any, name: str, *arguments: Any) -> Any:
     c = check(op, *arguments)
     with c.given.kind.device:
         target = Target(c.given, sign=c.sign, reduces=True)
-        getattr(c.room, name)(c.rows, c.plan, target.rows)
+        getattr(c.engine, name)(c.rows, c.plan, target.rows)
         return target.finish()
 
 

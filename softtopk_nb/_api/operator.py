@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._nonfinite import MIXED, constant_values, verdict_of
-from . import arguments, base, host_arrays, pieces
+from . import arguments, base, host_arrays
 from .base import Array as Array
 from .base import Gradients
 
@@ -80,12 +79,14 @@ class Operator(base.RowOperator):
         """The operator's own keyword arguments; reading a signature takes longer than a row."""
         return tuple(inspect.signature(self._options).parameters)
 
-    def _losses(self, rows: Rows, plan: Any, y: Array, constant: bool, out: Array | None) -> Array:
-        """Potential + conjugate of y - <x, y> of each row, without the conjugate if not `constant`.
-
-        p is written to `out`, if there is one.
-        """
-        raise TypeError(f"{self.__name__} is the gradient of no potential, and has no such loss")
+    def _of_each_row(self, name: str, x: Any, *arguments: Any) -> Any:
+        """One number of each row in the units of x: the engine's function of this name."""
+        if host_arrays.on_device(x):
+            return self._device().batch(self, name, x, *arguments)
+        call = self._check(x, *arguments)
+        found = np.empty(len(call.rows.x))
+        getattr(self.cpu, name)(call.rows, call.plan, found)
+        return self._give_back_batch(call, call.sign * found)
 
     def _check_numbers(self, n: int, batch: tuple[int, ...], *numbers: Any) -> list[Any]:
         k, temperature = numbers
@@ -102,17 +103,6 @@ class Operator(base.RowOperator):
             raise TypeError(f"k is {arguments.show(k)} of dtype {given.dtype}; expected integers")
         arguments.check_k(given, n, batch)
         return given.astype(np.float64 if self.real_k else np.int64)
-
-    # A long row in pieces (`row_in_pieces`).
-
-    _long_ends: tuple[float, float] | None = 1.0, 0.0
-
-    def _long_kind(self, n: int, seen: pieces.Seen, k: Any, tau: float) -> Any:
-        kind = verdict_of(n, k, tau, seen.nans, seen.above, seen.excluded)
-        return (kind if kind > MIXED else -1), kind == MIXED, (k - seen.above, tau)
-
-    def _long_constant(self, kind: int, seen: pieces.Seen, k: Any, tau: float) -> Any:
-        return constant_values(kind, k + seen.above, seen.above, 1.0)
 
 
 def chosen(op: Any, name: str = "op", *, with_potential: bool = False) -> Operator:
@@ -246,7 +236,7 @@ class Differentiable(Operator):
             result: Gradients = self._device().hvp(self, v, moves, g, *arguments)
             return result
         call = self._check(*arguments)
-        state = self._linearize(call.rows, call.plan, self._empty(call))
+        state = self.cpu.linearize(call.rows, call.plan, self._empty(call))
         second: Gradients = self._second(call, state, v, moves, g, still, "g")
         return second
 

@@ -2,7 +2,7 @@
 
 As `base` does for rows in memory: the rules for what is not finite, temperatures near the ends of
 their range, and rows of which infinities leave few entries. The mathematics between are the
-generators of `_threads.long_rows` that each operator names in its `_long_...` methods.
+generators of `_threads.long_rows` that each operator has in its `chunks`.
 
 A verb for one row is a generator too. It yields what it asks of the pieces, and gets a list with
 the answer of each; `pieces.answer` says how, for one piece.
@@ -129,7 +129,7 @@ def solve(
     """(the solved row, how its value is written, if it is wanted)."""
     n, selection = sum(lengths), Selection()
     seen = _merged((yield Ask("look", selection, lengths)))
-    kind, only, numbers = op._long_kind(n, seen, *numbers)
+    kind, only, numbers = op.chunks.kind(n, seen, *numbers)
     if only:
         selection = Selection(finite_only=True)
         lengths = tuple((yield Ask("count", selection, lengths)))
@@ -142,19 +142,24 @@ def solve(
         seen = seen._replace(look=_merged((yield Ask("look", selection, lengths))).look)
     solved = Solved(numbers, dtype, selection, lengths, None, None, kind, seen)
     if kind >= 0:
-        finite, *ends = op._long_constant(kind, seen, *numbers)
+        finite, *ends = op.chunks.constant(kind, seen, *numbers)
         return solved, Writing(Selection(True), tuple(ends), lengths, values=finite)
-    ends = op._long_ends
+    ends = op.chunks.ends(plan)
     if sum(lengths) < LONG:
         few = np.concatenate((yield Ask("gather", selection, lengths)))
-        rows, p = _row(op, few, numbers), op._long_room(few)
-        solved = solved._replace(few=few, state=op._linearize(rows, plan, p))
+        rows, p = _row(op, few, numbers), _room_for_value(op, few)
+        solved = solved._replace(few=few, state=op.cpu.linearize(rows, plan, p))
         return solved, Writing(selection, ends, lengths, values=p[0])
     x = Entries(dtype, lengths, X)
     out: Any = x.room() if wanted else np.empty(0, dtype)
-    state = yield from passes(op._long_value(x, numbers, plan, seen.look, out), selection, lengths)
+    state = yield from passes(op.chunks.value(x, numbers, plan, seen.look, out), selection, lengths)
     writing = Writing(selection, ends, lengths, *((out.label, out.calls) if wanted else ()))
     return solved._replace(state=state), writing
+
+
+def _room_for_value(op: Any, few: Array) -> Array:
+    """Memory for the value of one row of few entries."""
+    return np.empty(1) if op.reduces else np.empty_like(few[None])
 
 
 def _row(op: Any, x: Array, numbers: tuple[Any, ...]) -> Any:
@@ -179,12 +184,12 @@ def height(op: Any, plan: Any, solved: Solved, verb: str) -> Requests:
     if solved.constant >= 0:
         wanted = verb == "potential" and solved.constant == ALL
         total = (yield from passes(_total(x), *whole)) if wanted else 0.0
-        return op._long_height_of_constant(verb, plan, solved, total)
+        return op.chunks.number_of_constant(verb, plan, solved, total)
     if solved.few is not None:
         rows = _row(op, solved.few, solved.numbers)
-        number = op._long_height_of_few(verb, plan, rows, solved)
+        number = op.chunks.number_of_few(verb, plan, rows, solved)
     else:
-        number = yield from passes(op._long_height(verb, x, plan, solved), *whole)
+        number = yield from passes(op.chunks.number(verb, x, plan, solved), *whole)
     return float(np.ldexp(number, -solved.selection.shift))
 
 
@@ -205,7 +210,7 @@ def _total(x: Entries) -> Passes[float]:
 
 def push(op: Any, plan: Any, solved: Solved, moves: tuple[float, ...]) -> Requests:
     """How the derivative along v and `moves` in the numbers is written; or it, as a number."""
-    still = _still(op, solved)
+    still = _still(op, plan, solved)
     if still is not None:
         return float(still.values) if op.reduces else still
     units, size = 0 if op.reduces else solved.selection.shift, 0
@@ -214,13 +219,16 @@ def push(op: Any, plan: Any, solved: Solved, moves: tuple[float, ...]) -> Reques
         solved, moves, size = _near_one(solved, largest, moves)
     if solved.few is not None:
         beside = np.concatenate((yield Ask("gather", solved.selection, solved.lengths, V)))
-        dp, directions = op._long_room(solved.few), [np.array([float(each)]) for each in moves]
+        dp, directions = (
+            _room_for_value(op, solved.few),
+            [np.array([each], float) for each in moves],
+        )
         rows = _row(op, solved.few, solved.numbers)
-        op._push(rows, plan, solved.state, beside[None], *directions, dp)
+        op.cpu.jvp(rows, plan, solved.state, beside[None], *directions, dp)
         return float(dp[0]) if op.reduces else _of_few(solved, dp[0], size)
     x, v = (Entries(solved.dtype, solved.lengths, label) for label in (X, V))
     out = x.room()
-    steps = op._long_push(x, plan, solved, v, moves, out)
+    steps = op.chunks.jvp(x, plan, solved, v, moves, out)
     found = yield from passes(steps, solved.selection, solved.lengths)
     return found if op.reduces else _of_calls(solved, out, size)
 
@@ -247,7 +255,7 @@ def pull(op: Any, plan: Any, solved: Solved, g: float) -> Requests:
 
     Of the cotangent v, or of the number g if the value is one.
     """
-    still = _still(op, solved)
+    still = _still(op, plan, solved)
     if still is not None:
         return still, (float(still.values),) * len(solved.numbers)
     units = 0 if op.reduces else solved.selection.shift
@@ -259,19 +267,19 @@ def pull(op: Any, plan: Any, solved: Solved, g: float) -> Requests:
             ]
         gx, rows = np.empty_like(solved.few[None]), _row(op, solved.few, solved.numbers)
         sums = [np.zeros(1) for _ in solved.numbers]
-        op._pull(rows, plan, solved.state, beside, gx, *sums)
+        op.cpu.vjp(rows, plan, solved.state, beside, gx, *sums)
         numbers = tuple(float(each[0]) for each in sums)
         return _of_few(solved, gx[0], units), _in_units(numbers, units)
     x, v = (Entries(solved.dtype, solved.lengths, label) for label in (X, V))
     out = x.room()
-    steps = op._long_pull(x, plan, solved, g if op.reduces else v, out)
+    steps = op.chunks.vjp(x, plan, solved, g if op.reduces else v, out)
     sums = yield from passes(steps, solved.selection, solved.lengths)
     return _of_calls(solved, out, units), _in_units(tuple(sums), units)
 
 
-def _still(op: Any, solved: Solved) -> Writing | None:
+def _still(op: Any, plan: Any, solved: Solved) -> Writing | None:
     """How the derivative of a row is written that nothing moves."""
-    value = op._long_still(solved)
+    value = op.chunks.unmoved(plan, solved)
     if value is None:
         return None
     return Writing(Selection(finite_only=True), (value, value), solved.lengths, values=value)

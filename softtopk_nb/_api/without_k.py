@@ -133,13 +133,5 @@ class WithoutK(RowOperator):
     def _plan(self, options: dict[str, Any]) -> str:
         return self.__name__
 
-    # A long row in pieces (`row_in_pieces`).
-
-    _long_ends = 1.0, 0.0
-
-    def _long_kind(self, n: int, seen: Any, tau: float) -> Any:
-        alone = seen.excluded > 0 == seen.nans + seen.above and seen.excluded < n
-        return -1, alone, (tau,)
-
     def _gradients(self, x: Any, *numbers: Any) -> Gradients:
         return Gradients(x, None, *numbers)

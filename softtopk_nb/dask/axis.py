@@ -50,7 +50,7 @@ class Given(NamedTuple):
     @property
     def dtype(self) -> Any:
         """The type in which rows are worked on."""
-        return self.op._long_dtype(self.plan, np.dtype(self.result).type)
+        return self.op._computed_in_chunks(self.plan, np.dtype(self.result).type)
 
 
 def _rows(given: Given, x: Any, where: Any, v: Any) -> tuple[Any, Any]:
@@ -345,7 +345,7 @@ def is_in_chunks(op: Any, problem: Problem) -> bool:
     x = problem.x
     if len(x.chunks[-1]) == 1:
         return False
-    if op._long_ends is None:
+    if op.chunks is None:
         raise ValueError(
             f"x has {len(x.chunks[-1])} chunks along axis {problem.axis}, and {op.__name__} needs "
             "it in one: each of its steps depends on all entries of a row, so that chunks would "

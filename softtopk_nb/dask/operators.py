@@ -65,7 +65,7 @@ class Operator:
 
     def __init__(self, op: Any, shown: str) -> None:
         self._op, self.__name__ = op, op.__name__
-        chunked, with_k = op._long_ends is not None, op.names[0] == "k"
+        chunked, with_k = op.chunks is not None, op.names[0] == "k"
         kind = "float" if op.real_k else "int"
         numbers = f"*k : {kind} or array\n    Broadcastable to x's shape without the axis.\n"
         numbers = (numbers if with_k else "") + (

@@ -101,7 +101,7 @@ class KSubset:
                 found = always[i] if what.startswith("at most") else possible[i]
                 raise ValueError(f"x has {found} such entries for k = {sizes[i]}; expected {what}")
         self._p = np.empty_like(values)
-        self._state = gradtopk._linearize(self._rows, "contour", self._p).solution
+        self._state = gradtopk.cpu.linearize(self._rows, "contour", self._p).solution
 
     def __repr__(self) -> str:
         k = arguments.show(np.asarray(self._call.numbers[0]).tolist())

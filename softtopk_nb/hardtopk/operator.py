@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from .._api import operator
-from .._nonfinite import UNDEFINED
-from .._threads import pool
-from .._threads.long_rows import LONG as _LONG
-from .cpu import long as _long
-from .cpu import rows as _rows
+from . import cpu
+from .cpu import chunks
 
 __all__ = ["hardtopk"]
-
-# A pass of comparisons is so short that shorter rows are done before the threads have begun.
-SHARED_OUT = 4 * _LONG
 
 
 class HardTopK(operator.Operator):
@@ -70,21 +62,8 @@ class HardTopK(operator.Operator):
 
     __name__ = "hardtopk"
     is_soft = False
-
-    def _value(self, rows: operator.Rows, plan: Any, out: operator.Array) -> None:
-        if rows.x.shape[1] >= SHARED_OUT:
-            for x, k, p in zip(rows.x, rows.k, out, strict=True):
-                _long.solve(x, int(k), p)
-        else:
-            pool.over(len(rows.x), 4 * rows.x.size, _rows.solve, rows.x, rows.k, out)
-
-    def _long_kind(self, n: int, seen: Any, k: Any, tau: float) -> Any:
-        wrong = seen.nans > 0 or k > n - seen.excluded
-        return (UNDEFINED if wrong else -1), False, (k, tau)
-
-    def _long_value(self, x: Any, numbers: Any, plan: Any, first: Any, out: Any) -> Any:
-        ends = int(first.lowest), int(first.highest)
-        yield from _long.solve_present(x, int(numbers[0]), *ends, out)
+    cpu = cpu
+    chunks = chunks
 
 
 hardtopk = HardTopK()

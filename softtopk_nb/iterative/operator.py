@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .._api import operator
-from .._threads import pool
-from .cpu import rows as _rows
+from . import cpu
 from .formulas import Plain, Weighted
 
 __all__ = ["itertopk", "wsoftmaxtopk"]
@@ -16,47 +15,11 @@ class _Iteration(operator.Differentiable):
     """What the two have in common: all but the step."""
 
     bounded = False
-    _long_ends = None  # each step depends on all of a row
-    _kind: Any  # a value of one of the types in `steps`
+    cpu = cpu  # and no chunks: each step depends on all of a row
+    _kind: Any  # a value of one of the types in `formulas`
 
     def _options(self) -> Any:
         return self._kind
-
-    @staticmethod
-    def _work(rows: operator.Rows) -> int:
-        """Work in entries: each step visits all of them, for an exponential or a division."""
-        return 2 * rows.x.size * int(rows.k.max(initial=1))
-
-    def _value(self, rows: operator.Rows, plan: Any, out: operator.Array) -> None:
-        pool.over(len(rows.x), self._work(rows), _rows.solve, *rows, plan, out)
-
-    def _linearize(self, rows: operator.Rows, plan: Any, out: operator.Array) -> None:
-        # Nothing is kept: k rows for each row of x would be, and the loop is run again instead.
-        self._value(rows, plan, out)
-
-    def _push(
-        self,
-        rows: operator.Rows,
-        plan: Any,
-        state: Any,
-        dx: operator.Array,
-        dk: operator.Array,
-        dtau: operator.Array,
-        dp: operator.Array,
-    ) -> None:
-        pool.over(len(rows.x), self._work(rows), _rows.push, *rows, plan, dx, dtau, dp)
-
-    def _pull(
-        self,
-        rows: operator.Rows,
-        plan: Any,
-        state: Any,
-        g: operator.Array,
-        gx: operator.Array,
-        gk: operator.Array,
-        gtau: operator.Array,
-    ) -> None:
-        pool.over(len(rows.x), self._work(rows), _rows.pull, *rows, plan, g, gx, gtau)
 
 
 class IterTopK(_Iteration):

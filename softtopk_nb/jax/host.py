@@ -24,7 +24,7 @@ IN_PLACE = {"mark", "solve"}  # those that write their value to `out`
 
 def state_width(op: Any, options: Options, n: int) -> int:
     """How many words the state of a row of n entries has."""
-    width: int = op._packed_width(n, op._plan(options))
+    width: int = op.cpu.state_width(n, op._plan(options))
     return WORDS * width
 
 
@@ -54,7 +54,7 @@ def solve(
 ) -> tuple[Array, Array]:
     """(value, state)."""
     p, call, state = op._solved(x, k, temperature, -1, True, None, out, options)
-    packed = np.ascontiguousarray(op._pack(call, state)).view(np.uint32)
+    packed = np.ascontiguousarray(op.cpu.pack(call.rows, call.plan, state)).view(np.uint32)
     return p, packed.reshape((*call.batch, packed.shape[1]))
 
 
@@ -62,7 +62,7 @@ def _solved(op: Any, options: Options, problem: tuple[Array, ...], state: Array)
     """The call and the state that `solve` had."""
     call = op._check(*problem, -1, True, None, None, options)
     numbers = np.array(state).reshape(len(call.rows.x), state.shape[-1]).view(np.float64)
-    return call, op._unpack(call, numbers)
+    return call, op.cpu.unpack(call.rows, call.plan, numbers)
 
 
 def _all_three(gradients: Any, like: Array) -> tuple[Array, Array, Array]:

@@ -19,8 +19,8 @@ from .._threshold.newton import inverse_temperature_of
 from .._threshold.records import RECORD, REST, C, D
 from ..gradtopk.cuda.contour import contours
 from ..gradtopk.nodes import NODES
-from ..hardtopk.cuda import row_value as hard_row
 from ..hardtopk.cuda.rows import wanted
+from ..hardtopk.cuda.solve import row_value as hard_row
 from ..iterative.cuda.rows import row_value
 from ..iterative.formulas import Plain, Weighted
 

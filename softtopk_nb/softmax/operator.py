@@ -8,54 +8,20 @@ import numpy as np
 
 from .._api import host_arrays
 from .._api.base import Array
-from .._api.without_k import Rows, WithoutK
+from .._api.without_k import WithoutK
 from .._threads import pool
-from .cpu import long, rows
-from .records import EXCESS, TOP
+from . import cpu
+from .cpu import chunks, rows
 
 
 class _OfRows(WithoutK):
-    """What the three operators share of a row in pieces."""
+    """What the three operators share."""
 
-    def _long_still(self, solved: Any) -> float | None:
-        value = np.empty(1)
-        top = solved.state[..., TOP].item()
-        return float(value[0]) if rows.constant(top, self.reduces, value) else None
+    cpu = cpu
+    chunks = chunks
 
 
-class _Entrywise(_OfRows):
-    """Softmax, or its logarithm: what has an entry for each of x."""
-
-    _logs: bool
-
-    def _linearize(self, problem: Rows, plan: str, out: Array) -> Array:
-        return long.value(*problem, self._logs, out)
-
-    def _push(
-        self, problem: Rows, plan: str, record: Array, dx: Array, dtau: Array, dp: Array
-    ) -> None:
-        long.over(rows.push, long.push, *problem, record, self._logs, dx, dtau, dp)
-
-    def _pull(
-        self, problem: Rows, plan: str, record: Array, g: Array, gx: Array, gtau: Array
-    ) -> None:
-        long.over(rows.pull, long.pull, *problem, record, self._logs, g, gtau, gx)
-
-    def _long_value(self, x: Any, numbers: Any, plan: str, first: Any, out: Any) -> Any:
-        record = long.record_of(first)
-        yield from long.value_finite(x, numbers[0], record, self._logs, out)
-        return record
-
-    def _long_push(self, x: Any, plan: str, solved: Any, v: Any, moves: Any, out: Any) -> Any:
-        (tau,), (dtau,), record = solved.numbers, moves, solved.state
-        yield from long.push_finite(x, tau, record, self._logs, v, dtau, out)
-
-    def _long_pull(self, x: Any, plan: str, solved: Any, g: Any, out: Any) -> Any:
-        (tau,), record = solved.numbers, solved.state
-        return ((yield from long.pull_finite(x, tau, record, self._logs, g, out)),)
-
-
-class Softmax(_Entrywise):
+class Softmax(_OfRows):
     """Softmax: p_i = exp(x_i / temperature) / sum_j exp(x_j / temperature).
 
     Parameters
@@ -122,10 +88,9 @@ class Softmax(_Entrywise):
     """
 
     __name__ = "softmax"
-    _logs = False
 
 
-class LogSoftmax(_Entrywise):
+class LogSoftmax(_OfRows):
     """Logarithm of softmax: log p_i = x_i/temperature - log sum_j exp(x_j/temperature).
 
     Parameters
@@ -182,8 +147,6 @@ class LogSoftmax(_Entrywise):
     """
 
     __name__ = "log_softmax"
-    _logs = True
-    _long_ends = 0.0, -np.inf
 
 
 class LogSumExp(_OfRows):
@@ -251,48 +214,7 @@ class LogSumExp(_OfRows):
     """
 
     __name__ = "logsumexp"
-
     reduces = True
-
-    def _linearize(self, problem: Rows, plan: str, out: Array) -> Array:
-        x, tau = problem
-        record = long.value(x, tau, False, np.empty((len(x), 0), x.dtype))
-        with np.errstate(all="ignore"):
-            # -inf in a row without entries, as log 0 is.
-            out[...] = record[:, TOP] + tau * np.log1p(record[:, EXCESS])
-        return record
-
-    def _push(
-        self, problem: Rows, plan: str, record: Array, dx: Array, dtau: Array, out: Array
-    ) -> None:
-        long.over(rows.push_sum, long.push_sum, *problem, record, dx, dtau, out)
-
-    def _pull(
-        self, problem: Rows, plan: str, record: Array, g: Array, gx: Array, gtau: Array
-    ) -> None:
-        long.over(rows.pull_sum, long.pull_sum, *problem, record, g, gtau, gx)
-
-    def _long_value(self, x: Any, numbers: Any, plan: str, first: Any, out: Any) -> Any:
-        record = long.record_of(first)
-        yield from long.value_finite(x, numbers[0], record, False, np.empty(0, x.dtype))
-        return record
-
-    def _long_push(self, x: Any, plan: str, solved: Any, v: Any, moves: Any, out: Any) -> Any:
-        (tau,), (dtau,) = solved.numbers, moves
-        return (yield from long.push_sum_finite(x, tau, solved.state, v, dtau))
-
-    def _long_pull(self, x: Any, plan: str, solved: Any, g: float, out: Any) -> Any:
-        (tau,), record = solved.numbers, solved.state
-        return ((yield from long.pull_sum_finite(x, tau, record, g, out)),)
-
-    def _long_height(self, verb: str, x: Any, plan: str, solved: Any) -> Any:
-        yield from ()
-        (tau,), record = solved.numbers, solved.state
-        return record[TOP] + tau * np.log1p(record[EXCESS])
-
-    def _long_height_of_few(self, verb: str, plan: str, rows: Any, solved: Any) -> float:
-        (tau,), record = solved.numbers, solved.state[0]
-        return float(record[TOP] + tau * np.log1p(record[EXCESS]))
 
 
 softmax = Softmax()

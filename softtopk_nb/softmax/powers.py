@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._api.base import Array, Call, RowOperator
+from .cpu import powers
 
 
 class PowerGradients(NamedTuple):
@@ -113,6 +114,7 @@ class Gradual(RowOperator):
     is_soft = False
     has_device_side = False
     excluded = 0.0
+    cpu = powers
 
     def __call__(
         self, x: Any, /, power: Any, *, axis: int = -1, where: Any = None, out: Any = None
@@ -206,58 +208,6 @@ class Gradual(RowOperator):
 
     def _gradients(self, x: Any, *numbers: Any) -> PowerGradients:
         return PowerGradients(x, *numbers)
-
-    def _value(self, rows: Rows, plan: None, out: Array) -> None:
-        x, power, top = _parts(rows)
-        with np.errstate(all="ignore"):
-            # 1 - (1 - x)^power without the difference, which would lose small x.
-            out[...] = np.where(top, -np.expm1(power * np.log1p(-x)), _power(x, power))
-
-    def _linearize(self, rows: Rows, plan: None, out: Array) -> tuple[Array, Array]:
-        """Derivatives of each entry in itself and in the power (thm-gradual)."""
-        self._value(rows, plan, out)
-        x, power, top = _parts(rows)
-        base = np.where(top, 1 - x, x)
-        with np.errstate(all="ignore"):
-            in_x = power * _power(base, power - 1)
-            log = np.where(top, np.log1p(-x), np.log(x))
-            in_power = np.where(base == 0, base, _power(base, power) * log)
-        return in_x, np.where(top, -in_power, in_power)
-
-    def _push(
-        self, rows: Rows, plan: None, state: Any, dx: Array, dpower: Array, dy: Array
-    ) -> None:
-        in_x, in_power = state
-        with np.errstate(all="ignore"):
-            # An entry that does not move does not, also where the slope is infinite.
-            moved = np.where(dx == 0, dx, in_x * dx)
-            dy[...] = moved + in_power * dpower[:, None].astype(dx.dtype)
-        dy[np.isnan(in_power)] = np.nan
-
-    def _pull(self, rows: Rows, plan: None, state: Any, g: Array, gx: Array, gpower: Array) -> None:
-        in_x, in_power = state
-        with np.errstate(all="ignore"):
-            gx[...] = np.where(g == 0, g, g * in_x)
-            gpower[...] = (g * in_power).sum(axis=1, dtype=np.float64)
-        gx[np.isnan(in_power)] = np.nan
-
-
-def _parts(rows: Rows) -> tuple[Array, Array, Array]:
-    """x, the power in its type, and where an entry is the largest of its row."""
-    x, limits = rows.x, np.finfo(rows.x.dtype)
-    power = np.clip(rows.power, limits.tiny, limits.max).astype(x.dtype)[:, None]
-    return x, power, x == x.max(axis=1, keepdims=True)
-
-
-def _power(base: Array, power: Array) -> Array:
-    """base^power, one power for each row.
-
-    NumPy takes another road for an exponent that it sees to be the same for all entries, and with
-    it other last bits; here every entry has its own, so that a row does not depend on the others.
-    """
-    each = np.ascontiguousarray(np.broadcast_to(power, base.shape))
-    result: Array = np.power(base.reshape(-1), each.reshape(-1)).reshape(base.shape)
-    return result
 
 
 gradual = Gradual()

@@ -6,33 +6,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import _threshold
-from .._api import host_arrays, operator
-from .._curves.base import is_steep, kernel_for, mean_of_distribution, origin
+from .._api import operator
+from .._curves.base import is_steep
 from .._curves.entmax import Entmax
 from .._curves.registry import CURVES, NAMES
 from .._curves.user import UserCurve
-from .._nonfinite import ALL
-from .._threads import pool
-from .._threads.long_rows import room
-from .._threshold.cpu.long import solve_finite
 from .._threshold.cpu.scan import SCANNED
 from .._threshold.methods import METHODS
-from .._threshold.records import REST, SOLUTION, C, D
-from .cpu import long as _long
-from .cpu import loss as _loss
-from .cpu import rows as _rows
-from .cpu.at_edge import beside, narrow, widened
-from .curve import (
-    Curve,
-    check_integral,
-    check_mass,
-    check_one_mass,
-    check_slope,
-    misses,
-    missing_mass,
-)
-from .formulas import potential_of_nothing
+from . import cpu
+from .cpu import chunks
+from .curve import Curve
 
 __all__ = ["Curve", "thretopk"]
 
@@ -132,6 +115,8 @@ class ThreTopK(operator.Differentiable):
     real_k = True
     has_second = True
     has_potential = True
+    cpu = cpu
+    chunks = chunks
 
     def potential(
         self,
@@ -169,24 +154,8 @@ class ThreTopK(operator.Differentiable):
         >>> round(float(phi), 4)                                 # near 3 + 4
         7.0007
         """
-        if host_arrays.on_device(x):
-            return self._device().batch(
-                self, "potential", x, k, temperature, axis, largest, where, None, options
-            )
-        call = self._check(x, k, temperature, axis, largest, where, None, options)
-        curve = call.plan.curve
-        check_integral(curve, call.plan.name)
-        rows = call.rows
-        solution = self._solve(rows, call.plan, np.empty((len(rows.x), 0), rows.x.dtype))
-        phi = np.empty(len(rows.x))
-        if _threshold.is_long(rows.x, call.plan.method):
-            for i, (x, k, tau) in enumerate(zip(*rows, strict=True)):
-                phi[i] = _long.potential(x, k, tau, curve, solution[i])
-        else:
-            kernel, work = kernel_for(curve, _rows.potential), 16 * rows.x.size
-            pool.over(len(phi), work, kernel, *rows, curve, solution, phi)
-        phi -= rows.k * rows.temperature * origin(curve)
-        return self._give_back_batch(call, call.sign * phi)
+        arguments = x, k, temperature, axis, largest, where, None, options
+        return self._of_each_row("potential", *arguments)
 
     def threshold(
         self,
@@ -220,17 +189,8 @@ class ThreTopK(operator.Differentiable):
         >>> float(stk.thretopk.threshold([3.0, 2.0, 1.0, 4.0], 2))
         2.5
         """
-        if host_arrays.on_device(x):
-            return self._device().batch(
-                self, "threshold", x, k, temperature, axis, largest, where, None, options
-            )
-        call = self._check(x, k, temperature, axis, largest, where, None, options)
-        rows = call.rows
-        solution = self._solve(rows, call.plan, np.empty((len(rows.x), 0), rows.x.dtype))
-        with np.errstate(over="ignore"):
-            d = solution[:, D] + solution[:, REST] - origin(call.plan.curve)
-            lam = solution[:, C] + rows.temperature * d
-        return self._give_back_batch(call, call.sign * lam)
+        arguments = x, k, temperature, axis, largest, where, None, options
+        return self._of_each_row("threshold", *arguments)
 
     def _options(self, *, curve: Any = "laplace", alpha: Any = None, method: str = "auto") -> _Plan:
         chosen: Any
@@ -259,217 +219,8 @@ class ThreTopK(operator.Differentiable):
         # float32 has not the digits for tails that are differences from 1.
         return np.float64 if isinstance(plan.curve, UserCurve) else given
 
-    @staticmethod
-    def _solve(rows: operator.Rows, plan: _Plan, out: operator.Array) -> Any:
-        if rows.x.dtype != np.float64 and is_steep(plan.curve):
-            p = np.empty(out.shape)
-            solution = _threshold.solve(*widened(rows), plan.curve, plan.method, p)
-            out[...] = p
-            return solution
-        if not isinstance(plan.curve, UserCurve):
-            return _threshold.solve(*rows, plan.curve, plan.method, out)
-        p = out if out.shape == rows.x.shape else np.empty_like(rows.x)
-        solution = _threshold.solve(*rows, plan.curve, plan.method, p)
-        missed = missing_mass(rows.k, p, solution)
-        if len(missed):
-            # What is known of the curve has misled the steps.
-            some = operator.Rows(*(each[missed] for each in rows))
-            found = np.empty_like(some.x)
-            solution[missed] = _threshold.solve(*some, plan.curve, METHODS["bisect"], found)
-            p[missed] = found
-            check_mass(plan.name, rows.k, p, solution)
-        return solution
-
-    def _value(self, rows: operator.Rows, plan: _Plan, out: operator.Array) -> None:
-        self._solve(rows, plan, out)
-
-    def _linearize(self, rows: operator.Rows, plan: _Plan, out: operator.Array) -> Any:
-        return self._solve(rows, plan, out)
-
-    def _losses(
-        self,
-        rows: operator.Rows,
-        plan: _Plan,
-        y: operator.Array,
-        constant: bool,
-        out: operator.Array | None,
-    ) -> operator.Array:
-        check_integral(plan.curve, plan.name)
-        p = np.empty((len(rows.x), 0), rows.x.dtype) if out is None else out
-        solution = self._solve(rows, plan, p)
-        losses, kernel = np.empty(len(p)), kernel_for(plan.curve, _loss.losses)
-        given = plan.curve, solution, y, constant, losses
-        pool.over(len(p), 32 * rows.x.size, kernel, *rows, *given)
-        return losses
-
-    def _packed_width(self, n: int, plan: _Plan) -> int:
-        return SOLUTION
-
-    def _pack(self, call: Any, state: operator.Array) -> operator.Array:
-        return state
-
-    def _unpack(self, call: Any, packed: operator.Array) -> operator.Array:
-        return packed
-
-    def _push_two(
-        self,
-        rows: operator.Rows,
-        plan: _Plan,
-        state: Any,
-        v: operator.Array,
-        a: operator.Array,
-        moves: operator.Array,
-        out: operator.Array,
-        sums: operator.Array,
-    ) -> None:
-        check_slope(plan.curve, plan.name)
-        moved = out
-        if is_steep(plan.curve):
-            rows, moved = widened(rows), np.empty(out.shape)
-            v, _ = beside(rows, plan.curve, state, v)
-            a, _ = beside(rows, plan.curve, state, a)
-        x, tau, kernel = rows.x, rows.temperature, kernel_for(plan.curve, _rows.second)
-        pool.over(len(x), 3 * x.size, kernel, x, tau, plan.curve, state, v, a, moved, moves, sums)
-        if moved is not out:
-            narrow(moved, out)
-
-    def _push(
-        self,
-        rows: operator.Rows,
-        plan: _Plan,
-        state: Any,
-        dx: operator.Array,
-        dk: operator.Array,
-        dtau: operator.Array,
-        dp: operator.Array,
-    ) -> None:
-        if is_steep(plan.curve):
-            rows, moved = widened(rows), np.empty(dp.shape)
-            v, _ = beside(rows, plan.curve, state, dx)
-            self._push_rows(rows, plan, state, v, dk, dtau, moved)
-            narrow(moved, dp)
-        else:
-            self._push_rows(rows, plan, state, dx, dk, dtau, dp)
-
-    @staticmethod
-    def _push_rows(
-        rows: operator.Rows,
-        plan: _Plan,
-        state: Any,
-        dx: operator.Array,
-        dk: operator.Array,
-        dtau: operator.Array,
-        dp: operator.Array,
-    ) -> None:
-        x, tau = rows.x, rows.temperature
-        if _threshold.is_long(x, plan.method):
-            for i in range(len(x)):
-                _long.push(x[i], tau[i], plan.curve, state[i], dx[i], dk[i], dtau[i], dp[i])
-        else:
-            kernels = _rows.push, _rows.push_mixed
-            _move(kernels, x, tau, plan.curve, state, dx, dp, dk, dtau)
-
-    def _pull(
-        self,
-        rows: operator.Rows,
-        plan: _Plan,
-        state: Any,
-        g: operator.Array,
-        gx: operator.Array,
-        gk: operator.Array,
-        gtau: operator.Array,
-    ) -> None:
-        if is_steep(plan.curve):
-            rows, moved = widened(rows), np.empty(gx.shape)
-            v, u = beside(rows, plan.curve, state, g)
-            self._pull_rows(rows, plan, state, v, moved, gk, gtau)
-            narrow(moved, gx)
-            gk += u
-        else:
-            self._pull_rows(rows, plan, state, g, gx, gk, gtau)
-
-    @staticmethod
-    def _pull_rows(
-        rows: operator.Rows,
-        plan: _Plan,
-        state: Any,
-        g: operator.Array,
-        gx: operator.Array,
-        gk: operator.Array,
-        gtau: operator.Array,
-    ) -> None:
-        x, tau = rows.x, rows.temperature
-        if _threshold.is_long(x, plan.method):
-            for i in range(len(x)):
-                gk[i], gtau[i] = _long.pull(x[i], tau[i], plan.curve, state[i], g[i], gx[i])
-        else:
-            kernels = _rows.pull, _rows.pull_mixed
-            _move(kernels, x, tau, plan.curve, state, g, gx, gk, gtau)
-
-    def _long_dtype(self, plan: _Plan, given: type) -> type:
+    def _computed_in_chunks(self, plan: _Plan, given: type) -> type:
         return np.float64 if is_steep(plan.curve) else self._computed_in(plan, given)
-
-    def _long_value(self, x: Any, numbers: Any, plan: _Plan, first: Any, out: Any) -> Any:
-        (k, tau), solution = numbers, np.empty(SOLUTION)
-        own = isinstance(plan.curve, UserCurve)
-        p, at = room(x) if own and not len(out) else out, (plan.curve, plan.method)
-        yield from solve_finite(x, k, tau, *at, first, p, solution)
-        if not own:
-            return solution
-        if misses(k, (yield from _long.mass_of_finite(p))):
-            # What is known of the curve has misled the steps.
-            at = plan.curve, METHODS["bisect"]
-            yield from solve_finite(x, k, tau, *at, first, p, solution)
-            check_one_mass(plan.name, k, (yield from _long.mass_of_finite(p)))
-        return solution
-
-    def _long_push(self, x: Any, plan: _Plan, solved: Any, v: Any, moves: Any, out: Any) -> Any:
-        at = solved.numbers[-1], plan.curve, solved.state
-        if is_steep(plan.curve):
-            v, _ = yield from _long.beside_finite(x, *at, v)
-        dk, dtau = moves
-        yield from _long.push_finite(x, *at, v, dk, dtau, out)
-
-    def _long_pull(self, x: Any, plan: _Plan, solved: Any, g: Any, out: Any) -> Any:
-        at, u = (solved.numbers[-1], plan.curve, solved.state), 0.0
-        if is_steep(plan.curve):
-            g, u = yield from _long.beside_finite(x, *at, g)
-        gk, gtau = yield from _long.pull_finite(x, *at, g, out)
-        return gk + u, gtau
-
-    def _long_height(self, verb: str, x: Any, plan: _Plan, solved: Any) -> Any:
-        (k, tau), solution, shift = solved.numbers, solved.state, origin(plan.curve)
-        if verb == "threshold":
-            return solution[C] + tau * (solution[D] + solution[REST] - shift)
-        phi = yield from _long.potential_of_finite(x, k, tau, plan.curve, solution)
-        return phi - k * tau * shift
-
-    def _long_height_of_few(self, verb: str, plan: _Plan, rows: Any, solved: Any) -> float:
-        (k, tau), solution, shift = solved.numbers, solved.state, origin(plan.curve)
-        if verb == "threshold":
-            lam: float = solution[0, C] + tau * (solution[0, D] + solution[0, REST] - shift)
-            return lam
-        phi = np.empty(1)
-        kernel_for(plan.curve, _rows.potential)(0, 1, *rows, plan.curve, solution, phi)
-        return float(phi[0] - k * tau * shift)
-
-    def _long_height_of_constant(self, verb: str, plan: _Plan, solved: Any, total: float) -> float:
-        k, tau = solved.numbers
-        if verb == "threshold":
-            return -np.inf if solved.constant == ALL else np.inf
-        if solved.constant != ALL or k == 0:
-            return float(potential_of_nothing(plan.curve, int(solved.seen.size)))
-        far = mean_of_distribution(plan.curve)  # type: ignore[no-untyped-call]
-        return float(total - k * tau * (far + origin(plan.curve)))
-
-
-def _move(kernels: Any, x: operator.Array, tau: operator.Array, curve: Any, *args: Any) -> None:
-    """The first of two kernels on all rows, and the second on those with infinities, if any."""
-    mixed = np.zeros(1, np.bool_)
-    for each in kernels:
-        pool.over(len(x), x.size, kernel_for(curve, each), x, tau, curve, *args, mixed)
-        if not mixed[0]:
-            return
 
 
 def _check_alpha(alpha: Any) -> float:

@@ -43,7 +43,7 @@ def tensor(value: Any) -> Tensor:
 
 def state_width(op: Any, options: dict[str, Any], x: Tensor) -> int:
     """How many numbers of each row a state has; on a device none is kept."""
-    width: int = 0 if x.is_cuda else op._packed_width(x.shape[-1], op._plan(options))
+    width: int = 0 if x.is_cuda else op.cpu.state_width(x.shape[-1], op._plan(options))
     return width
 
 
@@ -84,7 +84,7 @@ def solve(
 
 def packed(op: Any, call: Call, state: Any) -> Tensor:
     """What `_solved` has given, as one tensor."""
-    numbers = op._pack(call, state)
+    numbers = op.cpu.pack(call.rows, call.plan, state)
     return tensor(numbers.reshape((*call.batch, numbers.shape[1])))
 
 
@@ -92,7 +92,8 @@ def _solved(op: Any, options: dict[str, Any], problem: tuple[Any, ...], state: T
     """The call and the state that `solve` had."""
     call = op._check(*map(array, problem), -1, True, None, None, options)
     rows = len(call.rows.x)
-    return call, op._unpack(call, np.ascontiguousarray(array(state)).reshape(rows, state.shape[-1]))
+    packed = np.ascontiguousarray(array(state)).reshape(rows, state.shape[-1])
+    return call, op.cpu.unpack(call.rows, call.plan, packed)
 
 
 def _in_tensors(gradients: Any) -> tuple[Tensor, Tensor, Tensor]:

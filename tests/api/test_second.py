@@ -133,9 +133,9 @@ def test_a_packed_state_is_as_good(op, options, rng):
         x[1, 3], x[2, 5], x[3, 0] = np.inf, -np.inf, np.nan
         k = np.array([1, 3, 3, 5, n // 2, 0])
         _, call, state = op._solved(x, k, 0.5, -1, True, None, None, options)
-        packed = op._pack(call, state)
-        assert packed.shape == (6, op._packed_width(n, call.plan))
-        again = op._unpack(call, packed.copy())
+        packed = op.cpu.pack(call.rows, call.plan, state)
+        assert packed.shape == (6, op.cpu.state_width(n, call.plan))
+        again = op.cpu.unpack(call.rows, call.plan, packed.copy())
         still = None, 0.25
         same(op._move(call, again, v, still), op._move(call, state, v, still))
         same(op._pull_back(call, again, v).x, op._pull_back(call, state, v).x)

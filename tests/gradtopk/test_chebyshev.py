@@ -15,8 +15,8 @@ from numpy.polynomial import Polynomial, chebyshev
 from scipy import special
 
 import softtopk_nb as stk
-from softtopk_nb.gradtopk import formulas, nodes, operator
-from softtopk_nb.gradtopk.cpu import contour, moments
+from softtopk_nb.gradtopk import formulas, nodes
+from softtopk_nb.gradtopk.cpu import contour, moments, solving
 from softtopk_nb.gradtopk.cpu import poisson_binomial as counts
 from softtopk_nb.gradtopk.records import Limits
 
@@ -176,7 +176,7 @@ def test_rows_of_every_variance(dtype, monkeypatch, rng):
             v = rng.normal(size=x.shape).astype(dtype)
             p, dp = stk.gradtopk.jvp(x, k, v, temperature=tau, method="contour")
             with monkeypatch.context() as patch:
-                for module in (counts, operator):
+                for module in (counts, solving):
                     patch.setattr(module, "SHORT", Limits(600, 600, 0.0))
                 wide = x.astype(np.float64), k, v.astype(np.float64)
                 exact, moved = stk.gradtopk.jvp(*wide, temperature=tau)

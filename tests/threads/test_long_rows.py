@@ -33,7 +33,7 @@ def row(rng):
 @pytest.fixture(autouse=True)
 def hard_rows_in_parts(monkeypatch):
     """hardtopk shares out longer rows only; here every row of N entries is."""
-    monkeypatch.setattr(sys.modules["softtopk_nb.hardtopk.operator"], "SHARED_OUT", long_rows.LONG)
+    monkeypatch.setattr(sys.modules["softtopk_nb.hardtopk.cpu"], "SHARED_OUT", long_rows.LONG)
 
 
 def in_one_piece(kernel, x, *args):
@@ -97,7 +97,7 @@ def test_gradtopk(row, k, dtype, rng, monkeypatch):
     np.testing.assert_array_equal(p, q)
     assert abs(math.fsum(p.astype(float)) - k) <= (1e-6 if dtype == np.float32 else 1e-12) * k
 
-    for module in ("_threshold", "gradtopk.operator"):
+    for module in ("_threshold", "gradtopk.cpu.solving"):
         monkeypatch.setattr(sys.modules[f"softtopk_nb.{module}"], "LONG", 10 * N)
     eps = float(np.finfo(dtype).eps)
     r, dr = stk.gradtopk.jvp(x, k, v, dtemperature=0.3)

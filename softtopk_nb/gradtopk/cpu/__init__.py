@@ -1,1 +1,161 @@
-"""Marginals of random subsets, on the CPU."""
+"""GradTopK on the CPU: its part of the protocol `_api.engine`. `options` is the method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..._api.operator import Array, Rows
+from ..._nonfinite import MIXED, NONE
+from ..._threads import pool
+from ..._threshold.records import CODE
+from ..._threshold.records import SOLUTION as TILT
+from ..records import NONE_SHORT, SHORT_32, SOLUTION, USED, WEIGHTS
+from . import long, short, solving
+from . import rows as kernels
+from .solving import Short, Solved, columns, no_columns
+
+
+def value(rows: Rows, options: str, out: Array) -> None:
+    """Write p."""
+    x = rows.x
+    if solving.is_short(rows, options):
+        solving.solve_short(rows, out)
+    elif options == "recursion":
+        work = 8 * x.size * (1 + int(rows.k.max(initial=0)))
+        pool.over(len(x), work, kernels.solve_recursion, *rows, out)
+    elif options == "dp":
+        work = x.size * (32 + int(rows.k.max(initial=0)))
+        pool.over(len(x), work, kernels.solve_dp, *rows, solving.tilts(rows), out)
+    else:
+        limits = solving.limits_of(rows, options)
+        solving.solve(rows, out, np.empty((len(x), 0)), limits)
+
+
+def linearize(rows: Rows, options: str, out: Array) -> Solved:
+    """Write p; returns what derivatives need."""
+    if solving.is_short(rows, options):
+        return Solved(np.empty((len(out), 0)), solving.solve_short(rows, out))
+    if options in ("auto", "contour"):
+        return solving.solve(rows, out, columns(rows), solving.limits_of(rows, options))
+    value(rows, options, out)
+    return solving.solve(rows, no_columns(rows), columns(rows))
+
+
+def jvp(
+    rows: Rows, options: str, state: Solved, dx: Array, dk: Array, dtau: Array, out: Array
+) -> None:
+    """Write dp along (dx, dtau); k does not move."""
+    _move(rows, state, dx, dtau, out, np.empty((len(rows.x), 0)))
+
+
+def vjp(
+    rows: Rows, options: str, state: Solved, g: Array, gx: Array, gk: Array, gtau: Array
+) -> None:
+    """Write the gradients of <g, p>: the Jacobian is symmetric. gk has no meaning here."""
+    _move(rows, state, g, np.zeros(len(rows.x)), gx, gtau[:, None])
+
+
+def _move(rows: Rows, state: Solved, v: Array, dtau: Array, out: Array, gtau: Array) -> None:
+    """`rows.push`, whichever way the rows were solved; `gtau`: a column, or none."""
+    (x, _, tau), (solution, short_ones) = rows, state
+    if short_ones is not None and short_ones.at is None:
+        short.push(rows, short_ones.tilt, v, dtau, out, gtau)
+        return
+    if solving.is_long(rows):
+        for i in range(len(x)):
+            long.push(x[i], tau[i], solution[i], v[i], dtau[i], out[i], gtau[i])
+    else:
+        pool.over(len(x), 2 * x.size, kernels.push, x, tau, solution, v, dtau, out, gtau)
+    if short_ones is not None:
+        at: Any = short_ones.at
+        dp, in_tau = out[at], gtau[at]
+        short.push(solving.take(rows, at), short_ones.tilt, v[at], dtau[at], dp, in_tau)
+        out[at], gtau[at] = dp, in_tau
+
+
+def second(
+    rows: Rows,
+    options: str,
+    state: Solved,
+    v: Array,
+    a: Array,
+    moves: Array,
+    out: Array,
+    sums: Array,
+) -> None:
+    """Write the derivative along two directions; to `sums` the gradients in k and temperature."""
+    x, tau = rows.x, rows.temperature
+    solution = state.solution
+    if state.short is not None:  # of the distribution of the count there are no nodes
+        solution = solving.solve(rows, no_columns(rows), columns(rows)).solution
+    pool.over(len(x), 16 * x.size, kernels.second, x, tau, solution, v, a, moves, out, sums)
+
+
+def potential(rows: Rows, options: str, out: Array) -> None:
+    """Write phi, one number for each row, whatever the method."""
+    out[...] = solving.potentials(rows)
+
+
+def losses(rows: Rows, options: str, y: Array, constant: bool, out: Array | None) -> Array:
+    """Fenchel-Young losses against y, one for each row; p to `out`, if there is one."""
+    # The conjugate of a 0/1 vector is 0, and no other's has a formula.
+    if constant and not np.isin(y, (0.0, 1.0)).all():
+        raise ValueError(
+            "target has entries between 0 and 1, whose conjugate of gradtopk's potential has "
+            "no formula; expected 0/1 vectors or labels, or constant=False"
+        )
+    if out is not None:
+        value(rows, options, out)
+    x = rows.x.astype(np.float64)
+    least = np.where(np.isfinite(x), x, np.inf).min(axis=1, initial=np.inf)
+    # A shift changes nothing but for rounding, and there is less of that near 0.
+    x -= np.where(np.isfinite(least), least, 0.0)[:, None]
+    taken = np.where(y > 0.0, x, 0.0) * y
+    with np.errstate(invalid="ignore"):  # beside entries of +inf, whose rows are done again
+        found: Array = solving.potentials(rows._replace(x=x)) - taken.sum(axis=1)
+    for i in np.flatnonzero(np.isposinf(x).any(axis=1)):
+        # Entries of +inf are always chosen: no loss if y says so, else an infinite one.
+        others, k = ~np.isposinf(x[i]), rows.k[i] - np.isposinf(x[i]).sum()
+        found[i] = np.inf
+        if (y[i, ~others] == 1.0).all():
+            rest = Rows(x[None, i, others], k[None], rows.temperature[None, i])
+            found[i] = losses(rest, options, y[None, i, others], constant, None)[0]
+    return np.maximum(found, 0.0) if constant else found
+
+
+def state_width(n: int, options: str) -> int:
+    """How many numbers of a row are kept."""
+    return TILT if n <= (SHORT_32 if options == "auto" else NONE_SHORT).always else SOLUTION
+
+
+def pack(rows: Rows, options: str, state: Solved) -> Array:
+    """The state as an array."""
+    solution, short_ones = state
+    if short_ones is None:
+        solution[solution[:, CODE] > MIXED, USED] = 0
+        return solution
+    if state_width(rows.x.shape[1], options) == TILT:
+        return short_ones.tilt
+    at: Any = short_ones.at
+    if at is None:
+        solution, at = columns(rows), slice(None)
+        solution[:, CODE] = NONE
+    else:
+        solution[solution[:, CODE] > MIXED, USED] = 0
+    solution[at, USED] = -1
+    solution[at, WEIGHTS : WEIGHTS + TILT] = short_ones.tilt
+    return solution
+
+
+def unpack(rows: Rows, options: str, packed: Array) -> Solved:
+    """The state from the array."""
+    nothing = np.empty(0)
+    if packed.shape[1] == TILT:
+        return Solved(np.empty((len(packed), 0)), Short(None, packed, nothing))
+    at = np.flatnonzero(packed[:, USED] < 0)
+    if not len(at):
+        return Solved(packed)
+    tilt = np.ascontiguousarray(packed[at, WEIGHTS : WEIGHTS + TILT])
+    return Solved(packed, Short(None if len(at) == len(packed) else at, tilt, nothing))

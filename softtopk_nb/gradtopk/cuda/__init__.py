@@ -1,4 +1,4 @@
-"""GradTopK on a device: what the operator asks of it."""
+"""GradTopK on a device: its part of the protocol `_api.engine`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .tangent import make_push
 MOVERS = 256  # threads of a block: more do not leave each the registers that a tangent takes
 
 
-def enough(n: int) -> float:
-    """As `GradTopK._tilt`, by powers of 2: a kernel serves rows of many lengths."""
+def _enough(n: int) -> float:
+    """How near a tilt must be, by powers of 2: a kernel serves rows of many lengths."""
     return min(0.02, 2.0 ** (-0.25 * n.bit_length()))
 
 
@@ -27,13 +27,13 @@ def _solve(rows: Rows, out: Buffer, solution: Buffer, phi: Buffer) -> None:
     """Write p, and what derivatives need, or else phi; what is not wanted is nothing."""
     if is_long(rows):
         if phi is rows.nothing:
-            long.solve(rows, enough(rows.n), out, solution)
+            long.solve(rows, _enough(rows.n), out, solution)
         else:
-            long.potential(rows, enough(rows.n), phi)
+            long.potential(rows, _enough(rows.n), phi)
         return
     group = choose_whole(rows.n, rows.dtype)
     writes, keeps = phi is rows.nothing, solution is not rows.nothing
-    make_solve(rows.dtype, group, enough(rows.n), writes, keeps).run(rows, out, solution, phi)
+    make_solve(rows.dtype, group, _enough(rows.n), writes, keeps).run(rows, out, solution, phi)
 
 
 def _check(method: str) -> None:
@@ -43,23 +43,18 @@ def _check(method: str) -> None:
         )
 
 
-def value(rows: Rows, plan: Any, out: Buffer) -> None:
+def value(rows: Rows, options: Any, out: Buffer) -> None:
     """Write p."""
-    _check(plan)
+    _check(options)
     _solve(rows, out, rows.nothing, rows.nothing)
 
 
-def linearize(rows: Rows, plan: Any, out: Buffer) -> Buffer:
+def linearize(rows: Rows, options: Any, out: Buffer) -> Buffer:
     """Write p; returns the solutions, which the derivatives need."""
-    _check(plan)
+    _check(options)
     solution = rows.empty(rows.rows * SOLUTION, np.float64)
     _solve(rows, out, solution, rows.nothing)
     return solution
-
-
-def potential(rows: Rows, plan: Any, out: Buffer) -> None:
-    """Write phi, one number for each row, whatever the method."""
-    _solve(rows, rows.nothing, rows.nothing, out)
 
 
 def _push(
@@ -73,15 +68,15 @@ def _push(
     kernel.run(rows, solution, v, dtau, out, gtau)
 
 
-def push(
-    rows: Rows, plan: Any, state: Buffer, dx: Buffer, dk: Argument, dtau: Argument, dp: Buffer
+def jvp(
+    rows: Rows, options: Any, state: Buffer, dx: Buffer, dk: Argument, dtau: Argument, out: Buffer
 ) -> None:
     """Write dp along (dx, dtau); k does not move."""
-    _push(rows, state, dx, dtau, dp, rows.nothing)
+    _push(rows, state, dx, dtau, out, rows.nothing)
 
 
-def pull(
-    rows: Rows, plan: Any, state: Buffer, g: Buffer, gx: Buffer, gk: Buffer, gtau: Buffer
+def vjp(
+    rows: Rows, options: Any, state: Buffer, g: Buffer, gx: Buffer, gk: Buffer, gtau: Buffer
 ) -> None:
     """Write the gradients of <g, p>: the Jacobian is symmetric. gk has no meaning here."""
     _push(rows, state, g, Argument(rows.nothing.pointer, 0.0, 0), gx, gtau)
@@ -89,17 +84,20 @@ def pull(
 
 def second(
     rows: Rows,
-    plan: Any,
+    options: Any,
     state: Buffer,
     v: Buffer,
-    dk: Argument,
-    dtau: Argument,
-    g: Buffer,
-    gx: Buffer,
-    gk: Buffer,
-    gtau: Buffer,
+    a: Buffer,
+    moves: tuple[Argument, ...],
+    out: Buffer,
+    sums: tuple[Buffer, ...],
 ) -> None:
-    """Write the gradients of <g, dp>, dp the tangent along (v, dtau); gk has no meaning here."""
+    """Write the gradients of <a, dp>, dp the derivative along v and `moves`; k has none."""
     # A row has one block at any length.
     group = choose_whole(rows.n, rows.dtype, MOVERS)
-    make_second(rows.dtype, group).run(rows, state, v, g, dtau, gx, gtau)
+    make_second(rows.dtype, group).run(rows, state, v, a, moves[-1], out, sums[-1])
+
+
+def potential(rows: Rows, options: Any, out: Buffer) -> None:
+    """Write phi, one number for each row, whatever the method."""
+    _solve(rows, rows.nothing, rows.nothing, out)

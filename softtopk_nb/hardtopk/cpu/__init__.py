@@ -1,1 +1,22 @@
-"""The mask of the k largest, on the CPU."""
+"""The hard top-k on the CPU: its part of the protocol `_api.engine`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..._threads import pool
+from ..._threads.long_rows import LONG
+from . import long
+from . import rows as kernels
+
+# A pass of comparisons is so short that shorter rows are done before the threads have begun.
+SHARED_OUT = 4 * LONG
+
+
+def value(rows: Any, options: Any, out: Any) -> None:
+    """Write p."""
+    if rows.x.shape[1] >= SHARED_OUT:
+        for x, k, p in zip(rows.x, rows.k, out, strict=True):
+            long.solve(x, int(k), p)
+    else:
+        pool.over(len(rows.x), 4 * rows.x.size, kernels.solve, rows.x, rows.k, out)

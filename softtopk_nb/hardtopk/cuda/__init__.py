@@ -1,96 +1,19 @@
-"""The hard top-k on a device.
-
-A row of at most 32 entries is sorted in the registers of a few threads. A longer one is bisected
-for its k-th largest value, as on the CPU: at most 32 counting passes in float32, 64 in float64,
-over entries that its group holds in registers if it can. Which of those that equal this value get a
-one is found by the same bisection over places: up to which place there are as many as are wanted.
-The longest rows are cut into parts (`cuda.long`).
-"""
+"""The hard top-k on a device: its part of the protocol `_api.engine`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numba import int64
-
 from ..._cuda.arrays import Buffer, Rows
 from ..._cuda.launch import choose
 from ..._cuda.long_rows import is_long
-from ..._cuda.row_kernels import ROWS, RowKernel
-from ..._cuda.sorting import in_registers
-from ..._cuda.target import device
-from ..._cuda.thread_groups import ThreadGroup, made_once, of_row, tools
-from ..._math.elementary import from_ordinal, to_ordinal
-from ..formulas import middle_of
 from . import long
-from .rows import halve, passes, wanted
+from .solve import make_hard
 
 SORTED = 32  # entries: rows up to this length are sorted
 
 
-@made_once
-def row_value(T: Any, group: ThreadGroup, sorts: bool) -> Any:
-    """What writes one row: f(span, k, s, out), NaN for a k of -1.
-
-    Ones at the k largest entries, ties to the lowest index. `sorts`: the k-th largest
-    is found by sorting, which takes a group within a warp.
-    """
-    t, do = tools(T, group), passes(T, group)
-    excluded, zero = T(-np.inf), T(0)
-
-    if sorts:
-        sort, entry = in_registers(T, group)
-
-        @device
-        def find(span, k, lo, hi, s):
-            sort(s.regs)
-            kth = entry(s.regs, max(k - 1, 0))
-            t.load(span, 0, excluded, s.regs)
-            return kth
-
-    else:
-
-        @device
-        def find(span, k, lo, hi, s):
-            # Zeros of both signs are equal, and threads must not differ in which of them they hold.
-            lo, hi = to_ordinal(lo + zero), to_ordinal(hi + zero)
-            while lo < hi:
-                middle = middle_of(lo, hi)
-                found = do.at_least(span, from_ordinal(middle), s)
-                lo, hi = halve(lo, hi, middle, found, k)
-            return from_ordinal(lo)
-
-    @device
-    def fill(span, k, s, out):
-        bad, present, lo, hi = do.survey(span, s)
-        defined = bad == 0.0 and 0 <= k <= present
-        value, last = zero, int64(-1)
-        if defined:
-            value = find(span, k, lo, hi, s)
-            if k > 0:
-                last = span.n
-                if do.at_least(span, value, s) > k:
-                    last = do.last_tied(span, value, k, s)
-        do.mark(span, value, last, defined, s, out)
-
-    return fill
-
-
-@made_once
-def make_hard(T: Any, group: ThreadGroup, sorts: bool) -> RowKernel:
-    """Write every row; see `row_value`."""
-    fill = row_value(T, group, sorts)
-
-    @device
-    def hard(here, s, batch, given):
-        k, tau = of_row(batch.k, here.row), of_row(batch.temperature, here.row)
-        fill(here.span, wanted(k, tau, batch.n), s, given[0])
-
-    return RowKernel(T, group, hard, (ROWS,))
-
-
-def value(rows: Rows, plan: Any, out: Buffer) -> None:
+def value(rows: Rows, options: Any, out: Buffer) -> None:
     """Write p."""
     if is_long(rows):
         long.value(rows, out)

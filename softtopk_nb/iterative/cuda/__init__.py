@@ -1,4 +1,7 @@
-"""The iterations on a device: what the operators ask of it. `kind` is the construction."""
+"""The iterations on a device: their part of the protocol `_api.engine`.
+
+`options` is the construction.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _GROUPS = ((512, ThreadGroup(32, 2)), (4096, ThreadGroup(128, 2)))
 MOVERS = 256  # threads of a block: more do not leave each the registers that a derivative takes
 
 
-def choose(n: int, most: int = 512) -> ThreadGroup:
+def _choose(n: int, most: int = 512) -> ThreadGroup:
     """The group for rows of n entries: `most` threads at most."""
     for longest, group in _GROUPS:
         if n <= longest:
@@ -31,45 +34,45 @@ def choose(n: int, most: int = 512) -> ThreadGroup:
     return ThreadGroup(most, 2)
 
 
-def _run(rows: Rows, make: Any, kind: Any, most: int, vectors: int, *given: Any) -> None:
+def _run(rows: Rows, make: Any, options: Any, most: int, vectors: int, *given: Any) -> None:
     """Launch a kernel whose groups have so many vectors each, of `most` threads at most."""
-    group = choose(rows.n, most)
+    group = _choose(rows.n, most)
     block_bytes = 8 * vectors * max(1, rows.n) * group.rows
     blocks = min(group.blocks(rows.rows), MOST_BLOCKS, max(1, MEMORY // block_bytes))
     work = rows.empty(blocks * group.rows * vectors * rows.n, np.float64)
-    make(rows.dtype, group, kind).work(rows, blocks, vectors, work, *given)
+    make(rows.dtype, group, options).work(rows, blocks, vectors, work, *given)
 
 
-def value(rows: Rows, kind: Any, out: Buffer) -> None:
+def value(rows: Rows, options: Any, out: Buffer) -> None:
     """Write p."""
     if long.is_long(rows):
-        long.value(rows, kind, out, MEMORY)
+        long.value(rows, options, out, MEMORY)
     else:
-        _run(rows, make_solve, kind, 512, VALUE, out)
+        _run(rows, make_solve, options, 512, VALUE, out)
 
 
-def linearize(rows: Rows, kind: Any, out: Buffer) -> None:
+def linearize(rows: Rows, options: Any, out: Buffer) -> None:
     """Write p. Nothing is kept, as on the CPU."""
-    value(rows, kind, out)
+    value(rows, options, out)
 
 
-def push(
-    rows: Rows, kind: Any, state: Any, dx: Buffer, dk: Argument, dtau: Argument, dp: Buffer
+def jvp(
+    rows: Rows, options: Any, state: Any, dx: Buffer, dk: Argument, dtau: Argument, out: Buffer
 ) -> None:
     """Write the derivative along a direction."""
     if long.is_long(rows):
-        long_slopes.push(rows, kind, dx, dtau, dp, MEMORY)
+        long_slopes.push(rows, options, dx, dtau, out, MEMORY)
     else:
-        _run(rows, make_push, kind, MOVERS, PUSH, dx, dtau, dp)
+        _run(rows, make_push, options, MOVERS, PUSH, dx, dtau, out)
 
 
-def pull(
-    rows: Rows, kind: Any, state: Any, g: Buffer, gx: Buffer, gk: Buffer, gtau: Buffer
+def vjp(
+    rows: Rows, options: Any, state: Any, g: Buffer, gx: Buffer, gk: Buffer, gtau: Buffer
 ) -> None:
     """Write the gradients. A k that only the device knows may be as large as n."""
     if long.is_long(rows):
-        long_slopes.pull(rows, kind, g, gx, gtau, MEMORY)
+        long_slopes.pull(rows, options, g, gx, gtau, MEMORY)
         return
     most = rows.n if rows.k.per_row else int(rows.k.value)
     vectors = PULL + 2 * math.ceil(math.sqrt(most))
-    _run(rows, make_pull, kind, MOVERS, vectors, g, gx, gtau)
+    _run(rows, make_pull, options, MOVERS, vectors, g, gx, gtau)

@@ -1,7 +1,7 @@
-"""softmax, its logarithm and logsumexp on a device: what the front of the family asks for.
+"""softmax, its logarithm and logsumexp on a device: their part of the protocol `_api.engine`.
 
-`f` is the name of a function. A value is of the shape of the rows, or for logsumexp one float64 a
-row.
+`options` is the name of the function. A value has the shape of the rows; of logsumexp it is one
+float64 for each row.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from .rows import make_value
 from .slopes import make_pull, make_pull_sum, make_push, make_push_sum
 
 
-def value(rows: Rows, f: str, out: Buffer) -> None:
+def value(rows: Rows, options: str, out: Buffer) -> None:
     """Write the value."""
-    staged(rows, choose, make_value, f, False)(out, rows.nothing)
+    staged(rows, choose, make_value, options, False)(out, rows.nothing)
 
 
-def linearize(rows: Rows, f: str, out: Buffer) -> Buffer:
+def linearize(rows: Rows, options: str, out: Buffer) -> Buffer:
     """Write the value; returns the records that the derivatives need."""
     record = rows.empty(rows.rows * RECORD, np.float64)
-    staged(rows, choose, make_value, f, True)(out, record)
+    staged(rows, choose, make_value, options, True)(out, record)
     return record
 
 
-def push(rows: Rows, f: str, record: Buffer, dx: Buffer, dtau: Argument, moved: Buffer) -> None:
+def jvp(rows: Rows, options: str, state: Buffer, dx: Buffer, dtau: Argument, out: Buffer) -> None:
     """Write the derivative of the value along a direction."""
-    made = (make_push_sum,) if f == "logsumexp" else (make_push, f)
-    staged(rows, choose_for_two, *made)(record, dx, dtau, moved)
+    made = (make_push_sum,) if options == "logsumexp" else (make_push, options)
+    staged(rows, choose_for_two, *made)(state, dx, dtau, out)
 
 
-def pull(rows: Rows, f: str, record: Buffer, g: Any, gx: Buffer, gtau: Buffer) -> None:
+def vjp(rows: Rows, options: str, state: Buffer, g: Any, gx: Buffer, gtau: Buffer) -> None:
     """Write the gradients; for logsumexp, g is one number a row."""
-    made = (make_pull_sum,) if f == "logsumexp" else (make_pull, f)
-    staged(rows, choose_for_two, *made)(record, g, gx, gtau)
+    made = (make_pull_sum,) if options == "logsumexp" else (make_pull, options)
+    staged(rows, choose_for_two, *made)(state, g, gx, gtau)

@@ -1,1 +1,192 @@
-"""The threshold construction, on the CPU."""
+"""ThreTopK on the CPU: its part of the protocol `_api.engine`.
+
+A state is the solutions of `_threshold`, one record for each row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import _threshold
+from ..._api.operator import Array, Rows
+from ..._curves.base import is_steep, kernel_for, origin
+from ..._curves.user import UserCurve
+from ..._threads import pool
+from ..._threshold.methods import METHODS
+from ..._threshold.records import REST, SOLUTION, C, D
+from ..curve import check_integral, check_mass, check_slope, missing_mass
+from . import long, loss
+from . import rows as kernels
+from .at_edge import beside, narrow, widened
+
+
+def _solve(rows: Rows, options: Any, out: Array) -> Array:
+    """Write p, unless `out` has no columns; returns the solutions."""
+    curve, method = options.curve, options.method
+    if rows.x.dtype != np.float64 and is_steep(curve):
+        p = np.empty(out.shape)
+        solution = _threshold.solve(*widened(rows), curve, method, p)
+        out[...] = p
+        return solution
+    if not isinstance(curve, UserCurve):
+        return _threshold.solve(*rows, curve, method, out)
+    p = out if out.shape == rows.x.shape else np.empty_like(rows.x)
+    solution = _threshold.solve(*rows, curve, method, p)
+    missed = missing_mass(rows.k, p, solution)
+    if len(missed):
+        # What is known of the curve has misled the steps.
+        some = Rows(*(each[missed] for each in rows))
+        found = np.empty_like(some.x)
+        solution[missed] = _threshold.solve(*some, curve, METHODS["bisect"], found)
+        p[missed] = found
+        check_mass(options.name, rows.k, p, solution)
+    return solution
+
+
+def _solution(rows: Rows, options: Any) -> Array:
+    return _solve(rows, options, np.empty((len(rows.x), 0), rows.x.dtype))
+
+
+def _move(names: tuple[Any, Any], rows: Rows, curve: Any, *given: Any) -> None:
+    """The first of two kernels on all rows, and the second on those with infinities, if any."""
+    x, tau, mixed = rows.x, rows.temperature, np.zeros(1, np.bool_)
+    for each in names:
+        pool.over(len(x), x.size, kernel_for(curve, each), x, tau, curve, *given, mixed)
+        if not mixed[0]:
+            return
+
+
+def value(rows: Rows, options: Any, out: Array) -> None:
+    """Write p."""
+    _solve(rows, options, out)
+
+
+def linearize(rows: Rows, options: Any, out: Array) -> Array:
+    """Write p; returns the solutions, which the derivatives need."""
+    return _solve(rows, options, out)
+
+
+def jvp(
+    rows: Rows, options: Any, state: Array, dx: Array, dk: Array, dtau: Array, out: Array
+) -> None:
+    """Write dp along (dx, dk, dtau)."""
+    curve = options.curve
+    if is_steep(curve):
+        rows, moved = widened(rows), np.empty(out.shape)
+        v, _ = beside(rows, curve, state, dx)
+        _jvp_rows(rows, options, state, v, dk, dtau, moved)
+        narrow(moved, out)
+    else:
+        _jvp_rows(rows, options, state, dx, dk, dtau, out)
+
+
+def _jvp_rows(
+    rows: Rows, options: Any, state: Array, dx: Array, dk: Array, dtau: Array, out: Array
+) -> None:
+    (x, _, tau), curve = rows, options.curve
+    if _threshold.is_long(x, options.method):
+        for i in range(len(x)):
+            long.push(x[i], tau[i], curve, state[i], dx[i], dk[i], dtau[i], out[i])
+    else:
+        _move((kernels.push, kernels.push_mixed), rows, curve, state, dx, out, dk, dtau)
+
+
+def vjp(
+    rows: Rows, options: Any, state: Array, g: Array, gx: Array, gk: Array, gtau: Array
+) -> None:
+    """Write the gradients of <g, p>."""
+    curve = options.curve
+    if is_steep(curve):
+        rows, moved = widened(rows), np.empty(gx.shape)
+        v, u = beside(rows, curve, state, g)
+        _vjp_rows(rows, options, state, v, moved, gk, gtau)
+        narrow(moved, gx)
+        gk += u
+    else:
+        _vjp_rows(rows, options, state, g, gx, gk, gtau)
+
+
+def _vjp_rows(
+    rows: Rows, options: Any, state: Array, g: Array, gx: Array, gk: Array, gtau: Array
+) -> None:
+    (x, _, tau), curve = rows, options.curve
+    if _threshold.is_long(x, options.method):
+        for i in range(len(x)):
+            gk[i], gtau[i] = long.pull(x[i], tau[i], curve, state[i], g[i], gx[i])
+    else:
+        _move((kernels.pull, kernels.pull_mixed), rows, curve, state, g, gx, gk, gtau)
+
+
+def second(
+    rows: Rows,
+    options: Any,
+    state: Array,
+    v: Array,
+    a: Array,
+    moves: Array,
+    out: Array,
+    sums: Array,
+) -> None:
+    """Write the derivative along two directions; to `sums` the gradients in k and temperature."""
+    curve = options.curve
+    check_slope(curve, options.name)
+    moved = out
+    if is_steep(curve):
+        rows, moved = widened(rows), np.empty(out.shape)
+        v, _ = beside(rows, curve, state, v)
+        a, _ = beside(rows, curve, state, a)
+    x, tau, kernel = rows.x, rows.temperature, kernel_for(curve, kernels.second)
+    pool.over(len(x), 3 * x.size, kernel, x, tau, curve, state, v, a, moved, moves, sums)
+    if moved is not out:
+        narrow(moved, out)
+
+
+def potential(rows: Rows, options: Any, out: Array) -> None:
+    """Write phi, one number for each row."""
+    curve = options.curve
+    check_integral(curve, options.name)
+    solution = _solution(rows, options)
+    if _threshold.is_long(rows.x, options.method):
+        for i, (x, k, tau) in enumerate(zip(*rows, strict=True)):
+            out[i] = long.potential(x, k, tau, curve, solution[i])
+    else:
+        kernel, work = kernel_for(curve, kernels.potential), 16 * rows.x.size
+        pool.over(len(out), work, kernel, *rows, curve, solution, out)
+    out -= rows.k * rows.temperature * origin(curve)
+
+
+def threshold(rows: Rows, options: Any, out: Array) -> None:
+    """Write lambda, one number for each row."""
+    solution = _solution(rows, options)
+    with np.errstate(over="ignore"):
+        d = solution[:, D] + solution[:, REST] - origin(options.curve)
+        out[...] = solution[:, C] + rows.temperature * d
+
+
+def losses(rows: Rows, options: Any, y: Array, constant: bool, out: Array | None) -> Array:
+    """Fenchel-Young losses against y, one for each row; p to `out`, if there is one."""
+    curve = options.curve
+    check_integral(curve, options.name)
+    p = np.empty((len(rows.x), 0), rows.x.dtype) if out is None else out
+    solution = _solve(rows, options, p)
+    found, kernel = np.empty(len(p)), kernel_for(curve, loss.losses)
+    given = curve, solution, y, constant, found
+    pool.over(len(p), 32 * rows.x.size, kernel, *rows, *given)
+    return found
+
+
+def state_width(n: int, options: Any) -> int:
+    """How many numbers of a row are kept."""
+    return SOLUTION
+
+
+def pack(rows: Rows, options: Any, state: Array) -> Array:
+    """The state as an array, which it is."""
+    return state
+
+
+def unpack(rows: Rows, options: Any, packed: Array) -> Array:
+    """The state from the array."""
+    return packed

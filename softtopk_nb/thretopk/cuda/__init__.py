@@ -1,4 +1,4 @@
-"""ThreTopK on a device: what the operator asks of it."""
+"""ThreTopK on a device: its part of the protocol `_api.engine`."""
 
 from __future__ import annotations
 
@@ -19,75 +19,72 @@ from ..curve import check_integral, check_slope
 from .rows import THREADS, make_potential, make_pull, make_push, make_second, make_threshold
 
 
-def _solve(rows: Rows, plan: Any, out: Buffer | None, solution: Buffer | None) -> None:
+def _solve(rows: Rows, options: Any, out: Buffer | None, solution: Buffer | None) -> None:
     """Write p to `out` and the solutions to `solution`, if wanted."""
     if is_long(rows):
-        solve_long(rows, plan.curve, plan.method, out, solution)
+        solve_long(rows, options.curve, options.method, out, solution)
         return
     # The compiler may not unroll a loop over a user's function, and would keep the row in memory.
-    chosen = choose_for_two if isinstance(plan.curve, UserCurve) else choose
+    chosen = choose_for_two if isinstance(options.curve, UserCurve) else choose
     group, writes, keeps = chosen(rows.n, rows.dtype), out is not None, solution is not None
-    kernel = make_solve(rows.dtype, group, plan.curve, plan.method, writes, keeps)
-    ordered = in_order(rows, plan.method)
+    kernel = make_solve(rows.dtype, group, options.curve, options.method, writes, keeps)
+    ordered = in_order(rows, options.method)
     kernel.run(rows, ordered, out or rows.nothing, solution or rows.nothing)
 
 
-def _solution(rows: Rows, plan: Any, out: Buffer | None) -> Buffer:
+def _solution(rows: Rows, options: Any, out: Buffer | None) -> Buffer:
     solution = rows.empty(rows.rows * SOLUTION, np.float64)
-    _solve(rows, plan, out, solution)
+    _solve(rows, options, out, solution)
     return solution
 
 
-def value(rows: Rows, plan: Any, out: Buffer) -> None:
+def value(rows: Rows, options: Any, out: Buffer) -> None:
     """Write p."""
-    _solve(rows, plan, out, None)
+    _solve(rows, options, out, None)
 
 
-def linearize(rows: Rows, plan: Any, out: Buffer) -> Buffer:
+def linearize(rows: Rows, options: Any, out: Buffer) -> Buffer:
     """Write p; returns the solutions, which the derivatives need."""
-    return _solution(rows, plan, out)
+    return _solution(rows, options, out)
 
 
-def push(
-    rows: Rows, plan: Any, state: Buffer, dx: Buffer, dk: Argument, dtau: Argument, dp: Buffer
+def jvp(
+    rows: Rows, options: Any, state: Buffer, dx: Buffer, dk: Argument, dtau: Argument, out: Buffer
 ) -> None:
     """Write dp along (dx, dk, dtau)."""
-    staged(rows, choose_for_two, make_push, plan.curve)(state, dx, dk, dtau, dp)
+    staged(rows, choose_for_two, make_push, options.curve)(state, dx, dk, dtau, out)
 
 
-def pull(
-    rows: Rows, plan: Any, state: Buffer, g: Buffer, gx: Buffer, gk: Buffer, gtau: Buffer
+def vjp(
+    rows: Rows, options: Any, state: Buffer, g: Buffer, gx: Buffer, gk: Buffer, gtau: Buffer
 ) -> None:
     """Write the gradients of <g, p>."""
-    staged(rows, choose_for_two, make_pull, plan.curve)(state, g, gx, gk, gtau)
+    staged(rows, choose_for_two, make_pull, options.curve)(state, g, gx, gk, gtau)
 
 
 def second(
     rows: Rows,
-    plan: Any,
+    options: Any,
     state: Buffer,
     v: Buffer,
-    dk: Argument,
-    dtau: Argument,
-    g: Buffer,
-    gx: Buffer,
-    gk: Buffer,
-    gtau: Buffer,
+    a: Buffer,
+    moves: tuple[Argument, ...],
+    out: Buffer,
+    sums: tuple[Buffer, ...],
 ) -> None:
-    """Write the gradients of <g, dp>, dp the tangent along (v, dk, dtau)."""
-    check_slope(plan.curve, plan.name)
-    given = state, v, g, dk, dtau, gx, gk, gtau
-    staged(rows, choose_for_two, make_second, plan.curve)(*given)
+    """Write the gradients of <a, dp>, dp the derivative along v and `moves`; numbers' to `sums`."""
+    check_slope(options.curve, options.name)
+    staged(rows, choose_for_two, make_second, options.curve)(state, v, a, *moves, out, *sums)
 
 
-def potential(rows: Rows, plan: Any, out: Buffer) -> None:
+def potential(rows: Rows, options: Any, out: Buffer) -> None:
     """Write phi, one number for each row."""
-    check_integral(plan.curve, plan.name)
-    staged(rows, choose_for_two, make_potential, plan.curve)(_solution(rows, plan, None), out)
+    check_integral(options.curve, options.name)
+    staged(rows, choose_for_two, make_potential, options.curve)(_solution(rows, options, None), out)
 
 
-def threshold(rows: Rows, plan: Any, out: Buffer) -> None:
+def threshold(rows: Rows, options: Any, out: Buffer) -> None:
     """Write lambda, one number for each row."""
-    solution = _solution(rows, plan, None)
-    given = rows.temperature, origin(plan.curve), solution.pointer, out.pointer
+    solution = _solution(rows, options, None)
+    given = rows.temperature, origin(options.curve), solution.pointer, out.pointer
     make_threshold()(-(-rows.rows // THREADS), rows.stream, rows.rows, *given)

@@ -1,0 +1,166 @@
+"""GradTopK's rows solved: which way each goes, and in how many turns.
+
+Short rows are solved by the distribution of the count (`short`), the others by nodes (`rows`, and
+`long` for a row on all threads), after a search for their tilt where it is not near enough.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ... import _threshold
+from ..._api.operator import Array, Rows
+from ..._curves.registry import CURVES
+from ..._threads import pool
+from ..._threads.long_rows import LONG
+from ..._threshold.cpu import order
+from ..._threshold.records import BY_DISTRIBUTION, CODE, OPEN, SOME_MISLED, SOME_OPEN
+from ..._threshold.records import SOLUTION as TILT
+from ..records import FLAGS, NONE_SHORT, SHORT, SHORT_32, SOLUTION, SOME_SHORT, Limits
+from . import long
+from . import rows as kernels
+from . import short as short_rows
+
+CHUNK = 1 << 19  # entries whose tilts are sought together, about
+
+
+class Short(NamedTuple):
+    """Rows that were solved as short ones."""
+
+    at: Array | None  # which of the rows; None: all
+    tilt: Array
+    phi: Array  # the potential, where p was not asked for
+
+
+class Solved(NamedTuple):
+    """What derivatives need."""
+
+    solution: Array
+    short: Short | None = None
+
+
+def is_long(rows: Rows) -> bool:
+    """Whether each row is solved by all threads."""
+    return bool(rows.x.shape[1] >= LONG)
+
+
+def limits_of(rows: Rows, method: str) -> Limits:
+    """Which rows are short: of those the distribution of the count is multiplied out."""
+    limits = SHORT_32 if rows.x.dtype == np.float32 else SHORT
+    return limits if method == "auto" else NONE_SHORT
+
+
+def is_short(rows: Rows, method: str) -> bool:
+    """Whether all rows are short, and then whatever infinities leave of them is."""
+    n, limits = int(rows.x.shape[1]), limits_of(rows, method)
+    if n <= limits.always or n > limits.most:
+        return n <= limits.always
+    return bool((rows.k * (n - rows.k)).max(initial=0) <= limits.variance * n)
+
+
+def take(rows: Rows, these: Array) -> Rows:
+    """Some of the rows."""
+    return Rows(*(each[these] for each in rows))
+
+
+def columns(rows: Rows) -> Array:
+    """Room for what the derivatives need: 0 where a row has no node."""
+    return np.zeros((len(rows.x), SOLUTION))
+
+
+def no_columns(rows: Rows) -> Array:
+    """An `out` that says that p is not wanted."""
+    return np.empty((len(rows.x), 0), rows.x.dtype)
+
+
+def tilts(rows: Rows) -> Array:
+    """Sigmoid thresholds of k - 1/2, about."""
+    x, k, tau = rows
+    solution: Array = _threshold.solve(
+        x, k - 0.5, tau, CURVES["sigmoid"], kernels.TILT, no_columns(rows)
+    )
+    return solution
+
+
+def solve(rows: Rows, out: Array, solution: Array, limits: Limits = NONE_SHORT) -> Solved:
+    """Write p and solutions; rows that are short by the limits are solved as such."""
+    if not is_long(rows):
+        return Solved(solution, _solve_rows(rows, out, solution, limits))
+    wide = solution if solution.shape[1] else columns(rows)
+    left = [
+        i
+        for i, (x, k, tau) in enumerate(zip(*rows, strict=True))
+        if not long.solve(x, int(k), tau, out[i], wide[i])
+    ]
+    return Solved(solution, _solve_some(rows, np.array(left, int), out, wide, limits))
+
+
+def _solve_some(
+    rows: Rows, these: Array, out: Array, solution: Array, limits: Limits
+) -> Short | None:
+    """`_solve_rows` of some rows."""
+    if not len(these):
+        return None
+    some, p, answers = take(rows, these), out[these], solution[these]
+    short = _solve_rows(some, p, answers, limits)
+    out[these], solution[these] = p, answers
+    return short and short._replace(at=these[short.at])
+
+
+def _solve_rows(rows: Rows, out: Array, solution: Array, limits: Limits) -> Short | None:
+    """Rows each by one thread; those whose tilt needs a search in a second turn."""
+    x = rows.x
+    tilt, flags = np.full((len(x), TILT), OPEN), np.zeros(FLAGS, np.bool_)
+    problem = *rows, tilt, limits, out, solution, flags
+    pool.over(len(x), 2 * x.size, kernels.solve, *problem)
+    if flags[SOME_MISLED]:
+        pool.over(len(x), x.size, order.distributions, x, rows.k - 0.5, rows.temperature, tilt)
+        flags[BY_DISTRIBUTION] = True
+        pool.over(len(x), 2 * x.size, kernels.solve, *problem)
+    if flags[SOME_OPEN]:
+        several = max(1, CHUNK // max(1, x.shape[1]))
+        still = np.flatnonzero(tilt[:, CODE] == OPEN)
+        for start in range(0, len(still), several):
+            _solve_open(rows, still[start : start + several], out, solution)
+    if not flags[SOME_SHORT]:
+        return None
+    these = np.flatnonzero(tilt[:, CODE] == kernels.SHORT_LEFT)
+    p = out[these]
+    short = solve_short(take(rows, these), p)
+    out[these] = p
+    return short._replace(at=these)
+
+
+def _solve_open(rows: Rows, these: Array, out: Array, solution: Array) -> None:
+    """Rows whose tilt needs a search."""
+    some, flags = take(rows, these), np.zeros(FLAGS, np.bool_)
+    p, answers = (np.empty((len(these), a.shape[1]), a.dtype) for a in (out, solution))
+    problem = *some, tilts(some), NONE_SHORT, p, answers, flags
+    pool.over(len(these), 2 * some.x.size, kernels.solve, *problem)
+    out[these], solution[these] = p, answers
+
+
+def solve_short(rows: Rows, out: Array) -> Short:
+    """Rows of which few entries are finite, by the distribution of the count."""
+    tilt, phi = tilts(rows), np.empty(0 if out.shape[1] else len(out))
+    short_rows.solve(rows, tilt, out, phi)
+    return Short(None, tilt, phi)
+
+
+def potentials(rows: Rows) -> Array:
+    """The potential of each row."""
+    nothing = no_columns(rows)
+    if is_short(rows, "auto"):
+        return solve_short(rows, nothing).phi
+    solution, short = solve(rows, nothing, columns(rows), limits_of(rows, "auto"))
+    phi = np.empty(len(rows.x))
+    if is_long(rows):
+        for i, (row, size, tau) in enumerate(zip(*rows, strict=True)):
+            phi[i] = long.potential(row, int(size), tau, solution[i])
+    else:
+        pool.over(len(phi), 16 * rows.x.size, kernels.potential, *rows, solution, phi)
+    if short is not None:
+        phi[short.at] = short.phi
+    return phi

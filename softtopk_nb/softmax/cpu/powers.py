@@ -1,0 +1,66 @@
+"""The power map on the CPU: its part of the protocol `_api.engine`, with a power for each row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..._api.base import Array
+
+
+def value(rows: Any, options: None, out: Array) -> None:
+    """Write y."""
+    x, power, top = _parts(rows)
+    with np.errstate(all="ignore"):
+        # 1 - (1 - x)^power without the difference, which would lose small x.
+        out[...] = np.where(top, -np.expm1(power * np.log1p(-x)), _power(x, power))
+
+
+def linearize(rows: Any, options: None, out: Array) -> tuple[Array, Array]:
+    """Write y; returns derivatives of each entry in itself and in the power (thm-gradual)."""
+    value(rows, options, out)
+    x, power, top = _parts(rows)
+    base = np.where(top, 1 - x, x)
+    with np.errstate(all="ignore"):
+        in_x = power * _power(base, power - 1)
+        log = np.where(top, np.log1p(-x), np.log(x))
+        in_power = np.where(base == 0, base, _power(base, power) * log)
+    return in_x, np.where(top, -in_power, in_power)
+
+
+def jvp(rows: Any, options: None, state: Any, dx: Array, dpower: Array, out: Array) -> None:
+    """Write dy along (dx, dpower)."""
+    in_x, in_power = state
+    with np.errstate(all="ignore"):
+        # An entry that does not move does not, also where the slope is infinite.
+        moved = np.where(dx == 0, dx, in_x * dx)
+        out[...] = moved + in_power * dpower[:, None].astype(dx.dtype)
+    out[np.isnan(in_power)] = np.nan
+
+
+def vjp(rows: Any, options: None, state: Any, g: Array, gx: Array, gpower: Array) -> None:
+    """Write the gradients of <g, y>."""
+    in_x, in_power = state
+    with np.errstate(all="ignore"):
+        gx[...] = np.where(g == 0, g, g * in_x)
+        gpower[...] = (g * in_power).sum(axis=1, dtype=np.float64)
+    gx[np.isnan(in_power)] = np.nan
+
+
+def _parts(rows: Any) -> tuple[Array, Array, Array]:
+    """x, the power in its type, and where an entry is the largest of its row."""
+    x, limits = rows.x, np.finfo(rows.x.dtype)
+    power = np.clip(rows.power, limits.tiny, limits.max).astype(x.dtype)[:, None]
+    return x, power, x == x.max(axis=1, keepdims=True)
+
+
+def _power(base: Array, power: Array) -> Array:
+    """base^power, one power for each row.
+
+    NumPy takes another road for an exponent that it sees to be the same for all entries, and with
+    it other last bits; here every entry has its own, so that a row does not depend on the others.
+    """
+    each = np.ascontiguousarray(np.broadcast_to(power, base.shape))
+    result: Array = np.power(base.reshape(-1), each.reshape(-1)).reshape(base.shape)
+    return result
