@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -195,11 +195,14 @@ class KSubset:
         impossible = (chosen & (x == -np.inf)) | (~chosen & (x == np.inf))
         for rows, present in self._alike():
             t = self._tilted(rows, present)
-            log_out, log_in = -np.logaddexp(0.0, t), -np.logaddexp(0.0, -t)
+            log_out, log_in = (-_in_parts(_log_of_one_and, each) for each in (t, -t))
             several = max(1, NUMBERS_AT_A_TIME // t.size)
             for first in range(0, len(chosen), several):
                 some = slice(first, first + several)
-                picked = chosen[some][:, rows][:, present].reshape(-1, *t.shape)
+                picked = chosen[some][:, rows]
+                if t.size < present.size:  # which takes its time
+                    picked = picked[:, present]
+                picked = picked.reshape(-1, *t.shape)
                 terms = np.ascontiguousarray(np.where(picked, log_in, log_out))
                 with np.errstate(over="ignore"):  # to -inf, the log of less than can be told from 0
                     log_p[some, rows] = terms.sum(axis=-1) - self._state[rows, LOG_P]
@@ -223,9 +226,7 @@ class KSubset:
         h = np.zeros(len(self._rows.x))
         for rows, present in self._alike():
             t, p = self._tilted(rows, present), self._p[rows][present].reshape(len(rows), -1)
-            # log(1 + e^t) - t p, without a difference of large numbers.
-            far = np.minimum(np.abs(t), np.finfo(np.float64).max)  # infinity times 0 is NaN
-            tails = np.log1p(np.exp(-far)) + far * np.where(t > 0, 1.0 - p, p)
+            tails = _in_parts(_tails, t, p)
             h[rows] = np.maximum(tails.sum(axis=-1) + self._state[rows, LOG_P], 0.0)
         return h.reshape(self._call.batch)[()]
 
@@ -328,6 +329,28 @@ class KSubset:
 
     def _shaped(self, rows: Array) -> Array:
         return rows.reshape(self._call.shape)
+
+
+def _in_parts(function: Callable[..., Array], *arrays: Array) -> Array:
+    """A function of entries: Python handles signals between parts of a long row."""
+    out = np.empty(arrays[0].size)
+    flat = [each.reshape(-1) for each in arrays]
+    for first in range(0, len(out), AT_ONCE):
+        some = slice(first, first + AT_ONCE)
+        out[some] = function(*(each[some] for each in flat))
+    return out.reshape(arrays[0].shape)
+
+
+def _log_of_one_and(t: Array) -> Array:
+    """log(1 + e^t)."""
+    return np.logaddexp(0.0, t)
+
+
+def _tails(t: Array, p: Array) -> Array:
+    """log(1 + e^t) - t p, without a difference of large numbers."""
+    far = np.minimum(np.abs(t), np.finfo(np.float64).max)  # infinity times 0 is NaN
+    tails: Array = np.log1p(np.exp(-far)) + far * np.where(t > 0, 1.0 - p, p)
+    return tails
 
 
 def _check_size(size: Any) -> tuple[int, ...]:

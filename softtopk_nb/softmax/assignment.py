@@ -9,7 +9,9 @@ import numpy as np
 
 from .._api import arguments, host_arrays
 from .._api.base import Array
+from .._threads.transposing import transposed
 from .operator import from_largest
+from .parts import parts
 
 
 class ConvergenceError(RuntimeError):
@@ -155,18 +157,22 @@ def sinkhorn(
     _check_scores(s, r, c)
 
     result = np.empty(s.shape)
-    todo = _start(s, r, c, tau)
+    todo, plan = _start(s, r, c, tau), np.empty(s.shape)
     for _ in range(sweeps):
         # One sweep: rows, then columns. thm-sinkhorn-convergence: the error never rises.
-        f = _log(todo.rows) - _log_sum_exp(todo.z + todo.g[:, None, :])
-        g = _log(todo.columns) - _log_sum_exp(todo.zt + f[:, None, :])
+        f = _log(todo.rows) - _log_sum_exp(todo.z, todo.g)
+        g = _log(todo.columns) - _log_sum_exp(todo.zt, f)
         todo = todo._replace(f=f, g=g)
-        plan = np.exp(todo.z + f[:, :, None] + g[:, None, :])
+        for some in parts((len(g), n), m):
+            plan[some] = np.exp(todo.z[some] + f[some][:, :, None] + g[some[0], None, :])
         missing = np.abs(plan.sum(axis=2) - todo.rows).sum(axis=1)
         error = missing / todo.rows.sum(axis=1)
         done = error <= limit
+        if len(done) > 0 and not done.any():
+            continue
         result[todo.where[done]] = plan[done]
         todo = _Problem(*(part[~done] for part in todo))
+        plan = plan[: len(todo.where)]
         if not len(todo.where):
             return host_arrays.like(scores, host_arrays.cast(result.reshape(values.shape), dtype))
     worst = float(error.max())
@@ -183,7 +189,7 @@ def sinkhorn(
 def _start(s: Array, r: Array, c: Array, tau: Array) -> _Problem:
     count, n, m = s.shape
     z = from_largest(s.reshape(-1, m), np.repeat(tau, n))[1].reshape(s.shape)
-    zt = np.ascontiguousarray(z.transpose(0, 2, 1))
+    zt = transposed(z)
     return _Problem(np.arange(count), z, zt, r, c, np.zeros((count, n)), np.zeros((count, m)))
 
 
@@ -194,12 +200,19 @@ def _log(mass: Array) -> Array:
     return result
 
 
-def _log_sum_exp(v: Array) -> Array:
-    """log sum exp along the last axis; 0 where every entry is -inf, which no mass goes through."""
-    top = v.max(axis=2, keepdims=True)
-    top = np.where(top == -np.inf, 0, top)
-    total = np.exp(v - top).sum(axis=2)
-    return top[:, :, 0] + np.log(np.where(total == 0, 1, total))
+def _log_sum_exp(z: Array, shift: Array) -> Array:
+    """log sum exp of the lines of z, each matrix of which is shifted by one line.
+
+    0 where every entry is -inf, which no mass goes through.
+    """
+    result = np.empty(z.shape[:2])
+    for some in parts(z.shape[:2], z.shape[2]):
+        v = z[some] + shift[some[0], None, :]
+        top = v.max(axis=2, keepdims=True)
+        top = np.where(top == -np.inf, 0, top)
+        total = np.exp(v - top).sum(axis=2)
+        result[some] = top[:, :, 0] + np.log(np.where(total == 0, 1, total))
+    return result
 
 
 def _marginals(

@@ -14,7 +14,8 @@ from .._api import arguments, host_arrays
 from .._api.base import Array, Call
 from .._api.operator import chosen
 from .operator import from_largest, softmax
-from .sampling import AT_A_TIME, check, check_rng, check_size, give_back, scores
+from .parts import AT_A_TIME, parts
+from .sampling import check, check_rng, check_size, give_back, scores
 
 
 @functools.cache
@@ -308,10 +309,25 @@ def gumbel_topk(
     drawn = np.empty((len(z) * draws, k), np.int64)
     for some, noisy in _perturbed_in_parts(z, draws, generator):
         keys = -noisy
-        index = np.argpartition(keys, k - 1, axis=1)[:, :k] if k else drawn[some]
+        index = _smallest(keys, k) if k else drawn[some]
         order = np.argsort(np.take_along_axis(keys, index, axis=1), axis=1)
         drawn[some] = np.take_along_axis(index, order, axis=1)
     return give_back(call, drawn, (*shape, k))
+
+
+def _smallest(keys: Array, k: int) -> Array:
+    """Where the k smallest of each row lie, in any order; of a long row first those of parts."""
+    found: list[Array] = []
+    for _, part in parts((1, keys.shape[1])):
+        some = keys[:, part]
+        most = min(k, some.shape[1])
+        found.append(part.start + np.argpartition(some, most - 1, axis=1)[:, :most])
+    if len(found) == 1:
+        return found[0]
+    index = np.concatenate(found, axis=1)
+    best = np.argpartition(np.take_along_axis(keys, index, axis=1), k - 1, axis=1)[:, :k]
+    result: Array = np.take_along_axis(index, best, axis=1)
+    return result
 
 
 def _relaxed(
@@ -374,6 +390,8 @@ def _perturbed_in_parts(
     several = max(1, AT_A_TIME // n)
     for first in range(0, len(z) * draws, several):
         some = slice(first, min(first + several, len(z) * draws))
-        noise = generator.gumbel(size=(some.stop - first, n))
-        noise += z[np.arange(first, some.stop) // draws]
+        rows, noise = np.arange(first, some.stop) // draws, np.empty((some.stop - first, n))
+        for these, part in parts(noise.shape):
+            noise[these, part] = generator.gumbel(size=noise[these, part].shape)
+            noise[these, part] += z[rows[these], part]
         yield some, noise

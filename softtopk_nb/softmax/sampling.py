@@ -15,9 +15,7 @@ import numpy as np
 from .._api import arguments, host_arrays
 from .._api.base import Array, Call
 from .operator import from_largest, softmax
-
-#: Random numbers drawn at a time: Python handles signals between them.
-AT_A_TIME = 1 << 20
+from .parts import AT_A_TIME
 
 
 def sample_categorical(

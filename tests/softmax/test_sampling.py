@@ -365,8 +365,9 @@ class _Noted(np.random.Generator):
         lambda rng: stk.gumbel_max(np.zeros(64), 40_000, rng=rng),
         lambda rng: stk.gumbel_topk(np.zeros(64), 2, 20_000, rng=rng),
         lambda rng: stk.gumbel_softmax(np.zeros((40_000, 64)), rng=rng),
+        lambda rng: stk.gumbel_max(np.zeros(3_000_000), rng=rng),
     ],
-    ids=["sample_categorical", "gumbel_max", "gumbel_topk", "gumbel_softmax"],
+    ids=["sample_categorical", "gumbel_max", "gumbel_topk", "gumbel_softmax", "one row"],
 )
 def test_draws_can_be_interrupted(draw):
     """Ctrl-C: Python handles signals between calls of NumPy, of which none may take long."""

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numba import njit
 
+import softtopk_nb as stk
 from softtopk_nb._threads import jobs
 from softtopk_nb._threads import pool as schedule
 
@@ -330,3 +331,29 @@ def test_an_interrupt_is_seen_before_the_call_ends(threads):
     seconds, *rest = out.split()
     assert rest == ["True", "True"]
     assert float(seconds) < 1
+
+
+@pytest.mark.parametrize(
+    ("step", "call"),
+    [
+        ("exp", lambda x: stk.sinkhorn(x.reshape(1500, 2000), temperature=5.0, tol=0.1)),
+        ("power", lambda x: stk.gradual.vjp(np.abs(x) / 10, 2.5)[0]),
+        ("logaddexp", lambda x: stk.KSubset(x, 9).log_prob(x >= np.sort(x)[-9])),
+        ("log1p", lambda x: stk.KSubset(x, 9).entropy()),
+        ("argpartition", lambda x: stk.gumbel_topk(x, 9, rng=0)),
+    ],
+    ids=["sinkhorn", "gradual", "log_prob", "entropy", "gumbel_topk"],
+)
+def test_no_step_of_numpy_is_long(step, call, monkeypatch):
+    """Ctrl-C: signals are handled between these steps, of a row or a matrix of any size."""
+    sizes, function = [], getattr(np, step)
+
+    def noted(*arrays, **options):
+        sizes.append(max(map(np.size, arrays)))
+        return function(*arrays, **options)
+
+    x = np.random.default_rng(0).normal(size=3_000_000)
+    call(x)  # Numba, which may have to be loaded, looks at functions of NumPy as well
+    monkeypatch.setattr(np, step, noted)
+    call(x)
+    assert 1 < max(sizes) <= 1 << 20

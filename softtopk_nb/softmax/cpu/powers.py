@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from ..._api.base import Array
+from ..parts import parts
 
 
 def value(rows: Any, options: None, out: Array) -> None:
     """Write y."""
-    x, power, top = _parts(rows)
-    with np.errstate(all="ignore"):
-        # 1 - (1 - x)^power without the difference, which would lose small x.
-        out[...] = np.where(top, -np.expm1(power * np.log1p(-x)), _power(x, power))
+    for some, x, power, top in _in_parts(rows):
+        with np.errstate(all="ignore"):
+            # 1 - (1 - x)^power without the difference, which would lose small x.
+            out[some] = np.where(top, -np.expm1(power * np.log1p(-x)), _power(x, power))
 
 
 def linearize(rows: Any, options: None, out: Array) -> tuple[Array, Array]:
     """Write y; returns derivatives of each entry in itself and in the power (thm-gradual)."""
     value(rows, options, out)
-    x, power, top = _parts(rows)
-    base = np.where(top, 1 - x, x)
-    with np.errstate(all="ignore"):
-        in_x = power * _power(base, power - 1)
-        log = np.where(top, np.log1p(-x), np.log(x))
-        in_power = np.where(base == 0, base, _power(base, power) * log)
-    return in_x, np.where(top, -in_power, in_power)
+    in_x, in_power = np.empty_like(rows.x), np.empty_like(rows.x)
+    for some, x, power, top in _in_parts(rows):
+        base = np.where(top, 1 - x, x)
+        with np.errstate(all="ignore"):
+            in_x[some] = power * _power(base, power - 1)
+            log = np.where(top, np.log1p(-x), np.log(x))
+            moved = np.where(base == 0, base, _power(base, power) * log)
+        in_power[some] = np.where(top, -moved, moved)
+    return in_x, in_power
 
 
 def jvp(rows: Any, options: None, state: Any, dx: Array, dpower: Array, out: Array) -> None:
@@ -48,11 +52,13 @@ def vjp(rows: Any, options: None, state: Any, g: Array, gx: Array, gpower: Array
     gx[np.isnan(in_power)] = np.nan
 
 
-def _parts(rows: Any) -> tuple[Array, Array, Array]:
-    """x, the power in its type, and where an entry is the largest of its row."""
+def _in_parts(rows: Any) -> Iterator[tuple[tuple[slice, ...], Array, Array, Array]]:
+    """Parts: which, x, the power in its type, and where an entry is the largest of its row."""
     x, limits = rows.x, np.finfo(rows.x.dtype)
     power = np.clip(rows.power, limits.tiny, limits.max).astype(x.dtype)[:, None]
-    return x, power, x == x.max(axis=1, keepdims=True)
+    largest = x.max(axis=1, keepdims=True)
+    for some in parts(x.shape):
+        yield some, x[some], power[some[0]], x[some] == largest[some[0]]
 
 
 def _power(base: Array, power: Array) -> Array:
