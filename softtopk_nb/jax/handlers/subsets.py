@@ -63,16 +63,14 @@ def _count_others(run, frame, further, problem):
     """Solve the rows that `poisson_binomial.solve` leaves out, as `short.solve` does."""
     x, k, _, tilt, _, p, _, _ = problem
     rows, n = x.shape
-    these, count, mixed = np.empty(rows, np.int64), 0, False
-    for i in range(rows):
-        if tilt[i, CODE] == MIXED:
-            mixed = True
-        elif tilt[i, CODE] != FINITE:
-            these[count] = i
-            count += 1
-    if mixed and not run(frame, further + COUNT_MIXED, rows, 3 * rows * n, problem):
+    work = 3 * rows * n
+    if (tilt[:, CODE] == MIXED).any() and not run(
+        frame, further + COUNT_MIXED, rows, work, problem
+    ):
         return False
-    given = x, k, these, tilt, p
+    # Those that need no solving: what infinities leave of a row may be one, and its kind tells now.
+    these = np.flatnonzero((tilt[:, CODE] != FINITE) & (tilt[:, CODE] != MIXED))
+    count, given = these.shape[0], (x, k, these, tilt, p)
     return count == 0 or run(frame, further + FILL_OTHERS, count, count * n, given)
 
 
