@@ -28,20 +28,12 @@ from . import bfloat16, sharing
 from .calls import Call
 from .frame import EXTENSION
 from .handlers.iterations import ITERATIONS, MARK, MARK_REAL
-from .handlers.subsets import SHORT_SUBSETS, SUBSETS, limits_of
+from .handlers.subsets import MIDDLING_SUBSETS, SHORT_SUBSETS, SUBSETS, limits_of
 from .handlers.thresholds import THRETOPK
 from .handlers.verbs import Sample, Setting, Verb
 from .sharing import HELP, KERNEL, PYTHON, SHARED, SLOTS, THREADS, call_c, slots_of
 
 VERBS = {"mark", "solve", "push", "pull"}
-
-
-class Compiled(NamedTuple):
-    """A handler: its name, its address, and what it keeps."""
-
-    name: str
-    address: int
-    slots: Any
 
 
 class Awaited(NamedTuple):
@@ -53,8 +45,18 @@ class Awaited(NamedTuple):
     small: bool
 
 
+class Compiled(NamedTuple):
+    """A handler: its name, its address, what it keeps, and what it awaits."""
+
+    name: str
+    address: int
+    slots: Any
+    awaited: tuple[Awaited, ...] = ()
+
+
 _known: dict[str, Compiled] = {}
-_awaited: dict[tuple[str, str, str], list[Awaited]] = {}  # by verb, call and type of the rows
+# By verb, call and type of the rows: those that may be called, by name.
+_called: dict[tuple[str, str, str], dict[str, Compiled]] = {}
 
 
 def _verbs_of(call: Call, plan: Any, dtype: Any, n: int) -> dict[str, Verb]:
@@ -64,12 +66,11 @@ def _verbs_of(call: Call, plan: Any, dtype: Any, n: int) -> dict[str, Verb]:
         own = isinstance(plan.curve, UserCurve) or is_steep(plan.curve)
         return mark if own or not plan.method.sampled else {**THRETOPK, **mark}
     if call.name == "gradtopk":
-        limits = limits_of(dtype)
-        # Rows between these are short as well, and have a state of the other kind.
-        between = SHORT_32.always < n <= limits.always
-        if plan != "auto" or between:
+        if plan != "auto":
             return mark
-        return {**(SHORT_SUBSETS if n <= limits.most else SUBSETS), **mark}
+        if n <= SHORT_32.always:
+            return {**SHORT_SUBSETS, **mark}
+        return {**(MIDDLING_SUBSETS if n <= limits_of(dtype).most else SUBSETS), **mark}
     return mark if call.name == "hardtopk" else {**ITERATIONS, **mark}
 
 
@@ -117,9 +118,18 @@ def _fill(slots: Any, kernel: Any, given: tuple[Any, ...], small: bool) -> None:
 
 def tell_what_is_compiled(verb: str, call: Call, kind: str) -> None:
     """Fill the slots of those kernels that this call in Python, or another, has compiled."""
-    for kernel, given, slots, small in _awaited.get((verb, call.word, kind), []):
-        if slots[KERNEL // WORD] == 0 and pool.is_compiled(kernel, given):
-            _fill(slots, kernel, given, small)
+    for made in _called.get((verb, call.word, kind), {}).values():
+        for kernel, given, slots, small in made.awaited:
+            if slots[KERNEL // WORD] == 0 and pool.is_compiled(kernel, given):
+                _fill(slots, kernel, given, small)
+
+
+def compile_what_is_awaited() -> None:
+    """Compile whatever a handler that is known may run."""
+    for made in _known.values():
+        for kernel, given, slots, small in made.awaited:
+            if slots[KERNEL // WORD] == 0:
+                _fill(slots, kernel, given, small)
 
 
 @functools.cache
@@ -142,20 +152,23 @@ def handler(verb: str, kind: str, call: Call, n: int, small: bool, python: Any) 
     own = slots.reshape(-1, SLOTS)
     for i, (kernel, given) in enumerate(kernels):
         _fill(own[i], kernel, given, small)
-    functions = [kernel.py_func for kernel, _ in kernels]
+    functions = [kernel.py_func for kernel, _ in (*kernels, *further)]
     names = " ".join(f"{each.__module__}.{each.__name__}" for each in functions)
-    word = call.op.real_k if verb == "mark" else call.word  # it is the same for all operators
-    spelled = f"{verb} {word} {kind} {names} {small}"
+    # Of equal plans, however they are spelled, the code is the same; of masks for all operators.
+    what = call.op.real_k if verb == "mark" else (call.name, plan)
+    spelled = f"{verb} {what} {kind} {names} {len(kernels)} {small}"
     name = f"softtopk_nb_{hashlib.sha256(spelled.encode()).hexdigest()[:16]}"
-    if name in _known:  # by rows of another length
-        return _known[name]
-    llvmlite.binding.add_symbol(name, slots.ctypes.data)
-    setting = Setting(plan, dtype, sharing.alone if small else sharing.together)
-    address = c_address(_made(found, setting, name), types.int64)
-    awaited = _awaited.setdefault((verb, call.word, kind), [])
-    for i, (kernel, given) in enumerate(further, len(kernels)):
-        awaited.append(Awaited(kernel, given, own[i], small))
-    return _known.setdefault(name, Compiled(name, address, slots))
+    if name not in _known:  # else by rows of another length, say
+        llvmlite.binding.add_symbol(name, slots.ctypes.data)
+        setting = Setting(plan, dtype, sharing.alone if small else sharing.together)
+        address = c_address(_made(found, setting, name), types.int64)
+        awaited = (
+            Awaited(kernel, given, own[i], small)
+            for i, (kernel, given) in enumerate(further, len(kernels))
+        )
+        _known[name] = Compiled(name, address, slots, tuple(awaited))
+    _called.setdefault((verb, call.word, kind), {})[name] = _known[name]
+    return _known[name]
 
 
 def by_pieces(inner: Compiled, python: Any) -> Compiled:

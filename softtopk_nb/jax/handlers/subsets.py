@@ -11,31 +11,33 @@ from ..._api.scaling import MODERATE
 from ..._compile.decorators import scalar
 from ..._curves.registry import CURVES
 from ..._nonfinite import FINITE, MIXED, NONE
-from ..._threshold.cpu import order
 from ..._threshold.records import BY_DISTRIBUTION, CODE, FLAGS, OPEN, SOME_MISLED, SOME_OPEN
 from ..._threshold.records import SOLUTION as TILT
 from ...gradtopk.cpu import poisson_binomial, poisson_binomial_tangent, short
 from ...gradtopk.cpu import rows as subset_rows
 from ...gradtopk.cpu.poisson_binomial import sizes_of
+from ...gradtopk.cpu.rows import SHORT_LEFT
 from ...gradtopk.records import FLAGS as SUBSET_FLAGS
-from ...gradtopk.records import SHORT, SHORT_32, SOLUTION, SOME_SHORT, USED, WEIGHTS
+from ...gradtopk.records import NONE_SHORT, SHORT, SHORT_32, SOLUTION, SOME_SHORT, USED, WEIGHTS
 from ..frame import (
     ARGUMENTS,
     RESULTS,
     direction_of,
     leave,
     moved_of,
-    read,
-    shape_of,
     table,
     value_of,
     whole_problem,
 )
-from .thresholds import find_thresholds, searching, searching_again
+from .thresholds import BY_ORDER, find_thresholds, searching, searching_again
 from .verbs import SECOND, Kernels, Sample, Setting, Verb, move_all
 
-# Where slots are, behind those of the search: of kernels that some rows want.
+# Where slots are: of kernels that some rows want, behind the search and the count's distribution,
+# and among them, behind those of `thresholds`.
+AGAIN = 2 * SECOND
 COUNT_MIXED, FILL_OTHERS = range(3 * SECOND, 5 * SECOND, SECOND)
+# Those of the count, in a handler by nodes.
+COUNT = SECOND
 
 
 class Searched(NamedTuple):
@@ -46,16 +48,12 @@ class Searched(NamedTuple):
 
 
 SEARCHED = Searched(CURVES["sigmoid"], subset_rows.TILT)
+CURVE, METHOD = SEARCHED
 
 
 def limits_of(dtype: Any) -> Any:
     """Which rows are short, by the method that is chosen if none is named."""
     return SHORT_32 if dtype == np.float32 else SHORT
-
-
-@scalar
-def _are_short(n, k, limits):
-    return n <= limits.always or (k * (n - k)).max() <= limits.variance * n
 
 
 @scalar
@@ -74,53 +72,46 @@ def _count_others(run, frame, further, problem):
     return count == 0 or run(frame, further + FILL_OTHERS, count, count * n, given)
 
 
+@scalar
+def _find_tilts(run, frame, slots, x, k, tau, tilt):
+    """Write the tilts of all rows; whether all have been found."""
+    flags, none = np.zeros(FLAGS, np.bool_), np.empty((x.shape[0], 0), x.dtype)
+    given = x, k - 0.5, tau, CURVE, METHOD, none, tilt, flags
+    return find_thresholds(run, frame, slots, slots + AGAIN, given)
+
+
+@scalar
+def _count_rows(run, frame, slots, x, k, tau, tilt, p):
+    """Write p of rows with these tilts by the count's distribution; whether all has been done."""
+    (rows, n), left_out = x.shape, np.zeros(1, np.bool_)
+    problem = x, k, tau, tilt, sizes_of(n, x.dtype.type(1)), p, np.empty(0), left_out
+    if not run(frame, slots + SECOND, rows, 3 * rows * n, problem):
+        return False
+    return not left_out[0] or _count_others(run, frame, slots + AGAIN, problem)
+
+
 def _count(setting: Setting) -> Any:
     _, dtype, run = setting
-    (least, most), limits = MODERATE[dtype], limits_of(dtype)
-    (curve, method), narrow = SEARCHED, SHORT_32.always
+    least, most = MODERATE[dtype]
 
     @scalar
     def count(frame, slots):
         rows, n, k, tau, right = whole_problem(frame, dtype, least, most)
         if not right:
             return False
-        if not _are_short(n, k, limits):
-            return False
         x, p = value_of(frame, rows, n, dtype)
-        tilt, flags, further = np.empty((rows, TILT)), np.zeros(FLAGS, np.bool_), slots + 2 * SECOND
-        given = x, k - 0.5, tau, curve, method, np.empty((rows, 0), dtype), tilt, flags
-        if not find_thresholds(run, frame, slots, further, given):
+        tilt = table(frame, RESULTS, 1, rows, TILT, np.float64)
+        if not _find_tilts(run, frame, slots, x, k, tau, tilt):
             return False
-        left_out = np.zeros(1, np.bool_)
-        problem = x, k, tau, tilt, sizes_of(n, dtype(1)), p, np.empty(0), left_out
-        if not run(frame, slots + SECOND, rows, 3 * rows * n, problem):
-            return False
-        if left_out[0] and not _count_others(run, frame, further, problem):
-            return False
-        if n <= narrow:
-            table(frame, RESULTS, 1, rows, TILT, np.float64)[:] = tilt
-        else:
-            state = table(frame, RESULTS, 1, rows, SOLUTION, np.float64)
-            state[:] = 0.0
-            state[:, CODE], state[:, USED], state[:, WEIGHTS : WEIGHTS + TILT] = NONE, -1.0, tilt
-        return True
+        return _count_rows(run, frame, slots, x, k, tau, tilt, p)
 
     return count
-
-
-@scalar
-def _tilts(frame, rows, n, narrow):
-    """(the tilts in a state of rows, whether all are there)."""
-    if n <= narrow:
-        return table(frame, ARGUMENTS, 3, rows, TILT, np.float64).copy(), True
-    state = table(frame, ARGUMENTS, 3, rows, SOLUTION, np.float64)
-    return state[:, WEIGHTS : WEIGHTS + TILT].copy(), (state[:, USED] < 0.0).all()
 
 
 def _move_counted(pulls: bool) -> Callable[[Setting], Any]:
     def make(setting: Setting) -> Any:
         _, dtype, run = setting
-        (least, most), narrow, columns = MODERATE[dtype], SHORT_32.always, int(pulls)
+        (least, most), columns = MODERATE[dtype], int(pulls)
 
         @scalar
         def move(frame, slots):
@@ -128,9 +119,9 @@ def _move_counted(pulls: bool) -> Callable[[Setting], Any]:
             dtau, moderate = np.zeros(rows), True
             if not pulls:
                 dtau, moderate = direction_of(frame, 6, rows, dtype)
-            tilt, found = _tilts(frame, rows, n, narrow)
-            if not (right and moderate and found):
+            if not (right and moderate):
                 return False
+            tilt = table(frame, ARGUMENTS, 3, rows, TILT, np.float64)
             x, v, out = moved_of(frame, rows, n, dtype)
             mixed = np.zeros(1, np.bool_)
             gtau, sizes = np.empty((rows, columns)), sizes_of(n, dtype(1))
@@ -144,6 +135,85 @@ def _move_counted(pulls: bool) -> Callable[[Setting], Any]:
         return move
 
     return make
+
+
+# Loops over entries: slices of rows and lists of places would take seconds to compile.
+@scalar
+def _places(column, code):
+    """Where a column has this code."""
+    these, count = np.empty(column.shape[0], np.int64), 0
+    for i in range(column.shape[0]):
+        if column[i] == code:
+            these[count] = i
+            count += 1
+    return these, count
+
+
+@scalar
+def _copy(rows, these, some, back):
+    """Copy these rows to `some`, or back from there."""
+    for j in range(some.shape[0]):
+        for i in range(some.shape[1]):
+            if back:
+                rows[these[j], i] = some[j, i]
+            else:
+                some[j, i] = rows[these[j], i]
+
+
+@scalar
+def _taken(rows, these, count):
+    """These rows, so many: a copy, or all of them as they are."""
+    if count == rows.shape[0]:
+        return rows
+    some = np.empty((count, rows.shape[1]), rows.dtype)
+    _copy(rows, these, some, False)
+    return some
+
+
+@scalar
+def _numbers(values, these, count):
+    """The numbers of these rows."""
+    some = np.empty(count, values.dtype)
+    for j in range(count):
+        some[j] = values[these[j]]
+    return some
+
+
+@scalar
+def _put_back(rows, these, some):
+    """Write these rows to where they were taken from."""
+    if some.shape[0] < rows.shape[0]:
+        _copy(rows, these, some, True)
+
+
+@scalar
+def _solve_apart(run, frame, slots, code, problem):
+    """Solve rows whose tilt has this code: OPEN ones by nodes, others as short; whether all are."""
+    x, k, tau, tilt, _, p, solution, flags = problem
+    these, count = _places(tilt[:, CODE], code)
+    xs, ps, answers = (
+        _taken(x, these, count),
+        _taken(p, these, count),
+        _taken(solution, these, count),
+    )
+    ks, taus = _numbers(k, these, count), _numbers(tau, these, count)
+    tilts = np.empty((count, TILT))
+    if not _find_tilts(run, frame, slots + COUNT, xs, ks, taus, tilts):
+        return False
+    if code == OPEN:
+        given = xs, ks, taus, tilts, NONE_SHORT, ps, answers, flags
+        if not run(frame, slots, count, 2 * xs.size, given):
+            return False
+    else:
+        if not _count_rows(run, frame, slots + COUNT, xs, ks, taus, tilts, ps):
+            return False
+        for j in range(count):
+            answers[j, CODE], answers[j, USED] = NONE, -1.0
+            for i in range(TILT):
+                answers[j, WEIGHTS + i] = tilts[j, i]
+    _put_back(p, these, ps)
+    _put_back(solution, these, answers)
+    return True
 
 
 def _sum_over_nodes(setting: Setting) -> Any:
@@ -160,22 +230,52 @@ def _sum_over_nodes(setting: Setting) -> Any:
         tilt, flags = np.full((rows, TILT), OPEN), np.zeros(SUBSET_FLAGS, np.bool_)
         solution[:] = 0.0
         given = x, k, tau, tilt, limits, p, solution, flags
-        if not run(frame, slots, rows, 2 * rows * n, given):
+        if n <= limits.most and (k * (n - k)).max() <= limits.variance * n:
+            tilt[:, CODE] = SHORT_LEFT
+            flags[SOME_SHORT] = True
+        elif not run(frame, slots, rows, 2 * rows * n, given):
             return False
         if flags[SOME_MISLED]:
-            if not run(frame, slots + SECOND, rows, rows * n, (x, k - 0.5, tau, tilt)):
+            by_order = slots + COUNT + AGAIN + BY_ORDER
+            if not run(frame, by_order, rows, rows * n, (x, k - 0.5, tau, tilt)):
                 return False
             flags[BY_DISTRIBUTION] = True
             if not run(frame, slots, rows, 2 * rows * n, given):
                 return False
-        if flags[SOME_OPEN] or flags[SOME_SHORT]:
-            return False
-        for i in range(rows):
-            if solution[i, CODE] > MIXED:
-                solution[i, USED] = 0.0
+            flags[BY_DISTRIBUTION] = False
+        for flag, code in ((SOME_OPEN, OPEN), (SOME_SHORT, SHORT_LEFT)):
+            if flags[flag] and not _solve_apart(run, frame, slots, code, given):
+                return False
         return True
 
     return sum_over_nodes
+
+
+@scalar
+def _move_apart(run, frame, slots, k, state, given):
+    """Derivatives of rows that were solved as short; whether all has been done."""
+    x, tau, _, v, dtau, out, gtau = given
+    these, count = _places(state[:, USED], -1.0)
+    if count == 0:
+        return True
+    tilt, sizes = np.empty((count, TILT)), sizes_of(x.shape[1], x.dtype.type(1))
+    for j in range(count):
+        for i in range(TILT):
+            tilt[j, i] = state[these[j], WEIGHTS + i]
+    xs, vs = _taken(x, these, count), _taken(v, these, count)
+    outs, gtaus, mixed = (
+        _taken(out, these, count),
+        _taken(gtau, these, count),
+        np.zeros(1, np.bool_),
+    )
+    ks, taus = _numbers(k, these, count), _numbers(tau, these, count)
+    moves, mixed = _numbers(dtau, these, count), np.zeros(1, np.bool_)
+    problem = xs, ks, taus, tilt, sizes, vs, moves, outs, gtaus, mixed
+    if not move_all(run, frame, slots, 2 * xs.size, problem):
+        return False
+    _put_back(out, these, outs)
+    _put_back(gtau, these, gtaus)
+    return True
 
 
 def _move_nodes(pulls: bool) -> Callable[[Setting], Any]:
@@ -185,18 +285,20 @@ def _move_nodes(pulls: bool) -> Callable[[Setting], Any]:
 
         @scalar
         def move(frame, slots):
-            rows, n = shape_of(frame)
-            tau, dtau, moderate = np.empty(rows), np.zeros(rows), True
-            right = read(frame, 2, rows, dtype, least, most, tau)
+            rows, n, k, tau, right = whole_problem(frame, dtype, least, most)
+            dtau, moderate = np.zeros(rows), True
             if not pulls:
                 dtau, moderate = direction_of(frame, 6, rows, dtype)
-            solution = table(frame, ARGUMENTS, 3, rows, SOLUTION, np.float64)
-            if not (right and moderate) or (solution[:, USED] < 0.0).any():
+            if not (right and moderate):
                 return False
+            solution = table(frame, ARGUMENTS, 3, rows, SOLUTION, np.float64)
             x, v, out = moved_of(frame, rows, n, dtype)
             gtau = np.empty((rows, columns))
             given = x, tau, solution, v, dtau, out, gtau
-            if not run(frame, slots, rows, 2 * rows * n, given):
+            by_nodes = (solution[:, USED] >= 0.0).any()
+            if by_nodes and not run(frame, slots, rows, 2 * rows * n, given):
+                return False
+            if not _move_apart(run, frame, slots + COUNT, k, solution, given):
                 return False
             if pulls:
                 leave(frame, np.zeros(rows), gtau[:, 0], rows, dtype)
@@ -245,10 +347,6 @@ def _by_nodes(_: Any, like: Sample) -> Kernels:
     return [(subset_rows.solve, (x, whole, reals, np.empty((1, TILT)), limits, x, state, flags))]
 
 
-def _by_order(_: Any, like: Sample) -> Kernels:
-    return [(order.distributions, (like.x, like.reals, like.reals, np.empty((1, TILT))))]
-
-
 def _of_nodes(_: Any, like: Sample) -> Kernels:
     x, reals, _, state, _, columns = like
     return [(subset_rows.push, (x, reals, state, x, reals, x, columns))]
@@ -260,8 +358,22 @@ SHORT_SUBSETS = {
     "push": Verb(_move_counted(False), *COUNTED),
     "pull": Verb(_move_counted(True), *COUNTED),
 }
+
+
+def _all_of(*kinds: Callable[[Any, Sample], Kernels]) -> Callable[[Any, Sample], Kernels]:
+    def kernels(plan: Any, like: Sample) -> Kernels:
+        return [each for kind in kinds for each in kind(plan, like)]
+
+    return kernels
+
+
 SUBSETS = {
-    "solve": Verb(_sum_over_nodes, _by_nodes, _by_order),
-    "push": Verb(_move_nodes(False), _of_nodes),
-    "pull": Verb(_move_nodes(True), _of_nodes),
+    "solve": Verb(_sum_over_nodes, _by_nodes, _all_of(_counting, _counting_others)),
+    "push": Verb(_move_nodes(False), _of_nodes, _all_of(*COUNTED)),
+    "pull": Verb(_move_nodes(True), _of_nodes, _all_of(*COUNTED)),
+}
+# Rows that k says whether they are short: which kernels they want their first call tells.
+MIDDLING_SUBSETS = {
+    name: Verb(make, _all_of(), _all_of(first, further))
+    for name, (make, first, further) in SUBSETS.items()
 }
