@@ -170,7 +170,9 @@ def sinkhorn(
         done = error <= limit
         if len(done) > 0 and not done.any():
             continue
-        result[todo.where[done]] = plan[done]
+        for i in np.flatnonzero(done):
+            for (lines,) in parts((n,), m):
+                result[todo.where[i], lines] = plan[i, lines]
         todo = _Problem(*(part[~done] for part in todo))
         plan = plan[: len(todo.where)]
         if not len(todo.where):

@@ -37,19 +37,22 @@ def jvp(rows: Any, options: None, state: Any, dx: Array, dpower: Array, out: Arr
     """Write dy along (dx, dpower)."""
     in_x, in_power = state
     with np.errstate(all="ignore"):
-        # An entry that does not move does not, also where the slope is infinite.
-        moved = np.where(dx == 0, dx, in_x * dx)
-        out[...] = moved + in_power * dpower[:, None].astype(dx.dtype)
-    out[np.isnan(in_power)] = np.nan
+        for some in parts(dx.shape):
+            # An entry that does not move does not, also where the slope is infinite.
+            moved = np.where(dx[some] == 0, dx[some], in_x[some] * dx[some])
+            moved += in_power[some] * dpower[some[0], None].astype(dx.dtype)
+            out[some] = np.where(np.isnan(in_power[some]), np.nan, moved)
 
 
 def vjp(rows: Any, options: None, state: Any, g: Array, gx: Array, gpower: Array) -> None:
     """Write the gradients of <g, y>."""
     in_x, in_power = state
     with np.errstate(all="ignore"):
-        gx[...] = np.where(g == 0, g, g * in_x)
-        gpower[...] = (g * in_power).sum(axis=1, dtype=np.float64)
-    gx[np.isnan(in_power)] = np.nan
+        for some in parts(g.shape):
+            moved = np.where(g[some] == 0, g[some], g[some] * in_x[some])
+            gx[some] = np.where(np.isnan(in_power[some]), np.nan, moved)
+        for some in parts(gpower.shape, g.shape[1]):
+            gpower[some] = (g[some] * in_power[some]).sum(axis=1, dtype=np.float64)
 
 
 def _in_parts(rows: Any) -> Iterator[tuple[tuple[slice, ...], Array, Array, Array]]:
