@@ -10,7 +10,8 @@ without a k no `dk`.
 * `OP/cpu/chunks.py` works on one row whose entries are in different places (`ChunkedEngine`).
 
 Everything above goes through these: the verbs of `base` and `device_operator`, the losses,
-`row_in_pieces` for Dask, and by way of `base` the fronts.
+`row_in_pieces` for Dask, and by way of `base` the fronts. Only `nopython` and the handlers of JAX's
+compiled programs call kernels themselves.
 
 `rows` is a checked problem. `rows.x` has the scores of each row one after the other, float32 or
 float64, of shape (rows, n); `rows.temperature`, and `rows.k` where there is a k, have a float64 for
