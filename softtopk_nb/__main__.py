@@ -100,11 +100,11 @@ def _progress(done: int, total: int, label: str) -> None:
         print(f"\r[{bar:<20}] {done}/{total} {label:<40.40}", end="", file=sys.stderr, flush=True)
 
 
-def compile_ahead(operators: list[str], curves: list[str]) -> None:
-    """Call every operator of these names, so that its compiled code lies on the disk."""
+def compile_ahead(operators: list[str], curves: list[str], more: list[Call]) -> None:
+    """Call every operator of these names, and more, so that compiled code lies on the disk."""
     # Run in a clone, `-m` takes the clone's package and not the one that is installed.
     print(f"compiling for the package in {pathlib.Path(__file__).parent}", flush=True)
-    calls = list(_calls(operators or list(OPERATORS), curves))
+    calls = [*_calls(operators, curves), *more]
     begun = time.perf_counter()
     for done, (label, call) in enumerate(calls):
         _progress(done, len(calls), label)
@@ -133,6 +133,7 @@ def main(arguments: list[str] | None = None) -> None:
     ahead.add_argument(
         "--curve", action="append", choices=NAMES, help="of thretopk; may be repeated; all if not"
     )
+    ahead.add_argument("--jax", action="store_true", help="also what softtopk_nb.jax needs")
     given = parser.parse_args(arguments)
     if given.command is None:
         show_versions()
@@ -140,7 +141,14 @@ def main(arguments: list[str] | None = None) -> None:
     for name in given.operator:
         if name not in OPERATORS:
             ahead.error(f"operator is {name!r}; expected some of {', '.join(OPERATORS)}")
-    compile_ahead(given.operator, given.curve or [])
+    operators, curves, more = given.operator or list(OPERATORS), given.curve or [], []
+    if given.jax:
+        try:
+            from .jax import ahead as of_jax
+        except ImportError as error:
+            ahead.error(str(error))
+        more = list(of_jax.calls(operators, curves, ALPHA))
+    compile_ahead(operators, curves, more)
 
 
 if __name__ == "__main__":

@@ -205,18 +205,26 @@ class Cache(FunctionCache):  # type: ignore[misc]
     Code is read from each folder in turn, and kept in the first that can be written; those after it
     are not read, so that a folder is either filled or not asked. Where no folder can be written the
     process goes on without. Nothing is looked up before the kernel is called.
+
+    What a function made by another one holds has a digest of Numba's, which differs by what was
+    imported before; with the name `told` it is the function's maker that says what it is.
     """
 
     _warned = False  # one full disk is told once, not by each kernel
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._name, self._py_func = repr(function), function
+    def __init__(self, function: Callable[..., Any], told: str = "") -> None:
+        self._name, self._py_func, self._told = repr(function), function, told
         self._cache_path: str | None = None
         self.enable()
 
     @functools.cached_property
     def _places(self) -> list[Place]:
         return [Place(self._py_func, locator) for locator in _locators(self._py_func)]
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        if self._told:
+            return sig, codegen.magic_tuple(), self._told
+        return super()._index_key(sig, codegen)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The code for these types from the first folder that has it, or None."""

@@ -44,9 +44,9 @@ _SHARED = {**_INNER, "no_cpython_wrapper": True, "forceinline": True}
 _LOG = logging.getLogger("softtopk_nb")
 
 
-def _cached(dispatcher: Any) -> Any:
+def _cached(dispatcher: Any, told: str = "") -> Any:
     """Keep what this function is compiled to on disk."""
-    dispatcher._cache = Cache(dispatcher.py_func)
+    dispatcher._cache = Cache(dispatcher.py_func, told)
     return dispatcher
 
 
@@ -96,9 +96,12 @@ def kernel(function: Callable[..., Any]) -> Any:
     return _logged(_collector_paused(_cached(njit(**_INNER, **_EXACT)(function))))
 
 
-def called_by_c(function: Callable[..., Any]) -> Any:
-    """As `kernel`, for a function of integers that is called from outside by its address."""
-    return _logged(_collector_paused(_cached(njit(nogil=True, **_EXACT)(function))))
+def called_by_c(function: Callable[..., Any], told: str = "") -> Any:
+    """As `kernel`, for a function of integers that is called from outside by its address.
+
+    `told`: a name that says what it was made for, if it was made for something.
+    """
+    return _logged(_collector_paused(_cached(njit(nogil=True, **_EXACT)(function), told)))
 
 
 def c_address(function: Any, *kinds: Any) -> int:

@@ -84,7 +84,7 @@ def _made(verb: Verb, setting: Setting, name: str) -> Any:
     """The handler itself, as XLA calls it."""
     do = verb.make(setting)
 
-    @called_by_c
+    @functools.partial(called_by_c, told=name)
     def handle(frame):
         control = keep()
         slots, done = slots_of(name), False
@@ -106,8 +106,11 @@ def _like(dtype: Any, n: int, pulls: bool) -> Sample:
     return Sample(x, reals, whole, state, flags, np.empty((1, int(pulls))))
 
 
-def _fill(slots: Any, kernel: Any, given: tuple[Any, ...], small: bool) -> None:
-    """Write where the kernel is and how it is shared out; its own address, which says so, last."""
+def _fill(awaited: Awaited) -> None:
+    """Write where a kernel is and how it is shared out; its own address, which says so, last."""
+    kernel, given, slots, small = awaited
+    if slots[KERNEL // WORD] != 0:
+        return
     address = pool.address_of(kernel, given)
     if not small:
         slots[THREADS // WORD] = pool.thread_count()
@@ -119,17 +122,16 @@ def _fill(slots: Any, kernel: Any, given: tuple[Any, ...], small: bool) -> None:
 def tell_what_is_compiled(verb: str, call: Call, kind: str) -> None:
     """Fill the slots of those kernels that this call in Python, or another, has compiled."""
     for made in _called.get((verb, call.word, kind), {}).values():
-        for kernel, given, slots, small in made.awaited:
-            if slots[KERNEL // WORD] == 0 and pool.is_compiled(kernel, given):
-                _fill(slots, kernel, given, small)
+        for each in made.awaited:
+            if pool.is_compiled(each.kernel, each.given):
+                _fill(each)
 
 
 def compile_what_is_awaited() -> None:
     """Compile whatever a handler that is known may run."""
     for made in _known.values():
-        for kernel, given, slots, small in made.awaited:
-            if slots[KERNEL // WORD] == 0:
-                _fill(slots, kernel, given, small)
+        for each in made.awaited:
+            _fill(each)
 
 
 @functools.cache
@@ -146,27 +148,25 @@ def handler(verb: str, kind: str, call: Call, n: int, small: bool, python: Any) 
     if found is None:
         return None
     like = _like(dtype, n, verb == "pull")
-    kernels, further = found.kernels(plan, like), found.further(plan, like)
-    slots = np.zeros(SLOTS * (len(kernels) + len(further)), np.int64)
-    slots[PYTHON // WORD] = python
-    own = slots.reshape(-1, SLOTS)
-    for i, (kernel, given) in enumerate(kernels):
-        _fill(own[i], kernel, given, small)
-    functions = [kernel.py_func for kernel, _ in (*kernels, *further)]
+    kernels = found.kernels(plan, like)
+    all_kernels = [*kernels, *found.further(plan, like)]
+    functions = [kernel.py_func for kernel, _ in all_kernels]
     names = " ".join(f"{each.__module__}.{each.__name__}" for each in functions)
     # Of equal plans, however they are spelled, the code is the same; of masks for all operators.
     what = call.op.real_k if verb == "mark" else (call.name, plan)
-    spelled = f"{verb} {what} {kind} {names} {len(kernels)} {small}"
+    spelled = f"{verb} {what} {kind} {names} {small}"
     name = f"softtopk_nb_{hashlib.sha256(spelled.encode()).hexdigest()[:16]}"
     if name not in _known:  # else by rows of another length, say
+        slots = np.zeros(SLOTS * len(all_kernels), np.int64)
+        slots[PYTHON // WORD] = python
         llvmlite.binding.add_symbol(name, slots.ctypes.data)
         setting = Setting(plan, dtype, sharing.alone if small else sharing.together)
         address = c_address(_made(found, setting, name), types.int64)
-        awaited = (
-            Awaited(kernel, given, own[i], small)
-            for i, (kernel, given) in enumerate(further, len(kernels))
-        )
+        own = slots.reshape(-1, SLOTS)
+        awaited = (Awaited(*each, own[i], small) for i, each in enumerate(all_kernels))
         _known[name] = Compiled(name, address, slots, tuple(awaited))
+    for each in _known[name].awaited[: len(kernels)]:
+        _fill(each)
     _called.setdefault((verb, call.word, kind), {})[name] = _known[name]
     return _known[name]
 
@@ -178,8 +178,8 @@ def by_pieces(inner: Compiled, python: Any) -> Compiled:
         bits, wide = np.empty((1, 1), np.uint16), np.empty((1, 1), np.float32)
         slots = np.zeros(2 * SLOTS, np.int64)
         slots[bfloat16.INNER // WORD], slots[PYTHON // WORD] = inner.address, python
-        _fill(slots[bfloat16.WIDEN // WORD :], bfloat16.widen, (bits, wide), False)
-        _fill(slots[bfloat16.NARROW // WORD :], bfloat16.narrow, (wide, bits), False)
+        _fill(Awaited(bfloat16.widen, (bits, wide), slots[bfloat16.WIDEN // WORD :], False))
+        _fill(Awaited(bfloat16.narrow, (wide, bits), slots[bfloat16.NARROW // WORD :], False))
         llvmlite.binding.add_symbol(name, slots.ctypes.data)
         _known[name] = Compiled(name, c_address(bfloat16.made(name), types.int64), slots)
     return _known[name]

@@ -64,13 +64,43 @@ assert not asked, asked
 """
 
 
+WITH_JAX = """
+import logging
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+logging.getLogger().setLevel(logging.WARNING)
+logging.getLogger("softtopk_nb").setLevel(logging.INFO)
+import sys
+import jax
+import jax.numpy as jnp
+import softtopk_nb.jax as stj
+jax.config.update("jax_enable_x64", True)
+op, options = getattr(stj, sys.argv[1]), {"curve": "clip"} if sys.argv[1] == "thretopk" else {}
+for dtype in (jnp.float32, jnp.float64, jnp.bfloat16):
+    for shape in ((5, 16), (8, 200), (300, 300), (9, 700), (17, 3000), (100, 3000)):
+        def value(x, **more):
+            return op(x, 2, temperature=0.5, **options, **more)
+        def every(x, v):
+            p, pullback = jax.vjp(value, x)
+            along = jax.jvp(value, (x,), (v,))[1]
+            return p, along, pullback(v), value(x, hard=True), value(x, where=x < 1)
+        def hessian_times(x, v):
+            return jax.jvp(jax.grad(lambda x: (value(x) * v).sum()), (x,), (v,))[1]
+        x, v = jax.random.normal(jax.random.key(0), (2, *shape), dtype)
+        odd = x.at[0, 3].set(-jnp.inf).at[1, 5].set(jnp.nan).at[2].multiply(1e4)
+        for rows in (x, odd):
+            jax.block_until_ready(jax.jit(every)(rows, v))
+            if op.__name__ != "hardtopk":
+                jax.block_until_ready(jax.jit(hessian_times)(rows, v))
+"""
+
+
 def run(*arguments: str, folder: pathlib.Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run Python, with a folder of its own for compiled code if one is given."""
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
         env={**os.environ, **({"NUMBA_CACHE_DIR": str(folder)} if folder else {})},
         check=False,
     )
@@ -107,6 +137,31 @@ def test_nothing_that_an_operator_computes_compiles_afterwards():
     done = run("-c", EVERYTHING)
     assert done.returncode == 0, done.stderr
     assert "kept by this process alone" not in done.stderr
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hardtopk",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("thretopk", "gradtopk")),
+    ],
+)
+def test_nothing_that_jax_calls_compiles_afterwards(name, tmp_path):
+    """Of any type and length, for one thread and for several, and whatever is not finite."""
+    pytest.importorskip("jax")
+    done = run("-m", "softtopk_nb", "compile", name, "--curve", "clip", "--jax", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    called = run("-c", WITH_JAX, name, folder=tmp_path)
+    assert called.returncode == 0, called.stderr
+    assert called.stderr == ""
+
+
+def test_without_jax_the_command_says_what_to_install(tmp_path):
+    code = "import sys; sys.modules['jax'] = None; from softtopk_nb.__main__ import main; "
+    wrong = run("-c", f"{code}main(['compile', 'hardtopk', '--jax'])", folder=tmp_path)
+    assert wrong.returncode == 2
+    assert re.search(r"error: .*JAX.*: pip install softtopk_nb\[jax\]", wrong.stderr)
 
 
 def test_unknown_names_are_refused(tmp_path):

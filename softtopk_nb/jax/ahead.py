@@ -1,0 +1,53 @@
+"""What JAX's calls need, compiled ahead of them: programs are lowered, and none is run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._curves.registry import FAMILIES, NAMES
+from .._threshold.cpu.start import SAMPLED
+from . import compiled
+from .operators import OPERATORS
+
+K = 3
+# For one thread and for several; rows of which a sample is taken; and those of GradTopK by nodes.
+SHAPES = (8, 64), (4096, 64), (8, SAMPLED), (256, SAMPLED), (8, 600), (512, 600)
+LARGE = SHAPES[1::2]  # those that bfloat16 is converted in piece by piece
+
+
+def _everything(op: Any, options: dict[str, Any], x: Any) -> Any:
+    """The value, a mask, and first derivatives."""
+
+    def value(x: Any) -> Any:
+        return op(x, K, **options)
+
+    p, pullback = jax.vjp(value, x)
+    return op(x, K, hard=True, **options), jax.jvp(value, (x,), (p,)), pullback(p)
+
+
+def _lower(op: Any, options: dict[str, Any], shape: tuple[int, int], dtype: Any) -> None:
+    function = functools.partial(_everything, op, options)
+    jax.jit(function).lower(jax.ShapeDtypeStruct(shape, dtype))
+    compiled.compile_what_is_awaited()
+
+
+def calls(
+    names: list[str], curves: list[str], alpha: float
+) -> Iterator[tuple[str, Callable[[], None]]]:
+    """Of the operators of these names that JAX has: labels, and what to call."""
+    jax.config.update("jax_enable_x64", True)
+    for name in filter(OPERATORS.__contains__, names):
+        of_curves = [
+            {"curve": curve, **({"alpha": alpha} if curve in FAMILIES else {})}
+            for curve in curves or NAMES
+        ]
+        for options in of_curves if name == "thretopk" else [{}]:
+            for dtype in (jnp.float32, jnp.float64, jnp.bfloat16):
+                for shape in LARGE if dtype == jnp.bfloat16 else SHAPES:
+                    label = " ".join(["jax", name, *map(str, options.values()), dtype.__name__])
+                    yield label, functools.partial(_lower, OPERATORS[name], options, shape, dtype)
