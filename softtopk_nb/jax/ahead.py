@@ -27,8 +27,8 @@ def _everything(op: Any, options: dict[str, Any], x: Any) -> Any:
     def value(x: Any) -> Any:
         return op(x, K, **options)
 
-    p, pullback = jax.vjp(value, x)
-    return op(x, K, hard=True, **options), jax.jvp(value, (x,), (p,)), pullback(p)
+    p, vjp = jax.vjp(value, x)
+    return op(x, K, hard=True, **options), jax.jvp(value, (x,), (p,)), vjp(p)
 
 
 def _lower(op: Any, options: dict[str, Any], shape: tuple[int, int], dtype: Any) -> None:

@@ -1,7 +1,7 @@
 """P(i in S and j in S) of rows in O(n^2) each, from the nodes that gave their value.
 
 At a node the indicators are independent, of mean q = pi + s y, with y = u/(1 + pi u). Over the
-nodes, whose weights c sum to 1, the law of total covariance makes that of two entries
+nodes, whose weights c sum to 1, the covariances of these means add up to that of two entries:
 Re sum_m c_m s_i (y_im - h_i) s_j (y_jm - h_j), h the mean of y.
 """
 
