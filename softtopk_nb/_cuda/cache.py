@@ -9,17 +9,49 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib
 import importlib.metadata
+import operator
 import types
 from typing import Any
 
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 from numba.core.types import Type
-from numba.cuda.cudadrv import nvvm
-from numba.cuda.dispatcher import CUDADispatcher, _Kernel
 
 from .._compile.cache import Cache
+
+#: The oldest numba-cuda whose kernels were compiled here, and what the package uses of it that is
+#: not documented.
+_OLDEST = "0.24"
+_PRIVATE = {
+    "codegen": ("CUDACodeLibrary.get_cubin", "CUDACodeLibrary._reduce_states"),
+    "cudadrv.nvvm": ("NVVM.get_ir_version",),
+    "dispatcher": ("CUDADispatcher.compile", "_Kernel._rebuild", "_Kernel._reduce_states"),
+}
+
+
+def _require() -> None:
+    """Raise ImportError unless numba-cuda is there, with all that is used of it."""
+    remedy = f"expected numba-cuda {_OLDEST} or newer: pip install softtopk_nb[cuda13] or [cuda12]"
+    try:
+        found = f"numba-cuda {importlib.metadata.version('numba-cuda')}"
+    except importlib.metadata.PackageNotFoundError:
+        raise ImportError(f"kernels for a device need numba-cuda, {remedy}") from None
+    for module, names in _PRIVATE.items():
+        part = importlib.import_module(f"numba.cuda.{module}")
+        for name in names:
+            try:
+                operator.attrgetter(name)(part)
+            except AttributeError:
+                raise ImportError(f"{found} has no {module}.{name}; {remedy}") from None
+
+
+_require()
+
+# After it has been looked at.
+from numba.cuda.cudadrv import nvvm  # noqa: E402
+from numba.cuda.dispatcher import CUDADispatcher, _Kernel  # noqa: E402
 
 _PACKAGE = __name__.partition(".")[0]
 _PLAIN = int, float, str, bool, type(None), np.dtype, np.generic, Type

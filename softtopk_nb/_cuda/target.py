@@ -6,10 +6,7 @@ NUMBA_ENABLE_CUDASIM=1 the same kernels run in Numba's simulator, as Python.
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -26,35 +23,6 @@ from .._math.elementary import DEVICE_FORMS
 __all__ = ["SIMULATED", "cuda", "device", "load_wide", "store_wide"]
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
-
-#: The oldest numba-cuda whose kernels were compiled here, and what the package uses of it that is
-#: not documented.
-_OLDEST = "0.24"
-_PRIVATE = {
-    "codegen": ("CUDACodeLibrary.get_cubin", "CUDACodeLibrary._reduce_states"),
-    "cudadrv.nvvm": ("NVVM.get_ir_version",),
-    "dispatcher": ("CUDADispatcher.compile", "_Kernel._rebuild", "_Kernel._reduce_states"),
-}
-
-
-def _require() -> None:
-    """Raise ImportError unless numba-cuda is there, with all that is used of it."""
-    remedy = f"expected numba-cuda {_OLDEST} or newer: pip install softtopk_nb[cuda13] or [cuda12]"
-    try:
-        found = f"numba-cuda {importlib.metadata.version('numba-cuda')}"
-    except importlib.metadata.PackageNotFoundError:
-        raise ImportError(f"kernels for a device need numba-cuda, {remedy}") from None
-    for module, names in _PRIVATE.items():
-        part = importlib.import_module(f"numba.cuda.{module}")
-        for name in names:
-            try:
-                operator.attrgetter(name)(part)
-            except AttributeError:
-                raise ImportError(f"{found} has no {module}.{name}; {remedy}") from None
-
-
-if not SIMULATED:
-    _require()
 
 #: Bytes that a thread reads or writes at once where it can.
 WIDE = 16

@@ -87,7 +87,7 @@ def test_a_numba_cuda_without_what_is_used_of_it_is_refused():
 from numba.cuda import codegen
 
 del codegen.CUDACodeLibrary.get_cubin
-import softtopk_nb._cuda.target
+import softtopk_nb._cuda.cache
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     missing = "has no codegen.CUDACodeLibrary.get_cubin"
