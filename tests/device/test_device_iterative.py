@@ -27,7 +27,7 @@ def group(monkeypatch):
     from softtopk_nb.iterative import cuda as room
 
     def force(lanes):
-        monkeypatch.setattr(room, "choose", lambda n, most: ThreadGroup(lanes, 2))
+        monkeypatch.setattr(room, "_choose", lambda n, most: ThreadGroup(lanes, 2))
 
     return force
 
