@@ -46,7 +46,9 @@ def mark(
 ) -> tuple[Any]:
     """The 0/1 mask of the k largest, or of round(k); k must be one that the operator takes."""
     op._check_numbers(x.shape[-1], x.shape[:-1], k, temperature)
-    return (registry["hardtopk"](x, np.rint(k).astype(int), temperature=temperature, out=out),)
+    p = registry["hardtopk"](x, np.rint(k).astype(int), temperature=temperature, out=out)
+    p[(x > -np.inf).sum(axis=-1) < k] = np.nan  # of a k that was rounded down
+    return (p,)
 
 
 def solve(

@@ -397,6 +397,17 @@ def test_without_float64_everything_is_float32(op, options, rng):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
 
+def test_a_mask_of_more_than_is_there():
+    """A row is NaN where its soft form is, also where k would be rounded to what is there."""
+    x = jnp.array([[2.0, 1.0, -jnp.inf], [2.0, 1.0, 0.0], [jnp.nan, 1.0, 0.0]])
+    for k in (2.4, jnp.array([1.6, 2.4, 2.4])):
+        masks = jax.jit(functools.partial(stj.thretopk, k=k, hard=True))
+        soft = np.isnan(stj.thretopk(x, k)).any(axis=1)
+        for _ in range(2):  # in Python, and compiled
+            np.testing.assert_array_equal(np.isnan(masks(x)).all(axis=1), soft)
+            np.testing.assert_array_equal(masks(x)[1], [1.0, 1.0, 0.0])
+
+
 @pytest.mark.parametrize("hard", [False, True])
 @smooth_once
 def test_straight_through(op, options, hard, rng):

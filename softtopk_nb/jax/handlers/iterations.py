@@ -17,6 +17,17 @@ from .verbs import Kernels, Sample, Setting, Verb
 TINY, HUGE = 5e-324, 1.7e308
 
 
+@scalar
+def _are_there(x, k):
+    """Whether k or more entries take part."""
+    count = 0
+    for value in x:
+        count += value > -np.inf
+        if count >= k:
+            return True
+    return False
+
+
 def _mark(real_k: bool) -> Callable[[Setting], Any]:
     def make(setting: Setting) -> Any:
         _, dtype, run = setting
@@ -31,6 +42,9 @@ def _mark(real_k: bool) -> Callable[[Setting], Any]:
                 return False
             x, p = value_of(frame, rows, n, dtype)
             whole = np.rint(k).astype(np.int64)
+            for i in range(rows):
+                if whole[i] < k[i] and not _are_there(x[i], k[i]):
+                    whole[i] = n + 1  # a row that is not defined
             return run(frame, slots, rows, 4 * rows * n, (x, whole, p))
 
         return mark
