@@ -36,7 +36,7 @@ LIMIT = 2400  # seconds for one command
 # One environment for all steps but README's own and the lowest versions; with which versions of the
 # fronts' libraries, of which pyproject.toml takes many, CONSTRAINTS says.
 CONSTRAINTS = ROOT / ".ci" / "constraints.txt"
-EXTRAS = "test,torch,jax,dask,arrays,compare,examples,bench,docs,dev,browser,ptx,simulator"
+EXTRAS = "test,torch,jax,dask,sklearn,arrays,compare,examples,bench,docs,dev,browser,ptx,simulator"
 # What rests on the width of vectors: the order of sums, and what is done lane by lane.
 LANES = (
     "tests/api/test_removal.py",
@@ -245,7 +245,7 @@ def lowest(step: Step) -> None:
     step.pytest("tests/api/test_vectors.py", *some, NUMBA_CACHE_DIR=str(step.work / "cache_lowest"))
 
 
-FRONTS = ("torch", "jax", "dask")
+FRONTS = ("torch", "jax", "dask", "sklearn")
 
 
 def without(*fronts: str) -> list[str]:
@@ -258,7 +258,7 @@ def without(*fronts: str) -> list[str]:
 
 
 def slow(step: Step) -> None:
-    others = ("torch", "jax", "dask", "device", "ptx")
+    others = (*FRONTS, "device", "ptx")
     step.pytest("-m", " and not ".join(("slow", *others)), *without(*FRONTS))
     # In a front the other curves differ in which code is called, and in nothing else.
     calls = ("-k", "test_values_are_those_of_numpy or test_gradients")
@@ -270,12 +270,18 @@ def front(marker: str, *options: str) -> Callable[[Step], None]:
     return lambda step: step.pytest("-m", marker, *options, *others, may_skip=False)
 
 
+def sklearn(step: Step) -> None:
+    # One of scikit-learn's own checks needs another library, and is skipped.
+    step.pytest("-m", "sklearn", *without("torch", "jax", "dask"))
+
+
 def examples(step: Step) -> None:
-    for example in sorted((step.tree / "examples").glob("*.py")):
+    folder = step.tree / "examples"
+    for example in sorted((*folder.glob("*.py"), *folder.glob("recipes/*.py"))):
         if example.name not in readme_command("main"):
-            # This one trains for minutes: the first steps run every line of it.
-            fewer = ("--steps", "50") if example.stem == "torch_router" else ()
-            step.run(step.python, example, *fewer)
+            # These take minutes: the first steps, or the first seed, run every line.
+            fewer = {"torch_router": ("--steps", "50"), "feature_selection": ("--seeds", "1")}
+            step.run(step.python, example, *fewer.get(example.stem, ()))
 
 
 def docs(step: Step) -> None:
@@ -293,25 +299,26 @@ def release(step: Step) -> None:
     step.run(".ci/release", step.python, step.tree)
 
 
-def install_chromium(step: Step) -> None:
-    """Chromium and its driver, from the system's packages if they are missing."""
-    if shutil.which("chromium") and shutil.which("chromedriver"):
+def install_programs(step: Step, *packages: str, programs: tuple[str, ...]) -> None:
+    """Install packages of the system, if one of these programs is missing."""
+    if all(map(shutil.which, programs)):
         return
     as_root = ["env", "DEBIAN_FRONTEND=noninteractive"]
     if os.getuid():
         as_root = ["sudo", "-n", *as_root]
     if not shutil.which(as_root[0]) or not shutil.which("apt-get"):
-        raise Failed("chromium or chromedriver is missing; installing them takes apt-get as root")
+        raise Failed(f"one of {programs} is missing; installing it takes apt-get as root")
     step.run(*as_root, "apt-get", "update", "-qq")
-    step.run(*as_root, "apt-get", "install", "-y", "-qq", "chromium", "chromium-driver")
+    step.run(*as_root, "apt-get", "install", "-y", "-qq", *packages)
 
 
 def pages(step: Step) -> None:
-    install_chromium(step)
+    install_programs(step, "chromium", "chromium-driver", programs=("chromium", "chromedriver"))
     step.pytest("docs", may_skip=False)
 
 
 def ptx(step: Step) -> None:
+    install_programs(step, "gcc", "libc6-dev", programs=("gcc",))  # for a driver without a device
     step.pytest("-m", "ptx", may_skip=False, STK_REQUIRE="ptx")
 
 
@@ -368,6 +375,7 @@ STEPS = {
     "haswell": Plan(haswell, "vectors of AVX2, where this processor has wider ones", ("install",)),
     "slow": Plan(slow, "what README's tests ask of some curves and types, of the others"),
     "dask": Plan(front("dask", "--dist", "loadgroup"), "the Dask front"),
+    "sklearn": Plan(sklearn, "the selector for scikit-learn's pipelines"),
     "docs": Plan(docs, "pages, gallery and every example in them"),
     "simulator": Plan(simulator, "device kernels, run by the simulator"),
     "ptx": Plan(ptx, "device kernels, compiled to machine code"),

@@ -13,10 +13,21 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-__all__ = ["GIB", "Clock", "copies"]
+__all__ = ["GIB", "Clock", "copies", "missing"]
 
 GIB = 2**30
 Call = Callable[[int], object]  # told which of the rotating inputs to take
+
+
+def missing() -> str | None:
+    """None, or why nothing can be measured here."""
+    if not torch.cuda.is_available():
+        return f"PyTorch {torch.__version__} finds no CUDA device"
+    from numba import cuda
+
+    if cuda.implementation != "NVIDIA" or not cuda.is_available():
+        return "numba-cuda finds no CUDA device; is one of the extras cuda12, cuda13 installed?"
+    return None
 
 
 def copies(size: int) -> int:
@@ -67,9 +78,11 @@ class Clock:
         """Microseconds that the host spends on a call, and nothing waits for the device."""
         return self._batches(call, calls, lambda: None)
 
-    def round_trip(self, call: Callable[[], object], calls: int = 200) -> np.ndarray:
-        """Microseconds until the result of a call is there."""
-        return self._batches(call, calls, torch.cuda.synchronize)
+    def round_trip(
+        self, call: Callable[[], object], wait: Callable[[], object], calls: int = 200
+    ) -> np.ndarray:
+        """Microseconds until the result of a call is there, for which `wait` waits."""
+        return self._batches(call, calls, wait)
 
     def _batches(
         self, call: Callable[[], object], calls: int, wait: Callable[[], object]

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import contenders
+import numpy as np
 import torch
 from cases import Case
 
+import softtopk_nb as stk
 from softtopk_nb._curves.registry import CURVES as PLAIN
 
-__all__ = ["CURVES", "SHAPES", "cases", "rotating", "unit"]
+__all__ = ["CURVES", "SHAPES", "cases", "check", "rotating", "unit"]
 
 # (rows, n, k). The third and fourth hold 1 GiB of float32; a device without room for the scratch
 # memory of a contender leaves it out.
@@ -63,3 +65,14 @@ def rotating(case: Case, xs: list[torch.Tensor]) -> Call:
 def unit(what: str, xs: list[torch.Tensor]) -> Call:
     """What it is divided by, on the same inputs."""
     return _in_turn([contenders.unit(what, x) for x in xs])
+
+
+def check(xs: list[torch.Tensor], k: int) -> None:
+    """A wrong answer is not timed: a few rows against the CPU."""
+    x = xs[0][:2]
+    for curve in CURVES:
+        got = stk.thretopk(x, k, curve=curve).cpu().numpy()
+        expected = stk.thretopk(x.cpu().numpy(), k, curve=curve)
+        spread = float(x.max() - x.min())
+        if not np.allclose(got, expected, rtol=0, atol=2e-6 + 8 * 2.0**-23 * spread):
+            raise RuntimeError(f"thretopk with curve={curve!r} is wrong on this device: not timed")

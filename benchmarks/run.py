@@ -27,15 +27,12 @@ HERE = Path(__file__).parent
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**40), "MALLOC_MMAP_MAX_": "0"}
 
 
-def pytest_benchmarks(selection: str, only: str) -> tuple[list[dict[str, Any]], int]:
-    """What the benchmarks left in `extra_info`, and pytest's exit status."""
-    files = ["bench_suite.py"]
-    files += [] if only else ["bench_growth.py", "bench_ordinary.py", "bench_startup.py"]
+def pytest_benchmarks(files: list[str], *options: str) -> tuple[list[dict[str, Any]], int]:
+    """What the benchmarks of these files left in `extra_info`, and pytest's exit status."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "benchmark.json"
         command = [sys.executable, "-m", "pytest", "-q", *(str(HERE / name) for name in files)]
-        command += [f"--selection={selection}", f"--only={only}"]
-        command += [f"--benchmark-json={target}", "--benchmark-quiet"]
+        command += [*options, f"--benchmark-json={target}", "--benchmark-quiet"]
         # Ctrl-C ends pytest, which writes what it has; here it is only noted.
         before = signal.signal(signal.SIGINT, lambda *_: None)
         try:
@@ -53,7 +50,9 @@ def measure(selection: str, only: str) -> tuple[dict[str, Any], int]:
     import footprint
     import record
 
-    found, status = pytest_benchmarks(selection, only)
+    files = ["bench_suite.py"]
+    files += [] if only else ["bench_growth.py", "bench_ordinary.py", "bench_startup.py"]
+    found, status = pytest_benchmarks(files, f"--selection={selection}", f"--only={only}")
     made = record.head()
     made["results"] = [entry["result"] for entry in found if "result" in entry]
     if not only:

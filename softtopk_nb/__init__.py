@@ -1,15 +1,23 @@
 """Smooth (differentiable) top-k, on Numba.
 
 Maps from R^n to {p in [0, 1]^n, sum p = k} that turn into the hard top-k as the temperature goes
-to 0, each with its derivatives, in O(n).
+to 0, each with its derivatives, in O(n). The functions take arrays of NumPy, PyTorch, JAX and Dask.
+
+`softtopk_nb.torch` has modules and distributions as well (`SoftTopK`, `TopKGate`,
+`FenchelYoungLoss`, `KSubset`), `softtopk_nb.jax` and `softtopk_nb.dask` the functions of these
+libraries, `softtopk_nb.sklearn` a selector of features (`SoftSelectKBest`), and
+`softtopk_nb.nopython` functions for compiled code of your own.
 """
 
-from ._api.base import Gradients
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from ._api.base import Gradients, TopK
 from ._versions import show_versions
 from .gradtopk import KSubset, gradtopk
 from .hardtopk.operator import hardtopk
 from .iterative.operator import itertopk, wsoftmaxtopk
 from .losses import fenchel_young
+from .selection import topk
 from .softmax import (
     ConvergenceError,
     PowerGradients,
@@ -34,6 +42,7 @@ __all__ = [
     "Gradients",
     "KSubset",
     "PowerGradients",
+    "TopK",
     "__version__",
     "energy_score",
     "fenchel_young",
@@ -51,5 +60,20 @@ __all__ = [
     "sinkhorn",
     "softmax",
     "thretopk",
+    "topk",
     "wsoftmaxtopk",
 ]
+
+_ELSEWHERE = {
+    **dict.fromkeys(("FenchelYoungLoss", "SoftTopK", "TopKGate"), "torch"),
+    "SoftSelectKBest": "sklearn",
+}
+
+
+if not _TYPE_CHECKING:  # to which every name would be there
+
+    def __getattr__(name: str) -> None:
+        """Say where a name is that is looked for here."""
+        where = _ELSEWHERE.get(name)
+        hint = f"; import it from softtopk_nb.{where}" if where else ""
+        raise AttributeError(f"module 'softtopk_nb' has no attribute {name!r}{hint}")

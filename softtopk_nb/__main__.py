@@ -1,4 +1,4 @@
-"""``python -m softtopk_nb``: what this installation runs on; and compiling ahead of time."""
+"""``python -m softtopk_nb``: print versions and hardware, or compile ahead of time."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ WITHOUT_K: dict[str, Any] = {
     "logsumexp": logsumexp,
 }
 OPERATORS: dict[str, Any] = {**registry, **WITHOUT_K}
-# Rows for one vector each and rows for blocks, in batches for one thread and for several, rows of
-# which a sample is taken, and one that is shared out; and for `gradtopk` one between.
+# Rows for one vector each and rows for blocks, in batches for one thread and for several, rows that
+# are sampled, and one that threads share; and for `gradtopk` one length between.
 SHAPES = (8, 64), (256, 1024), (8, 5000), (1, LONG)
 BETWEEN = (256, 300)
-ALPHA = 1.5  # any serves: the code is the same
+ALPHA = 1.5  # any value gives the same code
 
 Call = tuple[str, Callable[[], Any]]
 
 
 def _options(name: str, curves: list[str]) -> Iterator[dict[str, Any]]:
-    """Each set of the operator's own options that has code of its own."""
+    """Yield each set of the operator's own options that has compiled code of its own."""
     if name == "gradtopk":
         yield from ({"method": method} for method in METHODS)
     elif name == "thretopk":
@@ -52,9 +52,9 @@ def _options(name: str, curves: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _operands(shape: tuple[int, int], dtype: Any) -> tuple[Any, Any, Any]:
-    """Scores, a direction and a mask; of several rows each of the first is one of its kind."""
+    """Scores, a direction and a mask; the first rows of several hold -inf, NaN, large entries."""
     x, v = np.random.default_rng(0).normal(size=(2, *shape)).astype(dtype)
-    if len(x) > 1:  # with an entry left out, undefined, and with some entries far out
+    if len(x) > 1:  # with an entry left out, a NaN, and entries far apart
         x[0, 0], x[1, 1] = -np.inf, np.nan
         x[2] **= 7
     return x, v, np.arange(x.shape[1]) % 5 > 0
@@ -63,7 +63,7 @@ def _operands(shape: tuple[int, int], dtype: Any) -> tuple[Any, Any, Any]:
 def _verbs(
     op: Any, shape: tuple[int, int], dtype: Any, k: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
-    """Everything that the operator computes, once."""
+    """Call every method of the operator once, to compile it."""
     x, v, there = _operands(shape, dtype)
     op(x, *k, where=there, **options)
     op(x, *k, **options)
@@ -73,7 +73,7 @@ def _verbs(
         op.jvp(x, *k, v, where=there, dtemperature=1.0, **options)
         p, vjp_function = op.vjp(x, *k, **options)
         vjp_function(v if p.shape == v.shape else v[:, 0])
-    if getattr(op, "has_second", False) and len(x) > 1:
+    if getattr(op, "has_second", False):
         op.hvp(x, *k, v, v, **options)
     for verb in ("potential", "threshold"):
         if hasattr(op, verb):
@@ -101,8 +101,8 @@ def _progress(done: int, total: int, label: str) -> None:
 
 
 def compile_ahead(operators: list[str], curves: list[str], more: list[Call]) -> None:
-    """Call every operator of these names, and more, so that compiled code lies on the disk."""
-    # Run in a clone, `-m` takes the clone's package and not the one that is installed.
+    """Call these operators, and `more`, so that their compiled code is cached on disk."""
+    # Run in a clone, `-m` imports the clone's package and not the installed one.
     print(f"compiling for the package in {pathlib.Path(__file__).parent}", flush=True)
     calls = [*_calls(operators, curves), *more]
     begun = time.perf_counter()

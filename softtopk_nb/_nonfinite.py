@@ -1,9 +1,9 @@
-"""What every construction does to a row before its mathematics: the non-finite rules, once.
+"""The rules for NaN and infinities, which every construction applies to a row first.
 
-A row is looked at in one pass. A finite row goes to its construction as it is. A row that holds
+A row is looked at in one pass. A finite row goes to its construction as it is. A row with
 infinities is compressed to its finite entries, each +inf taking one of k; solved; and expanded
-again, so that an excluded entry (-inf, masked) is exactly as if it had never been there. What
-remains is constant on the finite entries and needs no solving.
+again, so that an excluded entry (-inf, masked) is exactly as if it had never been there. A row of
+any other kind is constant on the finite entries and needs no solving.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from ._compile.decorators import scalar
 from ._compile.permute import count_of, pack, unpack
 from ._math.elementary import to_ordinal, wide_vectors
 
-# What a row is, once its infinities have been counted. Up to MIXED it has a threshold, or
-# whatever its construction solves for; from NONE on it is constant on its finite entries.
+# Kinds of rows, once the infinities have been counted. Up to WITH_INFINITIES a row has a threshold,
+# or whatever its construction solves for; from NONE on it is constant on its finite entries.
 FINITE = 0  # every entry finite, 0 < k < n
-MIXED = 1  # infinities set aside, 0 < k left < finite entries left
-NONE = 2  # nothing of k is left for the finite entries: they are 0
-ALL = 3  # as much of k is left as there are finite entries: they are 1
+WITH_INFINITIES = 1  # infinities set aside, 0 < k left < finite entries left
+NONE = 2  # k is used up by +inf: the finite entries are 0
+ALL = 3  # the k that is left is the number of finite entries: they are 1
 SHARED = 4  # more +inf than k: they share it equally
 UNDEFINED = 5  # a NaN, or fewer entries than k
 
 
 @scalar
 def survey(x):
-    """Ordinals of the smallest and the largest entry, 0 for an empty row; NaNs lie outermost."""
+    """Ordinals of the smallest and the largest entry (NaNs lie outside), 0 for an empty row."""
     wide_vectors()
     lo = hi = to_ordinal(x[0] if x.shape[0] > 0 else x.dtype.type(0))
     for i in range(x.shape[0]):
@@ -39,7 +39,7 @@ def survey(x):
 
 @scalar
 def classify(x, k, lo, hi):
-    """What the row is, from `survey`'s ordinals of it.
+    """The kind of a row and its counts, from the ordinals that `survey` found.
 
     Returns (code, number of finite entries, number of +inf, k left to the finite entries, ordinals
     of the smallest and the largest finite entry).
@@ -69,7 +69,7 @@ def classify(x, k, lo, hi):
 
 @scalar
 def verdict(n, finite, left):
-    """What a row of n entries is: so many of them finite, and so much of k left to those."""
+    """The kind of a row of n entries, of which `finite` are finite and share `left` of k."""
     if left > finite:
         return UNDEFINED
     if left < 0:
@@ -78,12 +78,12 @@ def verdict(n, finite, left):
         return NONE
     if left == finite:
         return ALL
-    return FINITE if finite == n else MIXED
+    return FINITE if finite == n else WITH_INFINITIES
 
 
 @scalar
 def verdict_of(n, k, tau, nans, above, excluded):
-    """As `verdict`, from k and the temperature and counts of what is not finite."""
+    """The kind of a row of n entries from k, the temperature, and counts of NaN, +inf and -inf."""
     if not (nans == 0.0 and k >= 0.0 and k <= n and tau > 0.0 and tau < np.inf):
         return UNDEFINED
     return verdict(n, np.int64(n - above - excluded), k - above)
@@ -91,9 +91,9 @@ def verdict_of(n, k, tau, nans, above, excluded):
 
 @scalar
 def length(x):
-    """How many entries come before those of -inf at a row's end; all, if the row is nothing else.
+    """The length of a row without the -inf at its end; n if it holds nothing else.
 
-    Such a row is solved as one of that length, and its end is not looked at again.
+    A row is solved as one of that length, and its end is not looked at again.
     """
     n, excluded = x.shape[0], x.dtype.type(-np.inf)
     while n > 0 and x[n - 1] == excluded:
@@ -103,21 +103,21 @@ def length(x):
 
 @scalar
 def fill_behind(out, n, value):
-    """Write the value from place n on."""
+    """Write `value` to `out` from position n on."""
     for j in range(n, out.shape[0]):
         out[j] = value
 
 
 @scalar
-def without_infinities(entries, k, room):
-    """(the entries that are not infinite, in `room`; how much of k they get)."""
-    n = pack(entries, entries, room)
-    return window(room, 0, n), k - count_of(entries, entries.dtype.type(np.inf))
+def without_infinities(entries, k, scratch):
+    """(the entries that are not infinite, written to `scratch`; the k that is left for them)."""
+    n = pack(entries, entries, scratch)
+    return window(scratch, 0, n), k - count_of(entries, entries.dtype.type(np.inf))
 
 
 @scalar
 def with_infinities(entries, values, above, out):
-    """Undo `without_infinities`: p of the row, of which so many are +inf, from the others'."""
+    """Undo `without_infinities`: write p of a row with `above` entries of +inf, from `values`."""
     T = out.dtype.type
     unpack(entries, values, T(0), out)
     if above > 0:
@@ -126,31 +126,31 @@ def with_infinities(entries, values, above, out):
 
 
 @scalar
-def taking_part(x, v, out, code, room):
-    """The finite entries of a row, what belongs to them, and where their derivatives go."""
-    if code != MIXED:
+def taking_part(x, v, out, code, scratch):
+    """(finite entries of a row, their v, memory for their derivatives), packed in `scratch`."""
+    if code != WITH_INFINITIES:
         return x, v, out
-    n = pack(x, x, room[0])
-    pack(x, v, room[1])
-    return window(room[0], 0, n), window(room[1], 0, n), window(room[2], 0, n)
+    n = pack(x, x, scratch[0])
+    pack(x, v, scratch[1])
+    return window(scratch[0], 0, n), window(scratch[1], 0, n), window(scratch[2], 0, n)
 
 
 @scalar
 def pack_row(x, values, behind, out):
-    """Write the values at the entries that are not infinite, and `behind` after them."""
+    """Write the values where x is not infinite, and then `behind` to the end of `out`."""
     fill_behind(out, pack(x, values, out), out.dtype.type(behind))
 
 
 @scalar
 def rows_at_once(n):
-    """How many rows of n entries are packed at a time: what a core's own cache holds."""
+    """Number of rows of n entries to pack at a time: as many as fit in a core's own cache."""
     return max(1, (1 << 14) // max(1, n))
 
 
 @scalar
 def present_part(x, v, code):
-    """The finite entries of a row and what belongs to them."""
-    if code != MIXED:
+    """(finite entries of a row, the v that belong to them)."""
+    if code != WITH_INFINITIES:
         return x, v
     xs, vs = np.empty(x.shape[0], x.dtype), np.empty(x.shape[0], x.dtype)
     pack(x, x, xs)
@@ -160,7 +160,7 @@ def present_part(x, v, code):
 
 @scalar
 def expand(x, values, at_plus_inf, out):
-    """Undo `permute.pack`; +inf entries receive `at_plus_inf`, -inf entries 0.
+    """Undo `permute.pack`: write `values` at finite entries, `at_plus_inf` at +inf, 0 at -inf.
 
     It goes from the last entry to the first, so that `values` may be the first part of `out`.
     """
@@ -180,9 +180,9 @@ def expand(x, values, at_plus_inf, out):
 
 @scalar
 def constant_values(code, k, above, one):
-    """What a row that needs no solving is at its finite entries, at those at +inf, and at -inf.
+    """The values of a row that needs no solving: (at finite entries, at +inf, at -inf).
 
-    In the type of `one`: cast later, they would be chosen in float64 for each entry.
+    They have the type of `one`: cast later, they would be selected in float64 for each entry.
     """
     T = type(one)
     zero, nan = T(0), T(np.nan)
@@ -193,7 +193,7 @@ def constant_values(code, k, above, one):
 
 @scalar
 def fill_constant(x, k, code, above, out):
-    """The value of a row that needs no solving."""
+    """Write p of a row that needs no solving."""
     T = out.dtype.type
     finite, top, bottom = constant_values(code, k, above, T(1))
     for i in range(x.shape[0]):
@@ -205,7 +205,7 @@ def fill_constant(x, k, code, above, out):
 
 @scalar
 def fill_constant_row(x, k, code, above, out):
-    """As `fill_constant`, where x is a row without those of -inf at its end: they get 0, or NaN."""
+    """Write p as `fill_constant` for x, a row cut before its last -inf, and 0 or NaN there."""
     n = x.shape[0]
     fill_constant(x, k, code, above, window(out, 0, n))
     fill_behind(out, n, out.dtype.type(np.nan if code == UNDEFINED else 0.0))

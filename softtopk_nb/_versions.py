@@ -1,4 +1,4 @@
-"""What this installation runs on."""
+"""Versions and hardware of this installation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from typing import IO
 
 #: The oldest versions that the fronts are written for, as pyproject.toml declares them.
-FLOORS = {"torch": "2.6", "jax": "0.7", "dask": "2025.1"}
+FLOORS = {"torch": "2.6", "jax": "0.7", "dask": "2025.1", "sklearn": "1.6"}
 
 
 def _numbers(version: str) -> list[int]:
@@ -43,7 +43,7 @@ def _version(package: str) -> str:
 
 
 def _simd() -> str:
-    """The widest vectors that Numba compiles for here."""
+    """The widest vectors that Numba compiles for on this machine."""
     import llvmlite.binding as llvm
 
     features = llvm.get_host_cpu_features()
@@ -54,7 +54,7 @@ def _simd() -> str:
 
 
 def _gpu() -> tuple[str, str]:
-    """(the GPU, or why there is none; what compiles for it). Asking loads the CUDA driver."""
+    """(the GPU, or why there is none; the CUDA compiler). Asking loads the CUDA driver."""
     compiler = "unknown"
     try:
         from ._cuda.target import SIMULATED, cuda

@@ -1,4 +1,4 @@
-"""Fenchel-Young losses: of scores against the mask, or the soft mask, that they should give."""
+"""Fenchel-Young losses: of scores against the hard, soft or labelled mask that they should give."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._api import arguments, base, homogeneous, host_arrays, operator
+from ._api import arguments, fronts, homogeneous, host_arrays, operator
 from ._api.base import Gradients
+from ._api.call import Call, check
+from ._threshold.loss import NEAR
 
 Array = npt.NDArray[Any]
 
-NEAR = 1e-5  # relative to max(1, k): how far the sum of a soft target may be from k
-NO_LABEL = -1  # fills a row that has fewer labels than others
+NO_LABEL = -1  # fills the rows that have fewer labels than others
 
 
 class FenchelYoung:
@@ -40,7 +41,7 @@ class FenchelYoung:
         False leaves out the conjugate of the target, which does not depend on theta: the loss is
         then potential(theta) - <theta, target>, which may be negative. `gradtopk` needs it for soft
         targets, whose conjugate has no formula.
-    temperature, axis, largest, where, **options
+    temperature, axis, largest, where, clamp_k, **options
         As in a call of the operator. Where `where` is False the target must be 0.
 
     Returns
@@ -103,14 +104,20 @@ class FenchelYoung:
         axis: int = -1,
         largest: bool = True,
         where: Any = None,
+        clamp_k: bool = False,
         **options: Any,
     ) -> Any:
-        """One loss for each row: see the class."""
+        """The loss of each row: see the class."""
+        if front := fronts.function("fenchel_young", theta):
+            numbers = {"temperature": temperature, "largest": largest, "where": where}
+            named = fronts.named(options, axis, constant=constant, clamp_k=clamp_k, **numbers)
+            return front(op, theta, target, k, **named)
         op = operator.chosen(op, with_potential=True)
+        k = arguments.clamped(k, clamp_k)
         given = theta, k, temperature, axis, largest, where, None, options
         call, y = _checked(op, target, constant, given)
-        losses = op.cpu.losses(call.rows, call.plan, y, constant, None)
-        return op._give_back_batch(call, losses)
+        losses = op.cpu.losses(call.rows, call.options, y, constant, None)
+        return call.give_back(losses)
 
     def vjp(
         self,
@@ -124,13 +131,14 @@ class FenchelYoung:
         axis: int = -1,
         largest: bool = True,
         where: Any = None,
+        clamp_k: bool = False,
         **options: Any,
     ) -> tuple[Any, Callable[[Any], Gradients]]:
         """Loss and VJP function (reverse mode).
 
         Parameters
         ----------
-        op, theta, target, k, constant, temperature, axis, largest, where, **options
+        op, theta, target, k, constant, temperature, axis, largest, where, clamp_k, **options
             As in a call.
 
         Returns
@@ -150,37 +158,35 @@ class FenchelYoung:
         array([-0.303,  0.303,  0.112, -0.112])
         """
         op = operator.chosen(op, with_potential=True)
+        k = arguments.clamped(k, clamp_k)
         given = theta, k, temperature, axis, largest, where, None, options
         call, y = _checked(op, target, constant, given)
         x, tau = call.rows.x, call.rows.temperature
         p = np.empty(x.shape, x.dtype)
-        losses = op.cpu.losses(call.rows, call.plan, y, constant, p)
+        losses = op.cpu.losses(call.rows, call.options, y, constant, p)
         gradient = p - y
         # The loss is homogeneous in theta and the temperature.
         present = np.isfinite(x)
         centred = np.where(present, x - np.where(present, x, 0.0).mean(axis=1, keepdims=True), 0.0)
         in_tau = homogeneous.in_temperature(losses, centred, gradient, tau)
-        result = op._give_back_batch(call, losses)
+        result = call.give_back(losses)
 
         def vjp_function(g: Any, /) -> Gradients:
             cotangent = arguments.real_array(g, "the cotangent").astype(np.float64)
             arguments.check_broadcast(cotangent, call.batch, "the cotangent")
             each = arguments.per_row(cotangent, call.batch, len(x))
             gx = host_arrays.cast(each[:, None] * gradient * call.sign, call.dtype)
-            in_x = op._give_back(call._replace(out=None), gx, is_value=False)
-            total = host_arrays.sum_to(each * in_tau, call.batch, call.numbers[-1], call.dtype)
+            in_x = call.give_back(gx, is_value=False)
+            total = call.sum_to_given(each * in_tau, call.numbers[-1])
             return Gradients(in_x, None, total)
 
         return result, vjp_function
 
 
-def _checked(
-    op: Any, target: Any, constant: bool, given: tuple[Any, ...]
-) -> tuple[base.Call, Array]:
+def _checked(op: Any, target: Any, constant: bool, given: tuple[Any, ...]) -> tuple[Call, Array]:
     """The checked call, and the target as rows of float64."""
-    if not isinstance(constant, (bool, np.bool_)):
-        raise TypeError(f"constant is {constant!r}; expected True or False")
-    call = op._check(*given)
+    check_constant(constant)
+    call = check(op, *given)
     values = host_arrays.as_numpy(target, "target")
     if values.shape == call.shape:
         y = _vectors(call, values)
@@ -196,8 +202,15 @@ def _checked(
     return call, y
 
 
-def _vectors(call: base.Call, values: Array) -> Array:
-    """A target of theta's shape."""
+def check_constant(constant: Any) -> bool:
+    """The `constant` of a loss, which must be a bool."""
+    if not isinstance(constant, (bool, np.bool_)):
+        raise TypeError(f"constant is {constant!r}; expected True or False")
+    return bool(constant)
+
+
+def _vectors(call: Call, values: Array) -> Array:
+    """The rows of a target that has theta's shape."""
     if values.dtype.kind not in "biuf":
         raise TypeError(f"target has dtype {values.dtype}; expected bool, integers or real numbers")
     rows = host_arrays.to_rows(values, call.axis, np.float64, call.rows.x.shape)
@@ -217,8 +230,8 @@ def no_vectors(found: int, shape: tuple[int, ...], axis: int) -> str:
     )
 
 
-def _vectors_of_labels(call: base.Call, values: Array) -> Array:
-    """0/1 vectors with ones at the labels."""
+def _vectors_of_labels(call: Call, values: Array) -> Array:
+    """The 0/1 vectors with ones at the labels, as rows."""
     n, expected = call.rows.x.shape[1], f"theta's shape {call.shape}, or integer labels"
     if values.shape == call.batch:
         values = np.expand_dims(values, call.axis)
@@ -241,7 +254,7 @@ def _vectors_of_labels(call: base.Call, values: Array) -> Array:
         raise ValueError(f"target has the label {labels[wrong][0]}; expected 0 to {n - 1}, or -1")
     rows = np.zeros((len(labels), n + 1))
     for column in labels.T:
-        rows[np.arange(len(rows)), column] += 1.0  # NO_LABEL is the last place
+        rows[np.arange(len(rows)), column] += 1.0  # NO_LABEL is the last column, which is dropped
     rows = rows[:, :n]
     if (rows > 1.0).any():
         i, label = np.argwhere(rows > 1.0)[0]

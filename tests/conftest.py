@@ -25,6 +25,18 @@ def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     return np.random.default_rng(zlib.crc32(f"tests/{name}".encode()))
 
 
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process that finds a driver without a device (`fake_driver`)."""
+    import fake_driver
+
+    if fake_driver.compiler() is None:
+        pytest.fail("no C compiler was found: the driver that stands in for CUDA's is built by one")
+    folder = tmp_path_factory.mktemp("driver")
+    fake_driver.build(folder)
+    return fake_driver.environment(folder)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Deal out tests by the kernels that they need, unless another way is asked for."""
@@ -68,7 +80,8 @@ def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
     """Leave out the files for a device, thousands of tests, where none of them can run."""
     if collection_path.parent.name != "device" or collection_path.suffix != ".py":
         return None
-    marker = "ptx" if collection_path.name == "test_ptx.py" else "device"
+    of_device = collection_path.name.startswith(("test_device", "test_simulator"))
+    marker = "device" if of_device else "ptx"
     return True if _reason_to_leave_out(marker) else None
 
 

@@ -31,6 +31,7 @@ from softtopk_nb.gradtopk import cuda as gradtopk
 from softtopk_nb.gradtopk.cuda import cumulant as cuda_cumulant
 from softtopk_nb.gradtopk.cuda import long as long_gradtopk
 from softtopk_nb.gradtopk.cuda import long_tangent
+from softtopk_nb.gradtopk.cuda import loss as gradtopk_loss
 from softtopk_nb.gradtopk.cuda import nodes as cuda_nodes
 from softtopk_nb.gradtopk.cuda import rows as cuda_rows
 from softtopk_nb.gradtopk.cuda import tangent as cuda_tangent
@@ -44,6 +45,7 @@ from softtopk_nb.iterative.cuda import rows as iterated
 from softtopk_nb.iterative.operator import IterTopK, WSoftmaxTopK
 from softtopk_nb.softmax.cuda import long_noise, noise, slopes
 from softtopk_nb.softmax.cuda import rows as softmax
+from softtopk_nb.thretopk.cuda import loss as thretopk_loss
 from softtopk_nb.thretopk.cuda import rows as thretopk
 
 NEWEST = ptx.CAPABILITIES[-1]
@@ -132,6 +134,7 @@ LONG: Any = {"groups": lambda T: [launch.streaming(T)]}
 SUMS: Any = {"reads": 0, "writes": 0, **LONG}  # of the sums over parts
 TWO_ROWS: Any = {"reads": 2, "groups": groups_of(launch.choose_for_two)}
 HEIGHTS: Any = {"writes": 0, "in_float64": True}
+LOSS: Any = {"reads": 0, "writes": 0, "in_float64": True}  # read entry by entry
 WHOLE_WARPS: Any = {"groups": groups_of(cuda_nodes.choose_whole)}
 MOVING: Any = {
     "reads": 2,
@@ -204,16 +207,16 @@ KERNELS = {
     "solve long, user, fill": made(
         long_threshold._make_fill, MIXTURE, NEWTON, in_float64=True, **LONG
     ),
-    "thretopk push": made(thretopk.make_push, LAPLACE, **TWO_ROWS),
-    "thretopk pull": made(thretopk.make_pull, LAPLACE, **TWO_ROWS),
+    "thretopk push": made(thretopk.make_jvp, LAPLACE, **TWO_ROWS),
+    "thretopk pull": made(thretopk.make_vjp, LAPLACE, **TWO_ROWS),
     "thretopk potential": made(
         thretopk.make_potential, LAPLACE, groups=TWO_ROWS["groups"], **HEIGHTS
     ),
     "thretopk potential, user": made(
         thretopk.make_potential, MIXTURE, groups=TWO_ROWS["groups"], **HEIGHTS
     ),
-    "thretopk push, user": made(thretopk.make_push, MIXTURE, in_float64=True, **TWO_ROWS),
-    "thretopk pull, user": made(thretopk.make_pull, MIXTURE, in_float64=True, **TWO_ROWS),
+    "thretopk push, user": made(thretopk.make_jvp, MIXTURE, in_float64=True, **TWO_ROWS),
+    "thretopk pull, user": made(thretopk.make_vjp, MIXTURE, in_float64=True, **TWO_ROWS),
     "thretopk second": made(thretopk.make_second, LAPLACE, **TWO_ROWS),
     "thretopk second, user": made(thretopk.make_second, MIXTURE, in_float64=True, **TWO_ROWS),
     **{
@@ -223,19 +226,23 @@ KERNELS = {
         for part in (0, 1, 2)
     },
     "thretopk threshold": without_group(thretopk.make_threshold),
-    "thretopk long, moments": made(thretopk.make_push, LAPLACE, part=0, reads=2, writes=0, **LONG),
-    "thretopk long, push": made(thretopk.make_push, LAPLACE, part=1, reads=2, **LONG),
+    "thretopk long, moments": made(thretopk.make_jvp, LAPLACE, part=0, reads=2, writes=0, **LONG),
+    "thretopk long, push": made(thretopk.make_jvp, LAPLACE, part=1, reads=2, **LONG),
     "thretopk long, push, user": made(
-        thretopk.make_push, MIXTURE, part=1, reads=2, in_float64=True, **LONG
+        thretopk.make_jvp, MIXTURE, part=1, reads=2, in_float64=True, **LONG
     ),
-    "thretopk long, pull": made(thretopk.make_pull, LAPLACE, part=1, reads=2, **LONG),
+    "thretopk long, pull": made(thretopk.make_vjp, LAPLACE, part=1, reads=2, **LONG),
     "thretopk long, heights": made(thretopk.make_potential, LAPLACE, part=0, **HEIGHTS, **LONG),
     "thretopk long, potential": made(thretopk.make_potential, LAPLACE, part=1, **SUMS),
+    "thretopk loss": made(thretopk_loss.make_losses, LAPLACE, True, **LOSS),
+    "thretopk loss, user": made(thretopk_loss.make_losses, MIXTURE, True, **LOSS),
+    "thretopk long, loss": made(thretopk_loss.make_losses, LAPLACE, True, part=0, **LOSS, **LONG),
     "gradtopk": made(cuda_rows.make_solve, 0.02, True, False, **WHOLE_WARPS),
     "gradtopk, keep": made(cuda_rows.make_solve, 0.02, True, True, **WHOLE_WARPS),
     "gradtopk potential": made(cuda_rows.make_solve, 0.02, False, False, writes=0, **WHOLE_WARPS),
-    "gradtopk push": made(cuda_tangent.make_push, False, **MOVING),
-    "gradtopk pull": made(cuda_tangent.make_push, True, **MOVING),
+    "gradtopk loss": made(gradtopk_loss.make_losses, True, **LOSS),
+    "gradtopk push": made(cuda_tangent.make_jvp, False, **MOVING),
+    "gradtopk pull": made(cuda_tangent.make_jvp, True, **MOVING),
     "gradtopk second": made(
         cuda_cumulant.make_second,
         **{**MOVING, "reads": 0, "writes": 0, "in_float64": True},
@@ -248,7 +255,7 @@ KERNELS = {
     },
     "gradtopk long, fill": made(long_gradtopk._make_fill, 0.01, True, **LONG),
     "gradtopk long, heights": made(
-        long_gradtopk._make_heights, reads=0, writes=0, in_float64=True, **LONG
+        long_gradtopk._make_log_sums, reads=0, writes=0, in_float64=True, **LONG
     ),
     "gradtopk long, potential": made(long_gradtopk._make_potential, 0.01, **SUMS),
     "gradtopk long, weigh": made(long_tangent._make_weigh, writes=0, **LONG_MOVING),
@@ -264,14 +271,14 @@ KERNELS = {
     "hardtopk long, mark": made(long_hardtopk._make_mark, **LONG),
     "softmax": made(softmax.make_value, "softmax", False),
     "softmax, keep": made(softmax.make_value, "softmax", True),
-    "softmax push": made(slopes.make_push, "softmax", **TWO_ROWS),
-    "softmax pull": made(slopes.make_pull, "softmax", **TWO_ROWS),
+    "softmax push": made(slopes.make_jvp, "softmax", **TWO_ROWS),
+    "softmax pull": made(slopes.make_vjp, "softmax", **TWO_ROWS),
     "log_softmax": made(softmax.make_value, "log_softmax", False),
-    "log_softmax push": made(slopes.make_push, "log_softmax", **TWO_ROWS),
-    "log_softmax pull": made(slopes.make_pull, "log_softmax", **TWO_ROWS),
+    "log_softmax push": made(slopes.make_jvp, "log_softmax", **TWO_ROWS),
+    "log_softmax pull": made(slopes.make_vjp, "log_softmax", **TWO_ROWS),
     "logsumexp": made(softmax.make_value, "logsumexp", False, writes=0),
-    "logsumexp push": made(slopes.make_push_sum, writes=0, **TWO_ROWS),
-    "logsumexp pull": made(slopes.make_pull_sum, groups=TWO_ROWS["groups"]),
+    "logsumexp push": made(slopes.make_jvp_logsumexp, writes=0, **TWO_ROWS),
+    "logsumexp pull": made(slopes.make_vjp_logsumexp, groups=TWO_ROWS["groups"]),
     "softmax long, look": made(softmax.make_value, "softmax", True, part=0, writes=0, **LONG),
     "softmax long, gather": made(softmax.make_value, "softmax", True, part=1, writes=0, **LONG),
     **{
@@ -281,15 +288,15 @@ KERNELS = {
     **{
         f"{f} long, {name} {part}": made(make, f, part=part, reads=2, writes=int(part == 1), **LONG)
         for f in ("softmax", "log_softmax")
-        for name, make in (("push", slopes.make_push), ("pull", slopes.make_pull))
+        for name, make in (("push", slopes.make_jvp), ("pull", slopes.make_vjp))
         for part in (0, 1)
     },
-    "softmax long, pull total": made(slopes.make_pull, "softmax", part=2, **SUMS),
+    "softmax long, pull total": made(slopes.make_vjp, "softmax", part=2, **SUMS),
     "logsumexp long, fill": made(softmax.make_value, "logsumexp", True, part=2, **SUMS),
-    "logsumexp long, push add": made(slopes.make_push_sum, part=0, reads=2, writes=0, **LONG),
-    "logsumexp long, push": made(slopes.make_push_sum, part=1, **SUMS),
-    "logsumexp long, pull": made(slopes.make_pull_sum, part=0, **LONG),
-    "logsumexp long, pull total": made(slopes.make_pull_sum, part=1, **SUMS),
+    "logsumexp long, push add": made(slopes.make_jvp_logsumexp, part=0, reads=2, writes=0, **LONG),
+    "logsumexp long, push": made(slopes.make_jvp_logsumexp, part=1, **SUMS),
+    "logsumexp long, pull": made(slopes.make_vjp_logsumexp, part=0, **LONG),
+    "logsumexp long, pull total": made(slopes.make_vjp_logsumexp, part=1, **SUMS),
     "noise": made(noise.make_perturb, False, **NOISY),
     "noise, on finite entries": made(noise.make_perturb, True, **NOISY),
     "draw": made(noise.make_draw, writes=0, **NOISY),
@@ -298,19 +305,19 @@ KERNELS = {
     "noise long, on finite entries": made(long_noise._make_perturb, True, **LONG),
     "draw long": made(long_noise._make_pick, writes=0, **LONG),
     "itertopk": made(iterated.make_solve, IterTopK._kind, **ITERATED),
-    "itertopk push": made(iterated.make_push, IterTopK._kind, **ITERATED_MOVING),
-    "itertopk pull": made(iterated.make_pull, IterTopK._kind, **ITERATED_MOVING),
+    "itertopk push": made(iterated.make_jvp, IterTopK._kind, **ITERATED_MOVING),
+    "itertopk pull": made(iterated.make_vjp, IterTopK._kind, **ITERATED_MOVING),
     "wsoftmaxtopk": made(iterated.make_solve, WSoftmaxTopK._kind, **ITERATED),
-    "wsoftmaxtopk push": made(iterated.make_push, WSoftmaxTopK._kind, **ITERATED_MOVING),
-    "wsoftmaxtopk pull": made(iterated.make_pull, WSoftmaxTopK._kind, **ITERATED_MOVING),
+    "wsoftmaxtopk push": made(iterated.make_jvp, WSoftmaxTopK._kind, **ITERATED_MOVING),
+    "wsoftmaxtopk pull": made(iterated.make_vjp, WSoftmaxTopK._kind, **ITERATED_MOVING),
     **{
         f"{name} long, {step}{part}": made(make, kind, part=part, **LONG_ITERATED)
         for name, kind in (("itertopk", IterTopK._kind), ("wsoftmaxtopk", WSoftmaxTopK._kind))
         for step, make, parts in (
             ("", long_iterated.opening, long_iterated.Opening._fields),
             ("", long_iterated.stepping, long_iterated.Stepping._fields),
-            ("push ", iterated_slopes.pushing, iterated_slopes.Pushing._fields),
-            ("pull ", iterated_slopes.pulling, iterated_slopes.Pulling._fields),
+            ("push ", iterated_slopes.jvp_passes, iterated_slopes.JvpPasses._fields),
+            ("pull ", iterated_slopes.vjp_passes, iterated_slopes.VjpPasses._fields),
         )
         for part in parts
     },
@@ -323,6 +330,7 @@ KERNELS = {
     "copy, to float16": without_group(copying.make_copy, None, np.float16),
     "copy, from int64": without_group(copying.make_copy, np.int64, None),
     "sum": without_group(copying.make_sum, None),
+    "clamp k": without_group(copying.make_clamped, None),
 }
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import softtopk_nb
 from softtopk_nb import _versions
-from softtopk_nb._api import engine
+from softtopk_nb._api import engine, operator, without_k
 
 PACKAGE = pathlib.Path(softtopk_nb.__file__).parent
 # The one rule: a folder imports what stands before it, or itself. Folders of operators never import
@@ -27,7 +27,7 @@ FLOORS = [names.split() for names in RULE.split(" < ")]
 OPERATORS = sorted(
     p.parent.name for p in PACKAGE.glob("*/cpu/") if not p.parent.name.startswith("_")
 )
-FRONTS = "torch", "jax", "dask"
+FRONTS = "torch", "jax", "dask", "sklearn"
 MODULES = {p.relative_to(PACKAGE).with_suffix("").as_posix(): p for p in PACKAGE.rglob("*.py")}
 
 
@@ -82,7 +82,16 @@ def test_every_folder_has_its_place():
 
 PROTOCOL = PACKAGE / "_api" / "engine.py"
 CHUNKED = sorted(PACKAGE.glob("*/cpu/chunks.py"))
-ENGINES = [PACKAGE / name / side / "__init__.py" for name in OPERATORS for side in ("cpu", "cuda")]
+ON_DEVICE = {
+    op.cpu.__name__.split(".")[1]
+    for op in (*operator.registry.values(), *without_k.registry.values())
+    if op.has_device_side
+}
+ENGINES = [
+    PACKAGE / name / side / "__init__.py"
+    for name in OPERATORS
+    for side in ("cpu", *(["cuda"] if name in ON_DEVICE else []))
+]
 
 
 def functions(tree: ast.Module | ast.ClassDef) -> dict[str, list[str]]:
@@ -195,7 +204,7 @@ p, pullback = stk.thretopk.vjp(np.array([[3.0, 1.0, 2.0]]), [1.5], where=[True, 
 pullback(p)
 stk.softmax([1.0, 2.0])
 stk.gradtopk([1.0, 2.0, 3.0], 2)
-of_a_device = ("cuda", "_cuda", "device_operator")
+of_a_device = ("cuda", "_cuda", "device_call")
 print([m for m in sys.modules if m.startswith(("numba.cuda", "cuda", "numba_cuda"))])
 ours = [m.split(".") for m in sys.modules if m.startswith("softtopk_nb.")]
 print([m for m in ours if set(m) & set(of_a_device)])

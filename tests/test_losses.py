@@ -121,6 +121,24 @@ def test_masked_entries_are_removed(op, options, rng):
 
 
 @with_potential
+def test_a_clamped_k_is_that_of_the_target(op, options, rng):
+    """Rows of nothing, of fewer entries than k, and of more; a temperature with the axis kept."""
+    theta, counts = rng.normal(size=(3, 9)), np.array([0, 2, 9])
+    there, target = np.arange(9) < counts[:, None], np.arange(9) < np.minimum(counts, 4)[:, None]
+    given = {"constant": not infinite_conjugate(options), "where": there, **options}
+    given["temperature"] = np.array([[0.5], [1.0], [2.0]])
+    found, pull = stk.fenchel_young.vjp(op, theta, target, 4, clamp_k=True, **given)
+    expected, other = stk.fenchel_young.vjp(op, theta, target, np.minimum(counts, 4), **given)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(
+        stk.fenchel_young(op, theta, target, 4, clamp_k=True, **given), found
+    )
+    np.testing.assert_array_equal(pull(1.0).x, other(1.0).x)
+    assert np.isfinite(pull(1.0).x).all()
+    assert pull(1.0).temperature.shape == (3, 1)
+
+
+@with_potential
 def test_infinite_scores(op, options):
     """An entry of +inf is chosen and one of -inf is not: no loss if the target says so."""
     if infinite_conjugate(options):

@@ -64,20 +64,51 @@ def test_every_contender_can_be_called(field, rng):
     } <= operators
 
 
-def test_figures_of_a_device_are_a_record(field):
-    import gpu
+# What Python runs first in each process of the run below: no array is large, none is right.
+PRETENDED = """
+import fake_driver, torch
+fake_driver.pretend_gpu(torch)
+import gpu_clock, gpu_contenders
+gpu_clock.GIB, gpu_contenders.SHAPES = 2**16, ((8, 64, 8), (4, 64, 40))
+gpu_contenders.check = lambda xs, k: None
+try:
+    import jax
+    cpus = jax.devices("cpu")
+    jax.devices = lambda name=None: cpus
+except ImportError:
+    pass
+"""
+
+
+@pytest.mark.ptx
+def test_a_run_on_a_device_writes_a_record(tmp_path, monkeypatch):
+    """With a driver that launches nothing: every case runs, and no figure means anything."""
+    pytest.importorskip("numba_cuda", reason="needs the extra 'ptx'")
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.syspath_prepend(str(BENCHMARKS.parent / "tests"))
+    import fake_driver
     import record
 
-    made = record.head("cuda", "made up")
-    for case in field.cases(65536, 4096, 64):
-        taken = {"case": np.array([1.0, 2.0, 2.0]), "unit": np.array([1.0, 1.0, 1.0])}
-        made["results"].append(gpu.result(case, taken, copy=0.001))
-    record.check(made)
-    made["copy_bandwidth"] = [1e9, 1e9, 1e9]
-    made["overhead"] = {"empty kernel": [1.0, 1.0, 1.0]}
-    text = gpu.table(made)
-    for word in ("laplace", "2.00", "NOT MET", "empty kernel", "1 GB/s", "50%"):
-        assert word in text
+    fake_driver.build(tmp_path)
+    (tmp_path / "sitecustomize.py").write_text(PRETENDED, encoding="utf-8")
+    folders = tmp_path, BENCHMARKS, BENCHMARKS.parent / "tests", BENCHMARKS.parent
+    target = tmp_path / "made.json"
+    command = [sys.executable, "-W", "ignore", BENCHMARKS / "gpu.py", "--rounds", "2"]
+    done = subprocess.run(
+        [*command, "--output", target],
+        env={**fake_driver.environment(tmp_path), "PYTHONPATH": ":".join(map(str, folders))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1500,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = record.read(target)
+    measured = {(line["operator"], line["what"], line["n"]) for line in made["results"]}
+    assert {("gradtopk", "pullback", 64), ("thretopk", "jvp", 64)} <= measured
+    assert {"empty kernel", "thretopk, CUDA graph", "gradtopk, both passes"} <= {*made["overhead"]}
+    for word in ("laplace", "no device", "GB/s", "of the host"):
+        assert word in done.stdout
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device to measure")

@@ -83,11 +83,28 @@ def test_words_are_those_of_the_field(folder):
         assert not [phrase for phrase in OLD_PHRASES if phrase in text], file
 
 
+# Names of earlier releases in the package: jvp and vjp, UNSOLVED, newton_step, potential, ... now.
+OLD_NAMES = {
+    *("push", "pull", "pulls", "push_mixed", "pull_mixed", "push_finite", "pull_finite"),
+    *("push_sum", "pull_sum", "push_twice", "pull_push", "mixed", "MIXED", "MISLED", "OPEN"),
+    *("UNSEEN", "heights", "judge", "admit", "conclude", "is_wanted", "row_in_pieces"),
+}
+
+
+def test_names_are_those_of_the_field():
+    """None of OLD_NAMES is a name in the package."""
+    for file in (ROOT / "softtopk_nb").rglob("*.py"):
+        names = {file.stem}
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names |= {getattr(node, key, None) for key in ("id", "attr", "name", "arg")}
+        assert not OLD_NAMES & names, file
+
+
 def readme_block(module: str) -> str:
-    """The Python block of README.md that imports a front."""
+    """The Python block of README.md that imports a front's library."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(
-        rf"```python\n(import \w+, softtopk_nb\.{module} .*?)```", text, re.DOTALL
+        rf"```python\n(import {module}, softtopk_nb as stk\n.*?)```", text, re.DOTALL
     )
     return block
 

@@ -1,1 +1,1 @@
-"""What operators have in common: arguments checked, arrays as rows and back."""
+"""The layers that all operators share: checked arguments, arrays as rows, and results back."""

@@ -1,13 +1,13 @@
-"""Arguments: what is accepted, and the message for what is not.
+"""Validation of arguments, and the error messages for invalid ones.
 
-Every message names the argument, what came, and what was expected.
+Every message names the argument, the value given, and what was expected.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +17,17 @@ from . import host_arrays
 
 Array = npt.NDArray[Any]
 
-_ROOMY = 2.0**64  # the square of a direction shorter than this is a number in float32
+_ROOMY = 2.0**64  # a shorter direction can be squared in float32
 
 
 def show(value: Any) -> str:
-    """A short text for a message."""
+    """The value's repr, shortened for a message."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def real_array(value: Any, name: str) -> Array:
-    """`value` as an array of real numbers; bools are not numbers here."""
+    """`value` as an array of real numbers; refuses bools."""
     given = host_arrays.as_numpy(value, name)
     if given.dtype.kind not in "iuf" or given.dtype.itemsize > 8:
         raise TypeError(
@@ -51,8 +51,8 @@ def check_axis(axis: Any, ndim: int) -> int:
 
 
 def check_broadcast(given: Array, shape: tuple[int, ...], name: str) -> None:
-    """Refuse what does not broadcast to `shape`, or would enlarge it."""
-    if given.ndim == 0 or given.shape == shape:  # the usual cases, in a hurry
+    """Refuse an array that does not broadcast to `shape`, or would enlarge it."""
+    if given.ndim == 0 or given.shape == shape:  # fast path for the usual cases
         return
     try:
         fits = np.broadcast_shapes(given.shape, shape) == shape
@@ -62,38 +62,102 @@ def check_broadcast(given: Array, shape: tuple[int, ...], name: str) -> None:
         raise ValueError(f"{name} has shape {given.shape}; expected one that broadcasts to {shape}")
 
 
-def per_row(given: Any, batch: tuple[int, ...], rows: int) -> Array:
-    """One number for each of so many rows, in memory of its own.
+def shape_of_rows(ndim: int, batch: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
+    """The shape to which numbers of rows with `ndim` axes broadcast.
 
-    A kernel would be compiled anew for a read-only array, as a broadcast one is.
+    It is the batch shape; or, for as many axes as x has, x's shape with length 1 along the axis.
+    The batch has one axis less than x, so that no array fits in both ways.
+    """
+    if axis is None or ndim <= len(batch):
+        return batch
+    return (*batch[:axis], 1, *batch[axis:])
+
+
+def check_per_row(given: Array, batch: tuple[int, ...], axis: int | None, name: str) -> None:
+    """Refuse an array that does not give a number to each row (`shape_of_rows`)."""
+    check_broadcast(given, shape_of_rows(given.ndim, batch, axis), name)
+
+
+def per_row(given: Any, batch: tuple[int, ...], rows: int, axis: int | None = None) -> Array:
+    """One number for each row, shape (rows,), in new memory.
+
+    A kernel would be compiled again for a read-only array, as a broadcast one is.
     """
     if isinstance(given, (float, int)):
         same = np.empty(rows, np.float64 if isinstance(given, float) else np.int64)
         same.fill(given)
         return same
-    return np.array(np.broadcast_to(given, batch), order="C").reshape(-1)
+    shape = shape_of_rows(given.ndim, batch, axis)
+    return np.array(np.broadcast_to(given, shape), order="C").reshape(-1)
 
 
-def check_positive(value: Any, batch: tuple[int, ...], name: str) -> Any:
-    """A temperature or the like, positive and finite: a float, or an array of float64."""
+def check_positive(value: Any, batch: tuple[int, ...], name: str, axis: int | None = None) -> Any:
+    """A temperature or the like, checked to be positive and finite: a float, or a float64 array."""
     if type(value) is float and 0.0 < value < math.inf:
-        return value  # the usual case, in a hurry
+        return value  # fast path for the usual case
     given = real_array(value, name).astype(np.float64)
     ok = (given > 0) & (given < np.inf)
     if not np.all(ok):
         bad = given[~ok].flat[0]
         raise ValueError(f"{name} is {bad}; expected a positive finite number")
-    check_broadcast(given, batch, name)
+    check_per_row(given, batch, axis, name)
     return given
 
 
-def check_k(given: Array, n: int, batch: tuple[int, ...]) -> None:
+# What others call an argument, or where one is known that is not known here.
+_HINTS = {
+    "tau": "temperature",
+    "dim": "axis, or dim for tensors of PyTorch",
+    "hard": "hardtopk, or hard for arrays of PyTorch and JAX",
+}
+
+
+def unexpected(name: str, argument: str, known: tuple[str, ...]) -> TypeError:
+    """The error of the function `name` for an argument that it does not have."""
+    hint = f"; you may want {_HINTS[argument]}" if argument in _HINTS else ""
+    return TypeError(
+        f"{name} got an unexpected keyword argument {argument!r}{hint}; it knows {', '.join(known)}"
+    )
+
+
+class Clamped(NamedTuple):
+    """A k of which a row takes at most as much as it has entries that take part."""
+
+    k: Any
+
+
+def clamped(k: Any, clamp_k: Any) -> Any:
+    """k as given; as `Clamped` if `clamp_k` is True."""
+    check_bool(clamp_k, "clamp_k")
+    return Clamped(k) if clamp_k else k
+
+
+def check_k(
+    value: Any, n: int, batch: tuple[int, ...], real_k: bool, axis: int | None = None
+) -> Any:
+    """A checked k for rows of n entries: a number as given, or an array of float64 or int64.
+
+    One that is `Clamped` is n where it is more.
+    """
+    if type(value) is int and 0 <= value <= n:
+        return float(value) if real_k else value  # fast path for the usual case
+    clamps = type(value) is Clamped
+    value = value.k if clamps else value
+    given = real_array(value, "k")
+    if not real_k and given.dtype.kind not in "iu":
+        raise TypeError(f"k is {show(value)} of dtype {given.dtype}; expected integers")
+    given = np.minimum(given, np.int64(n)) if clamps else given
+    check_range_of_k(given, n, batch, axis)
+    return given.astype(np.float64 if real_k else np.int64)
+
+
+def check_range_of_k(given: Array, n: int, batch: tuple[int, ...], axis: int | None = None) -> None:
     """Refuse a k outside [0, n], compared before any conversion: no integer wraps around."""
     ok = (given >= 0) & (given <= n)
     if not np.all(ok):
         bad = given[~ok].flat[0]
         raise ValueError(f"k is {bad}; expected 0 <= k <= n = {n}, x's length along the axis")
-    check_broadcast(given, batch, "k")
+    check_per_row(given, batch, axis, "k")
 
 
 def check_where(where: Any, shape: tuple[int, ...]) -> Array:
@@ -106,9 +170,9 @@ def check_where(where: Any, shape: tuple[int, ...]) -> Array:
 
 
 def rows_of_mask(mask: Array, axis: int, table: tuple[int, int], out: Array | None) -> Array:
-    """A mask of x's shape as rows, or as the one row that all of them are.
+    """A mask of x's shape as rows, or as a single row if they are all equal by broadcasting.
 
-    It does not share memory with `out`, which is written before derivatives read it.
+    It shares no memory with `out`, which is written before derivatives read the mask.
     """
     others = (a for a in range(mask.ndim) if a != axis)
     if all(mask.strides[a] == 0 or mask.shape[a] == 1 for a in others):
@@ -118,14 +182,27 @@ def rows_of_mask(mask: Array, axis: int, table: tuple[int, int], out: Array | No
     return rows.copy() if out is not None and np.may_share_memory(out, rows) else rows
 
 
+def whole(k: Any) -> int:
+    """A k that is the same whole number for all rows."""
+    try:
+        return operator.index(k)
+    except TypeError:
+        raise TypeError(f"k is {show(k)}; expected one whole number for all rows") from None
+
+
 def check_largest(largest: Any) -> None:
-    """Refuse what is neither True nor False."""
-    if not isinstance(largest, (bool, np.bool_)):
-        raise TypeError(f"largest is {largest!r}; expected True or False")
+    """Refuse a value that is neither True nor False."""
+    check_bool(largest, "largest")
+
+
+def check_bool(value: Any, name: str) -> None:
+    """Refuse a value of the argument `name` that is neither True nor False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} is {show(value)}; expected True or False")
 
 
 def check_out(out: Any, shape: tuple[int, ...], what: str, dtype: np.dtype[Any]) -> None:
-    """Refuse an `out` that cannot take the result, whose shape is `what`, as it is."""
+    """Refuse an `out` that cannot hold the result; `what` names the expected shape."""
     if not isinstance(out, np.ndarray):
         raise TypeError(f"out is a {type(out).__name__}; expected a NumPy array")
     if out.shape != shape:
@@ -136,11 +213,11 @@ def check_out(out: Any, shape: tuple[int, ...], what: str, dtype: np.dtype[Any])
         raise ValueError("out is read-only; expected an array that can be written")
 
 
-def direction(value: Any, batch: tuple[int, ...], name: str) -> Array:
-    """A direction in k or in the temperature, one number for each row; None is 0."""
+def direction(value: Any, batch: tuple[int, ...], axis: int, name: str) -> Array:
+    """A direction in k or in the temperature, one number per row; None means 0."""
     given = real_array(0.0 if value is None else value, name).astype(np.float64)
-    check_broadcast(given, batch, name)
-    return per_row(given, batch, math.prod(batch))
+    check_per_row(given, batch, axis, name)
+    return per_row(given, batch, math.prod(batch), axis)
 
 
 def rows_of(
@@ -154,8 +231,8 @@ def rows_of(
 ) -> Array:
     """A direction or cotangent as rows like those of x, 0 where an entry is not `present`.
 
-    Of their type, or of float64 if it came in a wider one: see `Direction`. With anything where an
-    entry is not present if kernels keep that `apart`, and the type is x's.
+    Its type is that of x, or float64 if it came in a wider one: see `Direction`. If kernels keep
+    masked entries `apart` and the type is x's, those may hold any values.
     """
     given = host_arrays.as_numpy(value, name)
     wide, _ = host_arrays.compute_dtype(given.dtype, name)
@@ -170,10 +247,10 @@ def rows_of(
 
 
 class Direction:
-    """A direction or cotangent in the type of the rows of x, which may be too short for it.
+    """A direction or cotangent in the type of the rows of x, scaled if its range is too small.
 
-    A derivative is linear. Where float32 has no room for the squares and sums of a direction, it
-    is measured in a unit, a power of two for each row, and so is the derivative along it.
+    A derivative is linear. Where squares and sums of a direction would overflow in float32, it is
+    divided by a unit, a power of two for each row, and so is the derivative along it.
     """
 
     rows: Array
@@ -183,7 +260,7 @@ class Direction:
         self.rows, self.numbers = rows, numbers
         self._unit: Array | None = None
         if x.dtype == np.float64 or (rows.dtype == x.dtype and not numbers):
-            return  # there is room
+            return  # squares and sums cannot overflow
         largest = np.zeros(len(x))
         if rows.dtype != x.dtype:
             entries = (
@@ -202,7 +279,7 @@ class Direction:
             self.rows = np.ascontiguousarray(host_arrays.cast(self.rows, x.dtype))
 
     def back(self, values: Array) -> Array:
-        """What follows from the direction itself, from what followed from its rows and numbers."""
+        """Scale back results that were computed from the scaled rows and numbers."""
         if self._unit is None:
             return values
         with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""What operators with a k share of the chunked engine (`engine`): rows that need no solving."""
+"""Functions of the chunked engine (`engine`) that operators with a k share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .._nonfinite import MIXED, UNDEFINED, constant_values, verdict_of
+from .._nonfinite import UNDEFINED, WITH_INFINITIES, constant_values, verdict_of
 
 
 def ends(options: Any) -> tuple[float, float]:
@@ -15,9 +15,13 @@ def ends(options: Any) -> tuple[float, float]:
 
 
 def kind(n: int, seen: Any, k: Any, tau: float) -> Any:
-    """(kind, whether the finite entries alone are solved, the numbers for these) of a row."""
+    """(kind of a row, whether only the finite entries are solved, the numbers for these)."""
     found = verdict_of(n, k, tau, seen.nans, seen.above, seen.excluded)
-    return (found if found > MIXED else -1), found == MIXED, (k - seen.above, tau)
+    return (
+        (found if found > WITH_INFINITIES else -1),
+        found == WITH_INFINITIES,
+        (k - seen.above, tau),
+    )
 
 
 def constant(found: int, seen: Any, k: Any, tau: float) -> Any:
@@ -26,7 +30,7 @@ def constant(found: int, seen: Any, k: Any, tau: float) -> Any:
 
 
 def unmoved(options: Any, solved: Any) -> float | None:
-    """The derivative of a solved row that nothing moves, or None."""
+    """The derivative of a row that is constant, 0 or NaN; None for any other row."""
     if solved.constant < 0:
         return None
     return np.nan if solved.constant == UNDEFINED else 0.0

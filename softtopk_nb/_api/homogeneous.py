@@ -1,14 +1,14 @@
-"""What follows from a potential that grows in proportion with x and the temperature."""
+"""Euler's identity for functions that are homogeneous of degree 1 in x and the temperature."""
 
 from __future__ import annotations
 
 from typing import Any
 
 
-def in_temperature(height: Any, x: Any, gradient: Any, temperature: Any) -> Any:
-    """The derivative in the temperature of what is homogeneous in it and x: Euler's identity.
+def in_temperature(scalar: Any, x: Any, gradient: Any, temperature: Any) -> Any:
+    """The derivative in the temperature of a function that is homogeneous in it and x (Euler).
 
-    Arrays of any library: one number for each row of x and its gradient, whose last axis is n.
-    Where an entry is infinite its product with the gradient is to be 0: x is to be finite.
+    Arrays of any library: `scalar` has one number for each row of x and of the gradient, whose last
+    axis is n. x must be finite: replace infinite entries by numbers, as their gradient is 0.
     """
-    return (height - (x * gradient).sum(-1)) / temperature
+    return (scalar - (x * gradient).sum(-1)) / temperature

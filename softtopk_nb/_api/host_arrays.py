@@ -1,6 +1,6 @@
-"""Which kind of array came in, its rows as NumPy sees them, and the same kind back.
+"""Array kinds on the host: x as NumPy rows, and results as the kind that x was.
 
-No array library is imported here: a kind can only come in if its library is already loaded.
+No array library is imported here: an array can only exist if its library is already loaded.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from .._threads import halves
 from .._threads.transposing import WORTH_IT, transposed
+from . import fronts
 
-_CUDA = (2, 13)  # DLPack's numbers for CUDA memory, the second for managed memory
+_CUDA = (2, 13)  # DLPack's device types for CUDA memory and managed memory
 
 
 def _torch_tensor(x: Any) -> bool:
@@ -37,7 +38,7 @@ def on_device(x: Any) -> bool:
 
 
 def as_numpy(x: Any, name: str) -> npt.NDArray[Any]:
-    """View `x` as a NumPy array; device arrays are refused rather than copied to the host."""
+    """`x` as a NumPy array, a view if possible; device arrays are refused, not copied."""
     if type(x) is np.ndarray:
         return x
     if isinstance(x, np.ma.MaskedArray):
@@ -55,16 +56,31 @@ def as_numpy(x: Any, name: str) -> npt.NDArray[Any]:
         if x.requires_grad:
             raise TypeError(f"{name} requires grad; pass {name}.detach() and use vjp")
         return x.numpy()  # type: ignore[no-any-return]
+    front = fronts.name_of(x)
+    if front == "dask":
+        raise TypeError(f"{name} is a Dask array, which this function would load whole")
+    if front == "jax" and isinstance(x, sys.modules["jax"].core.Tracer):
+        raise TypeError(
+            f"{name} is traced by JAX, which has derivatives of its own: use jax.vjp, jax.jvp or "
+            "jax.grad of the operator"
+        )
     try:
-        return np.asarray(x)
+        found = np.asarray(x)
     except ValueError as error:
         raise ValueError(f"{name} is not an array: {error}") from error
+    if found.dtype == object and not isinstance(x, (list, tuple, type(None))):
+        raise TypeError(f"{name} is a {type(x).__name__}; expected an array of real numbers")
+    return found
 
 
 def like(x: Any, result: npt.NDArray[Any]) -> Any:
     """`result` as the kind of array that `x` is."""
-    if type(x) is not np.ndarray and _torch_tensor(x):
-        return sys.modules["torch"].from_numpy(result)
+    if type(x) is not np.ndarray:
+        front = fronts.name_of(x)
+        if front == "torch":
+            return sys.modules["torch"].from_numpy(result)
+        if front == "jax":
+            return sys.modules["jax"].numpy.asarray(result)
     return result
 
 
@@ -84,9 +100,9 @@ def compute_dtype(dtype: np.dtype[Any], name: str) -> tuple[type, np.dtype[Any]]
 
 
 class _Writable:
-    """The same memory without the read-only flag, for kernels that do not write to it.
+    """An array's memory without the read-only flag, for kernels that only read it.
 
-    Numba compiles a kernel anew for read-only arrays.
+    Numba compiles a kernel again for read-only arrays.
     """
 
     def __init__(self, x: npt.NDArray[Any]) -> None:
@@ -99,9 +115,9 @@ class _Writable:
 def to_rows(
     x: npt.NDArray[Any], axis: int, dtype: type, table: tuple[int, ...]
 ) -> npt.NDArray[Any]:
-    """`x` as a table of (rows, n), the axis last, contiguous; a view where that is possible."""
+    """`x` as a contiguous table (rows, n) with the axis last; a view if possible."""
     if not x.flags.c_contiguous and x.ndim == 2 and x.flags.f_contiguous:
-        x, axis = x.T, 1 - axis  # there is one other axis, whose order stays
+        x, axis = x.T, 1 - axis  # one other axis remains, whose order stays
     if axis != x.ndim - 1:
         if x.size >= WORTH_IT and x.flags.c_contiguous:
             x = _readable(_contiguous(x, dtype))
@@ -124,12 +140,12 @@ def _readable(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _tables(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
-    """A shape with the axes before this one, and those after it, as one."""
+    """(product of the sizes before the axis, size of the axis, product of those after it)."""
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
 def write_rows(rows: npt.NDArray[Any], axis: int, out: npt.NDArray[Any]) -> None:
-    """Write rows, the axis last, to an array of the same type that has it elsewhere."""
+    """Write rows, whose axis is last, to an array of the same type with the axis in its place."""
     like = rows.dtype == out.dtype and out.flags.c_contiguous
     if out.size >= WORTH_IT and like and axis != out.ndim - 1:
         before, n, behind = _tables(out.shape, axis)
@@ -139,7 +155,7 @@ def write_rows(rows: npt.NDArray[Any], axis: int, out: npt.NDArray[Any]) -> None
 
 
 def from_rows(rows: npt.NDArray[Any], shape: tuple[int, ...], axis: int) -> npt.NDArray[Any]:
-    """Undo `to_rows`' reshaping: a view of `rows` with the axis back in its place."""
+    """Undo the reshaping of `to_rows`: a view of `rows` with the axis in its place."""
     if axis == len(shape) - 1:
         return rows.reshape(shape)
     batch = shape[:axis] + shape[axis + 1 :]
@@ -147,7 +163,7 @@ def from_rows(rows: npt.NDArray[Any], shape: tuple[int, ...], axis: int) -> npt.
 
 
 def cast(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """`values` in the type of the result; too large for float16 is inf, without a warning."""
+    """`values` in the type of the result; overflow to inf in float16 does not warn."""
     if values.dtype == dtype:
         return values
     if dtype == np.float16 and values.dtype == np.float32 and values.size >= halves.WORTH_IT:
@@ -159,9 +175,9 @@ def cast(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 def sum_to(
     numbers: npt.NDArray[Any], batch: tuple[int, ...], argument: Any, dtype: np.dtype[Any]
 ) -> Any:
-    """Sum one number for each row over the axes along which `argument` was broadcast.
+    """Sum one number per row over the axes along which `argument` was broadcast to `batch`.
 
-    Warnings of what is too large are the caller's to turn off.
+    Overflow may warn; the caller turns that off.
     """
     if isinstance(argument, (float, int)):
         return dtype.type(numbers.sum())

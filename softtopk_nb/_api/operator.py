@@ -1,19 +1,21 @@
-"""Operators with a k: what they add to `base`, and their public methods."""
+"""Operators with a k: their additions to `base`, and their public methods."""
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import arguments, base, host_arrays
+from . import arguments, base, fronts, verbs
+from .arguments import clamped
 from .base import Array as Array
 from .base import Gradients
 
-#: Every operator with a k by name: what the contract tests go through.
+_COMMON = "temperature", "axis", "largest", "where", "out", "clamp_k"
+
+#: All operators with a k, by name; the contract tests cover each.
 registry: dict[str, Operator] = {}
 
 
@@ -37,6 +39,8 @@ class Operator(base.RowOperator):
 
     def __init__(self) -> None:
         super().__init__()
+        #: The operator's own keyword arguments; reading a signature takes longer than a row.
+        self.known_options = tuple(inspect.signature(self._options).parameters)
         registry[self.__name__] = self
 
     @property
@@ -57,58 +61,41 @@ class Operator(base.RowOperator):
         largest: bool = True,
         where: Any = None,
         out: Any = None,
+        clamp_k: bool = False,
         **options: Any,
     ) -> Any:
-        return self._evaluate(x, k, temperature, axis, largest, where, out, options)
+        if type(x) is not np.ndarray and (front := fronts.function(self.__name__, x, out)):
+            given = {"temperature": temperature, "largest": largest, "where": where}
+            return front(x, k, clamp_k=clamp_k, **fronts.named(options, axis, **given))
+        k = k if clamp_k is False else clamped(k, clamp_k)
+        return verbs.value(self, x, k, temperature, axis, largest, where, out, options)
+
+    def _number(
+        self, name: str, x: Any, k: Any, options: dict[str, Any], clamp_k: Any, **named: Any
+    ) -> Any:
+        """A number for each row, by the method of this name of x's front, or of the engine."""
+        if front := fronts.function(f"{self.__name__}.{name}", x):
+            return front(x, k, clamp_k=clamp_k, **fronts.named(options, **named))
+        k, (temperature, axis, largest, where) = clamped(k, clamp_k), named.values()
+        return verbs.number(self, name, x, k, temperature, axis, largest, where, None, options)
 
     def _options(self) -> Any:
         """Check the operator's own keyword arguments and return what its kernels need."""
         return None
 
-    def _plan(self, options: dict[str, Any]) -> Any:
+    def check_options(self, options: dict[str, Any]) -> Any:
+        """Check the operator's own options and return what its engines need."""
         for name in options:
-            if name not in self._known:
-                raise TypeError(
-                    f"{self.__name__} got an unexpected keyword argument {name!r}"
-                    + (f"; it knows {', '.join(self._known)}" if self._known else "")
-                )
+            if name not in self.known_options:
+                known = (*_COMMON, *self.known_options)
+                raise arguments.unexpected(self.__name__, name, known)
         return self._options(**options)
-
-    @functools.cached_property
-    def _known(self) -> tuple[str, ...]:
-        """The operator's own keyword arguments; reading a signature takes longer than a row."""
-        return tuple(inspect.signature(self._options).parameters)
-
-    def _of_each_row(self, name: str, x: Any, *arguments: Any) -> Any:
-        """One number of each row in the units of x: the engine's function of this name."""
-        if host_arrays.on_device(x):
-            return self._device().batch(self, name, x, *arguments)
-        call = self._check(x, *arguments)
-        found = np.empty(len(call.rows.x))
-        getattr(self.cpu, name)(call.rows, call.plan, found)
-        return self._give_back_batch(call, call.sign * found)
-
-    def _check_numbers(self, n: int, batch: tuple[int, ...], *numbers: Any) -> list[Any]:
-        k, temperature = numbers
-        return [
-            self._check_k(k, n, batch),
-            arguments.check_positive(temperature, batch, "temperature"),
-        ]
-
-    def _check_k(self, k: Any, n: int, batch: tuple[int, ...]) -> Any:
-        if type(k) is int and 0 <= k <= n:
-            return float(k) if self.real_k else k  # the usual case, in a hurry
-        given = arguments.real_array(k, "k")
-        if not self.real_k and given.dtype.kind not in "iu":
-            raise TypeError(f"k is {arguments.show(k)} of dtype {given.dtype}; expected integers")
-        arguments.check_k(given, n, batch)
-        return given.astype(np.float64 if self.real_k else np.int64)
 
 
 def chosen(op: Any, name: str = "op", *, with_potential: bool = False) -> Operator:
-    """The operator that the argument `name` says, by its name, as an object or as that of a front.
+    """The operator given as the argument `name`: by its name, as an object or as a front's object.
 
-    Only one that is the gradient of a potential, if it must be `with_potential`.
+    If `with_potential`, it must be the gradient of a potential.
     """
     known = {
         key: each for key, each in registry.items() if each.has_potential or not with_potential
@@ -140,13 +127,14 @@ class Differentiable(Operator):
         largest: bool = True,
         where: Any = None,
         out: Any = None,
+        clamp_k: bool = False,
         **options: Any,
     ) -> tuple[Any, Any]:
         """Value and derivative along a direction (forward mode).
 
         Parameters
         ----------
-        x, k, temperature, axis, largest, where, out, **options
+        x, k, temperature, axis, largest, where, out, clamp_k, **options
             As in a call of the operator; `out` receives the value.
         dx : array_like
             The direction in x, broadcastable to its shape.
@@ -168,8 +156,10 @@ class Differentiable(Operator):
         """
         if dk is not None and not self.real_k:
             raise TypeError(f"dk was given, but {self.__name__} takes an integer k")
-        directions = dk, dtemperature
-        return self._jvp(dx, directions, x, k, temperature, axis, largest, where, out, options)
+        k, directions = clamped(k, clamp_k), (dk, dtemperature)
+        return verbs.jvp(
+            self, dx, directions, x, k, temperature, axis, largest, where, out, options
+        )
 
     def hvp(
         self,
@@ -185,6 +175,7 @@ class Differentiable(Operator):
         axis: int = -1,
         largest: bool = True,
         where: Any = None,
+        clamp_k: bool = False,
         **options: Any,
     ) -> Gradients:
         """Gradients of <g, dp>, dp the derivative along v: a second derivative.
@@ -193,7 +184,7 @@ class Differentiable(Operator):
 
         Parameters
         ----------
-        x, k, temperature, axis, largest, where, **options
+        x, k, temperature, axis, largest, where, clamp_k, **options
             As in a call of the operator.
         v : array_like
             The direction in x, broadcastable to its shape.
@@ -227,25 +218,12 @@ class Differentiable(Operator):
         >>> stk.thretopk.hvp(x, 2, v, g, curve="sigmoid").x.round(3)
         array([ 0.012, -0.012,  0.009, -0.009])
         """
-        self._check_second()
+        self.check_second()
         if dk is not None and not self.real_k:
             raise TypeError(f"dk was given, but {self.__name__} takes an integer k")
-        moves, still = (dk, dtemperature), (None, None)
-        arguments = x, k, temperature, axis, largest, where, None, options
-        if host_arrays.on_device(x):
-            result: Gradients = self._device().hvp(self, v, moves, g, *arguments)
-            return result
-        call = self._check(*arguments)
-        state = self.cpu.linearize(call.rows, call.plan, self._empty(call))
-        second: Gradients = self._second(call, state, v, moves, g, still, "g")
-        return second
-
-    def _check_second(self) -> None:
-        """Raise unless second derivatives are known."""
-        if not self.has_second:
-            raise NotImplementedError(
-                f"{self.__name__} has no second derivative here; thretopk and gradtopk have one"
-            )
+        arguments = x, clamped(k, clamp_k), temperature, axis, largest, where, None, options
+        gradients: Gradients = verbs.hvp(self, v, (dk, dtemperature), g, *arguments)
+        return gradients
 
     def vjp(
         self,
@@ -258,13 +236,14 @@ class Differentiable(Operator):
         largest: bool = True,
         where: Any = None,
         out: Any = None,
+        clamp_k: bool = False,
         **options: Any,
     ) -> tuple[Any, Callable[[Any], Gradients]]:
         """Value and VJP function (reverse mode).
 
         Parameters
         ----------
-        x, k, temperature, axis, largest, where, out, **options
+        x, k, temperature, axis, largest, where, out, clamp_k, **options
             As in a call of the operator; `out` receives the value.
 
         Returns
@@ -283,4 +262,5 @@ class Differentiable(Operator):
         >>> vjp([1.0, 0.0, 0.0, 0.0]).x.round(3)
         array([ 0.192, -0.111, -0.041, -0.041])
         """
-        return self._vjp(x, k, temperature, axis, largest, where, out, options)
+        k = clamped(k, clamp_k)
+        return verbs.vjp(self, x, k, temperature, axis, largest, where, out, options)

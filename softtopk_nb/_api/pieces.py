@@ -1,6 +1,6 @@
-"""A long row whose pieces are in different places: what a piece is asked, and how it answers.
+"""Requests to the chunks of a long row that are in different places, and their answers.
 
-What is asked can be sent, and an answer too; `row_in_pieces` has who asks.
+Requests and answers can be sent to another process; `long_row` makes the requests.
 """
 
 from __future__ import annotations
@@ -15,52 +15,52 @@ import numpy.typing as npt
 
 from .._compile.decorators import in_memory
 from .._math.elementary import from_ordinal, to_ordinal
-from .._threads.long_rows import PART, Apart, Look, look
+from .._threads.long_rows import PART, Apart, RowScan, look
 from .._threads.pool import over
 
 Array = npt.NDArray[Any]
 
-X, V = 0, 1  # labels of what a piece has: scores, and a direction or a cotangent
+X, V = 0, 1  # labels of a chunk's arrays: scores, and a direction or a cotangent
 _labels = itertools.count(2)
 
 
 class Selection(NamedTuple):
-    """Which entries of a row take part, and by which powers of two they are multiplied."""
+    """The entries of a row that are used, and the powers of two that multiply them."""
 
     finite_only: bool = False
     shift: int = 0
-    shift_of_direction: int = 0  # of what belongs to the entries: a direction or a cotangent
+    shift_of_direction: int = 0  # for the direction or cotangent that belongs to the entries
 
 
 class Labelled(NamedTuple):
-    """In place of entries among the arguments of a call."""
+    """A placeholder for an array of entries, among the arguments of a call."""
 
     label: int
 
 
 class ByPart(NamedTuple):
-    """In place of an array with a row for each part among the arguments of a call."""
+    """An array with a row for each part, among the arguments of a call."""
 
     values: Any
 
 
 class Blank(NamedTuple):
-    """Likewise, of one that is written alone: so many columns."""
+    """A placeholder for an array with a row for each part that is only written."""
 
     columns: int
 
 
 class Call(NamedTuple):
-    """A kernel to call on the parts of each piece, as it can be sent to where they are."""
+    """A kernel to call on the parts of each chunk, in a form to send to another process."""
 
     module: str
     kernel: str
-    kept: bool  # whether its machine code is kept on the disk
-    work: int  # nanoseconds for the whole row, about
+    kept: bool  # whether its machine code is cached on disk
+    work: int  # nanoseconds for the whole row, roughly
     arguments: tuple[Any, ...]
 
     def of_parts(self, first: int, stop: int) -> Call:
-        """The same, with what belongs to these parts."""
+        """The call for parts first .. stop alone."""
         arguments = tuple(
             ByPart(a.values[first:stop]) if isinstance(a, ByPart) else a for a in self.arguments
         )
@@ -68,59 +68,59 @@ class Call(NamedTuple):
 
 
 class Entries(Apart):
-    """Entries in pieces: given ones, or what calls write to them."""
+    """Entries in chunks: given, or written by calls."""
 
     def __init__(self, dtype: Any, lengths: tuple[int, ...], label: int | None = None) -> None:
         super().__init__(dtype, lengths)
         self.label = next(_labels) if label is None else label
-        self.calls: tuple[Call, ...] = ()  # in their order, the last of which has written it
+        self.calls: tuple[Call, ...] = ()  # in order; the last one writes the entries
 
-    def room(self) -> Entries:
-        """Entries of the same number and type."""
+    def scratch(self) -> Entries:
+        """New entries of the same number and type, not yet written."""
         return Entries(self.dtype, self.lengths)
 
 
 class Ask(NamedTuple):
-    """What is asked of the pieces of a row: to "look", "count", "measure", "gather" or "call"."""
+    """A request to the chunks of a row: to "look", "count", "measure", "gather" or "call"."""
 
     verb: str
     selection: Selection
-    lengths: tuple[int, ...]  # of the pieces, of the entries that are selected
-    label: int = X  # what to gather
-    calls: tuple[Call, ...] = ()  # the last is asked for, those before write what it reads
+    lengths: tuple[int, ...]  # numbers of selected entries in the chunks
+    label: int = X  # the array to gather
+    calls: tuple[Call, ...] = ()  # the last is wanted, those before write what it reads
     work: int = 0
 
     def of_piece(self, i: int) -> Ask:
-        """What is asked of the piece i."""
+        """The request to chunk i alone."""
         if self.verb != "call":
             return self
         first, stop = span(self.lengths, i)
         return self._replace(calls=tuple(call.of_parts(first, stop) for call in self.calls))
 
 
-class Seen(NamedTuple):
-    """What a look at a piece finds."""
+class ChunkScan(NamedTuple):
+    """The result of a scan of a chunk."""
 
-    look: Look
-    size: int  # entries that are selected
+    look: RowScan
+    size: int  # number of selected entries
     nans: int
     above: int  # at +inf
     excluded: int  # at -inf
 
 
 class Writing(NamedTuple):
-    """How the result for a row is written where its pieces are."""
+    """How to write the result for a row where its chunks are."""
 
     selection: Selection
-    ends: tuple[float, float]  # what entries at +inf and at -inf get
-    lengths: tuple[int, ...] = ()  # of the pieces, of the entries that are selected
+    ends: tuple[float, float]  # the values at entries of +inf and of -inf
+    lengths: tuple[int, ...] = ()  # numbers of selected entries in the chunks
     label: int = X
-    calls: tuple[Call, ...] = ()  # write the selected entries to what has this label
-    values: Any = None  # or these are all of them, or a number for each
-    shift: int = 0  # a power of two to multiply them with
+    calls: tuple[Call, ...] = ()  # write the selected entries to the array of this label
+    values: Any = None  # if not None: the selected entries, or a number for all of them
+    shift: int = 0  # the exponent of a power of two that multiplies them
 
     def of_piece(self, i: int) -> Writing:
-        """What of it the piece i needs."""
+        """The part of it that chunk i needs."""
         first, stop = span(self.lengths, i)
         values, begun = self.values, sum(self.lengths[:i])
         if np.ndim(values):
@@ -130,13 +130,13 @@ class Writing(NamedTuple):
 
 
 def span(lengths: tuple[int, ...], i: int) -> tuple[int, int]:
-    """(the first part of the piece i, the first of the next one)."""
+    """(the first part of chunk i, the first part of the next one)."""
     parts = [-(-length // PART) for length in lengths[: i + 1]]
     return sum(parts[:-1]), sum(parts)
 
 
 def selected(x: Array, v: Any, selection: Selection) -> tuple[Array, Any]:
-    """The entries that take part, and what belongs to them."""
+    """The selected entries, scaled, and what belongs to them in v."""
     if selection.finite_only:
         finite = np.isfinite(x)
         x, v = x[finite], None if v is None else v[finite]
@@ -148,7 +148,7 @@ def selected(x: Array, v: Any, selection: Selection) -> tuple[Array, Any]:
 
 
 def answer(ask: Ask, i: int, x: Array, v: Any = None) -> Any:
-    """What is asked of a row's piece i, which is x, and has v beside it."""
+    """The answer of chunk i of a row, with entries x and v."""
     x, v = selected(x, v, ask.selection)
     if ask.verb == "count":
         return len(x)
@@ -161,12 +161,12 @@ def answer(ask: Ask, i: int, x: Array, v: Any = None) -> Any:
         return [_make(call, entries) for call in ask.calls][-1]
     if not len(x):  # no range
         zero = to_ordinal(x.dtype.type(0))
-        return Seen(Look(x, zero, zero), 0, 0, 0, 0)
+        return ChunkScan(RowScan(x, zero, zero), 0, 0, 0, 0)
     found = look(x, sum(ask.lengths[:i]), sum(ask.lengths))
     if np.isfinite([from_ordinal(found.lowest), from_ordinal(found.highest)]).all():
-        return Seen(found, len(x), 0, 0, 0)
+        return ChunkScan(found, len(x), 0, 0, 0)
     kinds = np.isnan(x), x == np.inf, x == -np.inf
-    return Seen(found, len(x), *(int(np.count_nonzero(kind)) for kind in kinds))
+    return ChunkScan(found, len(x), *(int(np.count_nonzero(kind)) for kind in kinds))
 
 
 def _make(call: Call, entries: dict[int, Any]) -> list[Any]:
@@ -185,13 +185,13 @@ def _make(call: Call, entries: dict[int, Any]) -> list[Any]:
             by_part.append(a)
         arguments.append(a)
     over(parts, call.work, kernel, *arguments)
-    # The last of them says how many places of a blank one are taken.
+    # The last array says how many columns of the blank ones are used.
     taken = int(by_part[-1].max(initial=0)) if any(blank) else 0
     return [a[:, :taken] if b else a for a, b in zip(by_part, blank, strict=True)]
 
 
 def write(writing: Writing, x: Array, v: Any, dtype: Any) -> Array:
-    """The result for one piece of a row."""
+    """The result for one chunk of a row, as an array of this type."""
     part, beside = selected(x, v, writing.selection)
     values = writing.values
     if values is None:

@@ -1,13 +1,16 @@
-"""Operators with a temperature and no k: their public methods."""
+"""Operators with a temperature and no k, with their public methods."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from . import fronts, verbs
 from .base import Array, Gradients, RowOperator
 
-#: Every operator without a k by name: what the contract tests go through.
+#: All operators without a k, by name; the contract tests cover each.
 registry: dict[str, WithoutK] = {}
 
 
@@ -37,7 +40,9 @@ class WithoutK(RowOperator):
         where: Any = None,
         out: Any = None,
     ) -> Any:
-        return self._evaluate(x, temperature, axis, True, where, out, {})
+        if type(x) is not np.ndarray and (front := fronts.function(self.__name__, x, out)):
+            return front(x, temperature=temperature, axis=axis, where=where)
+        return verbs.value(self, x, temperature, axis, True, where, out, {})
 
     def jvp(
         self,
@@ -83,7 +88,7 @@ class WithoutK(RowOperator):
         >>> dp.round(3)
         array([ 0.181, -0.021, -0.008, -0.153])
         """
-        return self._jvp(dx, (dtemperature,), x, temperature, axis, True, where, out, {})
+        return verbs.jvp(self, dx, (dtemperature,), x, temperature, axis, True, where, out, {})
 
     def vjp(
         self,
@@ -128,10 +133,10 @@ class WithoutK(RowOperator):
         >>> vjp([1.0, 0.0, 0.0, 0.0]).x.round(3)
         array([ 0.181, -0.021, -0.008, -0.153])
         """
-        return self._vjp(x, temperature, axis, True, where, out, {})
+        return verbs.vjp(self, x, temperature, axis, True, where, out, {})
 
-    def _plan(self, options: dict[str, Any]) -> str:
+    def check_options(self, options: dict[str, Any]) -> str:
         return self.__name__
 
-    def _gradients(self, x: Any, *numbers: Any) -> Gradients:
+    def gradients(self, x: Any, *numbers: Any) -> Gradients:
         return Gradients(x, None, *numbers)

@@ -1,1 +1,1 @@
-"""How functions are compiled and cached, and arrays as the compiler should see them."""
+"""Compilation of functions, its disk cache, and arrays as the compiler should see them."""

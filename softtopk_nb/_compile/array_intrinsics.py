@@ -1,7 +1,7 @@
-"""Arrays as the compiler should see them: their rows, tables and blocks, and where keys lie.
+"""Arrays as the compiler should see them: their rows, tables and blocks; and a search for keys.
 
-Nothing here copies, and nothing is looked at twice: each leaves out a check or a count that a
-general array would need, where its caller knows better.
+Nothing here copies, and each function leaves out a bounds check or a reference count that a
+general array would need, because its caller guarantees what the check would find.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from numba.extending import intrinsic
 
 from .decorators import scalar
 
-#: Numbers left free between arrays that a loop reads, writes and sums: it looks whether they lie
-#: closer than a few vectors, and if so goes one entry at a time, and sums in another order.
+#: Numbers left free between arrays that a loop reads, writes and sums: the compiled loop checks
+#: whether they lie closer than a few vectors; if so, it goes one entry at a time, in another order.
 APART = 128
 
-SEEN = 8  # keys that `seek` looks at together
+SEEN = 8  # keys that `seek` compares at a time
 
 
 @intrinsic
 def held(typingctx: Any, arrays: Any) -> Any:
-    """A use of a tuple of arrays: what was `borrowed` of them before this is still there."""
+    """Keep the arrays of a tuple alive until here: what was `borrowed` of them stays valid."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return context.get_dummy_value()
@@ -35,7 +35,7 @@ def held(typingctx: Any, arrays: Any) -> Any:
 
 
 def layout_known(rows: int, columns: int) -> Any:
-    """The function that tells the compiler the shape of a table.
+    """A function that tells the compiler the shape of a table, and returns the table.
 
     It then sees that its rows do not overlap, and that a loop along them can be vectorised.
     """
@@ -91,7 +91,7 @@ def records_in(table_width: int, first: int, kind: Any) -> Any:
 
 @intrinsic
 def columns_from(typingctx: Any, table: Any, first: Any) -> Any:
-    """The columns of a table from the `first` on, as a table that says it is as wide."""
+    """The columns of a table from column `first` on, with the shape of the whole table."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, value=args[0])
@@ -102,26 +102,26 @@ def columns_from(typingctx: Any, table: Any, first: Any) -> Any:
     return table(table, types.intp), codegen
 
 
-def _scope(builder: Any) -> Any:
-    """What `read_apart` reads, as the compiler notes it."""
+def _scopes(builder: Any, *names: str) -> Any:
+    """The alias scopes of all loads or stores by these functions, as LLVM metadata."""
     module = builder.module
     domain = module.add_metadata(["softtopk_nb"])
-    return module.add_metadata([module.add_metadata(["read apart", domain])])
+    return module.add_metadata([module.add_metadata([name, domain]) for name in names])
 
 
 @intrinsic
 def read_apart(typingctx: Any, x: Any, i: Any) -> Any:
     """x[i], of an array to which no `write_apart` writes.
 
-    Of a loop that reads, writes and sums the compiler would make two: one for arrays that lie close
-    to each other, which goes one entry at a time, and sums in another order.
+    For a loop that reads, writes and sums the compiler would make two versions: the one for arrays
+    that lie close to each other goes one entry at a time, and sums in another order.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = signature.args[0]
         array = context.make_array(kind)(context, builder, value=args[0])
         loaded = builder.load(cgutils.get_item_pointer(context, builder, kind, array, [args[1]]))
-        loaded.set_metadata("alias.scope", _scope(builder))
+        loaded.set_metadata("alias.scope", _scopes(builder, "read apart"))
         return loaded
 
     return x.dtype(x, types.intp), codegen
@@ -132,18 +132,38 @@ def write_apart(typingctx: Any, out: Any, i: Any, value: Any) -> Any:
     """out[i] = value, of an array from which no `read_apart` reads."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = signature.args[0]
-        array = context.make_array(kind)(context, builder, value=args[0])
-        place = cgutils.get_item_pointer(context, builder, kind, array, [args[1]])
-        builder.store(args[2], place).set_metadata("noalias", _scope(builder))
+        stored = _stored(context, builder, signature, args)
+        stored.set_metadata("alias.scope", _scopes(builder, "write apart"))
+        stored.set_metadata("noalias", _scopes(builder, "read apart"))
         return context.get_dummy_value()
 
     return types.void(out, types.intp, out.dtype), codegen
 
 
 @intrinsic
+def write_beside(typingctx: Any, out: Any, i: Any, value: Any) -> Any:
+    """out[i] = value, as `write_apart` does beside it in the same loop to another array."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        stored = _stored(context, builder, signature, args)
+        stored.set_metadata("noalias", _scopes(builder, "read apart", "write apart"))
+        return context.get_dummy_value()
+
+    return types.void(out, types.intp, out.dtype), codegen
+
+
+def _stored(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    """The instruction that stores the third argument in the array that is the first."""
+    kind = signature.args[0]
+    array = context.make_array(kind)(context, builder, value=args[0])
+    return builder.store(
+        args[2], cgutils.get_item_pointer(context, builder, kind, array, [args[1]])
+    )
+
+
+@intrinsic
 def window(typingctx: Any, x: Any, start: Any, n: Any) -> Any:
-    """n entries of a row from `start` on, which has them: a slice that looks at neither end."""
+    """The n entries of a row from `start` on, without a check that it has them."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, value=args[0])
@@ -161,9 +181,9 @@ def window(typingctx: Any, x: Any, start: Any, n: Any) -> Any:
 
 
 def _places(pattern: int) -> int:
-    """Where the ones of a pattern are: SEEN numbers of a byte each, the first in the lowest byte.
+    """The positions of a pattern's ones: SEEN numbers of a byte each, the first in the lowest byte.
 
-    After the last comes what is written over or never looked at.
+    The bytes after the last are overwritten or never read.
     """
     ones = (i for i in range(SEEN) if pattern >> i & 1)
     return sum(place << 8 * j for j, place in enumerate(ones))
@@ -171,9 +191,9 @@ def _places(pattern: int) -> int:
 
 @intrinsic
 def _seek_in_vector(typingctx: Any, keys: Any, start: Any, limit: Any, at: Any, found: Any) -> Any:
-    """`seek` in the SEEN keys from `start` on; `found` so far. Returns how many there are.
+    """`seek` in the SEEN keys from `start` on, after `found` before; returns how many are found.
 
-    The places come from a table and are written all at once: an instruction that compresses into
+    The positions come from a table and are written all at once: an instruction that compresses into
     memory takes some machines a hundred cycles.
     """
 
@@ -218,10 +238,10 @@ def _seek_in_vector(typingctx: Any, keys: Any, start: Any, limit: Any, at: Any, 
 
 @scalar
 def seek(keys, limit, at):
-    """Write where the keys exceed the limit to `at`, in order; returns how many do.
+    """Write the positions of the keys that exceed the limit to `at`, in order; return their number.
 
-    What is found lies anywhere, and a branch for each key could not be foreseen. `at` has room for
-    as many places as there are keys, and holds nothing of use after those that were found.
+    Such keys may lie anywhere, and a branch for each could not be predicted. `at` is as long as
+    `keys`; after the positions that were found it holds arbitrary numbers.
     """
     found, start = 0, 0
     while start + SEEN <= keys.shape[0]:
@@ -236,17 +256,17 @@ def seek(keys, limit, at):
 
 @scalar
 def block(x, start, most):
-    """The entries of a row from `start` on, as many as there are but not more than `most`."""
+    """The entries of a row from `start` on, at most `most` of them, as a view."""
     left = x.shape[0] - start
     return window(x, start, left if left < most else most)
 
 
 @intrinsic
 def borrowed(typingctx: Any, x: Any) -> Any:
-    """The same array without a share in its memory, for as long as the caller holds it.
+    """The array without a reference count, valid for as long as the caller holds the original.
 
-    A row of an array counts as a share in its memory, and counting is an atomic operation on one
-    address: threads that each take rows of one array would wait for each other.
+    A row of an array increments its reference count, an atomic operation on one address: threads
+    that each take rows of one array would wait for each other.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -260,5 +280,5 @@ def borrowed(typingctx: Any, x: Any) -> Any:
 
 @scalar
 def workspace(like, rows, columns):
-    """A table of so many rows and columns, of the type of another array, with anything in it."""
+    """An uninitialised array of this many rows and columns, of another array's type."""
     return np.empty((np.int64(rows), np.int64(columns)), like.dtype)

@@ -1,4 +1,4 @@
-"""Compiled code on disk: where it is kept and read, whose it may be, and how old.
+"""The disk cache of compiled code: its folders and files, and when one is trusted or out of date.
 
 Numba decides the folders and their order; what one user has compiled serves all who can read it.
 """
@@ -28,17 +28,17 @@ from numba import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 from numba.core.runtime import rtsys
 
-# Whose code becomes part of a kernel, or writes and reads it.
+# Libraries whose code becomes part of a kernel, or writes and reads it.
 _LIBRARIES = numba.__version__, llvmlite.__version__, np.__version__
 #: The sizes of the files of compiled code that this process has written, by their paths.
 WRITTEN: dict[str, int] = {}
-# Seconds after which a file that is not yet under its own name is nobody's: writing takes far less.
+# Seconds after which an unfinished file counts as abandoned: writing takes far less.
 _ABANDONED = 60
 
 
 @functools.cache
 def package_stamp() -> bytes:
-    """Digest of every source file of the package: the age of all its cached machine code.
+    """Digest of every source file of the package: the version of all its cached machine code.
 
     Numba stamps a cached function with the file that holds it, and does not see that a function
     inlined from another file has changed; after an upgrade it would answer with the old code.
@@ -53,17 +53,17 @@ def package_stamp() -> bytes:
 
 # Numba has no type hints: to mypy its classes could be anything.
 class CacheFile(IndexDataCacheFile):  # type: ignore[misc]
-    """Compiled code of a function on disk, which several processes may read and write at a time.
+    """Compiled code of a function on disk, safe when several processes read and write at a time.
 
-    Numba numbers the files of machine code, and writes first which number is whose. Two processes
-    can choose the same number, and a third can read before the file is there, and find that of an
-    older version: each would run code for other arguments. Here a name says for what the code is,
-    and is told when the file is there. What can be lost is a name, and then the code is compiled
-    again.
+    Numba numbers the files of machine code, and writes the index before the file. Two processes
+    can choose the same number, and a third can read before the file is written, and get that of an
+    older version: each would run code for other arguments. Here a file's name is a digest of its
+    key, and the index is written after the file. Only an index entry can be lost; then the code is
+    compiled again.
 
     Each file begins with a digest of the rest, of its name and of what wrote it. Where that does
-    not fit, or the file cannot be read, it is as if the file were not there: damaged machine code
-    would end the process.
+    not match, or the file cannot be read, it counts as missing: damaged machine code would end the
+    process.
     """
 
     def __init__(self, folder: str, base: str, stamp: bytes) -> None:
@@ -80,7 +80,7 @@ class CacheFile(IndexDataCacheFile):  # type: ignore[misc]
         self._save_index({**self._load_index(), key: name})
 
     def _remove_unfinished(self) -> None:
-        """Remove what writers that were killed have left."""
+        """Remove the temporary files of writers that were killed."""
         for path in pathlib.Path(self._cache_path).glob(f"{self._base}.*.tmp.*"):
             with contextlib.suppress(OSError):  # another process may have removed it
                 if time.time() - path.stat().st_mtime > _ABANDONED:
@@ -106,7 +106,7 @@ class CacheFile(IndexDataCacheFile):  # type: ignore[misc]
         self._write(name, data)
 
     def _read(self, name: str) -> Any:
-        """What was written under this name, or None if the file does not have it."""
+        """The object under this name; None if the file is missing or its digest is wrong."""
         try:
             content = pathlib.Path(self._data_path(name)).read_bytes()
         except OSError:
@@ -115,7 +115,7 @@ class CacheFile(IndexDataCacheFile):  # type: ignore[misc]
         return pickle.loads(payload) if content.startswith(self._digest(name, payload)) else None
 
     def _write(self, name: str, value: Any) -> None:
-        """Write a file in one step: whoever reads finds all of it, or what was there before."""
+        """Write a file in one step: a reader finds all of it, or what was there before."""
         payload = self._dump(value)
         content = self._digest(name, payload) + payload
         with self._open_for_write(self._data_path(name)) as file:
@@ -129,12 +129,12 @@ class CacheFile(IndexDataCacheFile):  # type: ignore[misc]
 
 @functools.cache
 def _unchecked(locator: Any) -> Any:
-    """The same locator of Numba's, which passes no folder over for not being writable."""
+    """A subclass of Numba's locator that accepts folders which cannot be written."""
     return type(locator.__name__, (locator,), {"ensure_cache_path": lambda self: None})
 
 
 def _locators(function: Callable[..., Any]) -> list[Any]:
-    """Of each folder that Numba would try for a function's code, in its order."""
+    """A locator for each folder that Numba would try for a function's code, in its order."""
     named = getattr(config, "CACHE_LOCATOR_CLASSES", "")  # not every supported Numba has it
     names = [name.strip() for name in named.split(",")] if named else []
     classes = [
@@ -158,15 +158,15 @@ class Place(CompileResultCacheImpl):  # type: ignore[misc]
         self.file = CacheFile(self.folder, self.filename_base, package_stamp())
 
     def named_by_user(self) -> bool:
-        """Whether it is below the folder that NUMBA_CACHE_DIR names."""
+        """Whether the folder is below the one that NUMBA_CACHE_DIR names."""
         named = config.CACHE_DIR
         return bool(named) and pathlib.Path(self.folder).is_relative_to(named)
 
     def distrusted(self) -> str:
-        """Why code from here is not run: somebody else could have put it there; empty if not.
+        """The reason not to trust code in this folder: who else may have written it; or "".
 
-        Compiled code is trusted as the source is: from root, from whom the process runs as and from
-        the source's owner. A group may write, for with a group for each user all folders are so.
+        Compiled code is trusted as the source is: from root, from the user of the process and from
+        the source's owner. A group may write: with a group for each user all folders allow that.
         """
         if self.named_by_user():
             return ""
@@ -186,7 +186,7 @@ class Place(CompileResultCacheImpl):  # type: ignore[misc]
         return "" if status.st_uid in owners else f"it belongs to user {status.st_uid}"
 
     def closed(self) -> str:
-        """Why nothing can be written here; empty if something can."""
+        """The reason why nothing can be written to this folder, or ""."""
         try:
             os.makedirs(self.folder, exist_ok=True)
             tempfile.TemporaryFile(dir=self.folder).close()
@@ -203,17 +203,17 @@ class Cache(FunctionCache):  # type: ignore[misc]
     """The disk cache of a kernel: what one user has compiled serves all who can read it.
 
     Code is read from each folder in turn, and kept in the first that can be written; those after it
-    are not read, so that a folder is either filled or not asked. Where no folder can be written the
-    process goes on without. Nothing is looked up before the kernel is called.
+    are not read, so that a folder is either filled or not used. Where no folder can be written,
+    code is kept in memory alone. Nothing is looked up before the kernel is called.
 
-    What a function made by another one holds has a digest of Numba's, which differs by what was
-    imported before; with the name `told` it is the function's maker that says what it is.
+    Numba identifies a closure by a digest of the objects it holds, which depends on what was
+    imported before; with `label`, whoever makes the closure identifies it instead.
     """
 
-    _warned = False  # one full disk is told once, not by each kernel
+    _warned = False  # a full disk is reported once, not by each kernel
 
-    def __init__(self, function: Callable[..., Any], told: str = "") -> None:
-        self._name, self._py_func, self._told = repr(function), function, told
+    def __init__(self, function: Callable[..., Any], label: str = "") -> None:
+        self._name, self._py_func, self._label = repr(function), function, label
         self._cache_path: str | None = None
         self.enable()
 
@@ -222,8 +222,8 @@ class Cache(FunctionCache):  # type: ignore[misc]
         return [Place(self._py_func, locator) for locator in _locators(self._py_func)]
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        if self._told:
-            return sig, codegen.magic_tuple(), self._told
+        if self._label:
+            return sig, codegen.magic_tuple(), self._label
         return super()._index_key(sig, codegen)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -246,7 +246,7 @@ class Cache(FunctionCache):  # type: ignore[misc]
         return found
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
-        """What Numba reads, without its declarations of all that can be compiled.
+        """The cached code, read without Numba's declarations of all that can be compiled.
 
         Making them takes three quarters of a first call, and running compiled code needs none.
         """
@@ -254,7 +254,7 @@ class Cache(FunctionCache):  # type: ignore[misc]
             data = self._cache_file.load(self._index_key(sig, target_context.codegen()))
             if data is None:
                 return None
-            rtsys.initialize(target_context)  # what allocates memory
+            rtsys.initialize(target_context)  # sets up memory allocation
             return self._impl.rebuild(target_context, data)
 
     def save_overload(self, sig: Any, data: Any) -> None:
@@ -267,21 +267,21 @@ class Cache(FunctionCache):  # type: ignore[misc]
             self._tell({self._impl: _reason(error)})
 
     def _tell(self, passed: dict[Place, str]) -> None:
-        """Warn, once in a process, of folders that were passed over where that was not expected."""
+        """Warn, once in a process, of folders that were unexpectedly skipped."""
         named = [place for place in passed if place.named_by_user()]
         if Cache._warned or (self._cache_path and not named):
             return
         Cache._warned = True
         folders = "; ".join(f"{place.folder}: {why}" for place, why in passed.items())
         if self._cache_path:
-            told = (
+            label = (
                 f"NUMBA_CACHE_DIR is {config.CACHE_DIR!r}, expected a folder that can be written "
                 f"({folders}); compiled code is kept in {self._cache_path}"
             )
         else:
-            told = (
+            label = (
                 f"compiled code cannot be kept on disk ({folders or 'no folder is known'}); it is "
                 "compiled again in each process. The environment variable NUMBA_CACHE_DIR names "
                 "another folder"
             )
-        warnings.warn(told, RuntimeWarning, stacklevel=2)
+        warnings.warn(label, RuntimeWarning, stacklevel=2)

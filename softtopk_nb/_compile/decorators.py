@@ -1,12 +1,12 @@
-"""The compilers' settings, once: what every function handed to Numba is compiled with.
+"""The compiler settings for every function handed to Numba, in one place.
 
-`kernel` marks what Python calls: compiled lazily, cached on disk, run without the GIL. `scalar`
-marks what kernels are made of: it carries no fast-math flag, so that each formula is evaluated
-as written in whatever loop it is inlined, and the same function can serve another target.
+`kernel` marks a function that Python calls: compiled lazily, cached on disk, run without the GIL.
+`scalar` marks a function called by kernels: it carries no fast-math flag, so that each formula is
+evaluated as written in whatever loop it is inlined, and it can be compiled for other targets.
 `summing` marks a loop whose sums may be reordered into SIMD lanes; the order is fixed by the
 machine code, so equal input still gives equal bits.
 
-Numba hands a caller's fast-math flags down to any callee that states none; hence every
+Numba passes a caller's fast-math flags on to any callee that states none; hence every
 decorator here states its own.
 """
 
@@ -33,28 +33,28 @@ if config.DISABLE_JIT:
 _EXACT = {"fastmath": False, "error_model": "numpy"}
 # No `nnan`, no `ninf`: the rules for NaN and infinities are promises.
 _SUMS = {"reassoc", "contract", "nsz"}
-# Only kernels are called from outside of compiled code.
+# Only kernels are called from Python.
 _INNER = {"no_cfunc_wrapper": True, "nogil": True}
 # Numba compiles a shared function once for each kernel, and which copy a process links depends
-# on whether the disk cache was warm. Where sums may be reordered copies do not agree to the bit, so
-# such loops are always made part of their kernel; and all that they call, for a loop with a call in
-# it has no lanes, and the compiler would choose anew in each kernel.
+# on whether the disk cache was warm. Where sums may be reordered, copies differ in the last bits,
+# so such loops are always inlined into their kernel, with all that they call: a loop that contains
+# a call is not vectorised, and the compiler would decide on inlining anew in each kernel.
 _SHARED = {**_INNER, "no_cpython_wrapper": True, "forceinline": True}
 
 _LOG = logging.getLogger("softtopk_nb")
 
 
-def _cached(dispatcher: Any, told: str = "") -> Any:
-    """Keep what this function is compiled to on disk."""
-    dispatcher._cache = Cache(dispatcher.py_func, told)
+def _cached(dispatcher: Any, label: str = "") -> Any:
+    """Cache the function's compiled code on disk; returns its dispatcher."""
+    dispatcher._cache = Cache(dispatcher.py_func, label)
     return dispatcher
 
 
 def _collector_paused(dispatcher: Any) -> Any:
-    """Pause the cyclic garbage collector while this function compiles: a fifth of the time.
+    """Pause the garbage collector while this function compiles, which saves a fifth of the time.
 
-    Compiling makes a great many objects that live until it ends, and each pass of the collector
-    walks them all. Whoever found the collector running starts it again.
+    Compiling makes very many objects that live until it ends, and each pass of the collector visits
+    them all. The collector is started again only if it was running.
     """
     compile_now = dispatcher.compile
 
@@ -73,16 +73,16 @@ def _collector_paused(dispatcher: Any) -> Any:
 
 
 def _logged(dispatcher: Any) -> Any:
-    """Log the first time that this kernel is compiled for a type, and not found on the disk."""
-    compile_now, told = dispatcher._compiler.compile, set()
+    """Log the first compilation of this kernel for each float type, unless it is found on disk."""
+    compile_now, label = dispatcher._compiler.compile, set()
     name = f"{dispatcher.py_func.__module__}.{dispatcher.py_func.__name__}".partition(".")[2]
 
     @functools.wraps(compile_now)
     def compile_and_tell(args: Any, return_type: Any) -> Any:
         arrays = (str(a.dtype) for a in args if isinstance(a, types.Array))
         of = next((t for t in arrays if t.startswith("float")), "any type")
-        if of not in told:
-            told.add(of)
+        if of not in label:
+            label.add(of)
             kept = f"kept in {dispatcher._cache.cache_path}" if dispatcher._cache.cache_path else ""
             _LOG.info("compiling %s for %s; %s", name, of, kept or "kept by this process alone")
         return compile_now(args, return_type)
@@ -92,20 +92,20 @@ def _logged(dispatcher: Any) -> Any:
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile an entry point over arrays: lazily, cached, without the GIL, IEEE arithmetic."""
+    """Compile a function of arrays for Python: lazily, cached, without the GIL, IEEE arithmetic."""
     return _logged(_collector_paused(_cached(njit(**_INNER, **_EXACT)(function))))
 
 
-def called_by_c(function: Callable[..., Any], told: str = "") -> Any:
-    """As `kernel`, for a function of integers that is called from outside by its address.
+def called_by_c(function: Callable[..., Any], label: str = "") -> Any:
+    """Compile as `kernel` does, for a function of integers that C calls by its address.
 
-    `told`: a name that says what it was made for, if it was made for something.
+    `label`: identifies the closure in the disk cache, if the function is one.
     """
-    return _logged(_collector_paused(_cached(njit(nogil=True, **_EXACT)(function), told)))
+    return _logged(_collector_paused(_cached(njit(nogil=True, **_EXACT)(function), label)))
 
 
 def c_address(function: Any, *kinds: Any) -> int:
-    """Where C finds such a function; compiled, if it is not yet."""
+    """The address at which C calls such a function; compiles it first if needed."""
     function.compile(kinds)
     compiled = function.overloads[kinds]
     name = compiled.fndesc.llvm_cfunc_wrapper_name
@@ -114,9 +114,9 @@ def c_address(function: Any, *kinds: Any) -> int:
 
 @functools.cache
 def in_memory(compiled: Any) -> Any:
-    """The same kernel without the disk cache, for arguments whose types end with the process.
+    """The kernel without the disk cache, for arguments whose types end with the process.
 
-    A user's own functions are such: their code would be written to disk and never found again.
+    A user's own functions are such: their code would be cached on disk and never found again.
     """
     return _logged(_collector_paused(njit(**_INNER, **_EXACT)(compiled.py_func)))
 
@@ -127,9 +127,9 @@ def own(function: Callable[..., Any]) -> Any:
 
 
 class _ByTypes(dict[Any, Any]):
-    """Compiled forms by the types of their arguments, whatever the caller is compiled with.
+    """Compiled overloads by argument types alone, whatever flags the caller is compiled with.
 
-    Numba keeps one for each set of the caller's flags, of which ours use none: the first call of
+    Numba keeps one for each set of the caller's flags, which do not matter here: the first call of
     an operator compiled a quarter of its functions twice.
     """
 
@@ -141,7 +141,7 @@ class _ByTypes(dict[Any, Any]):
 
 
 def _overload(function: Callable[..., Any], choose: Callable[..., Any], **options: Any) -> None:
-    """`numba.extending.overload`, with compiled forms that every caller shares."""
+    """`numba.extending.overload`, with compiled overloads that all callers share."""
     strict = not options.pop("for_all", False)
     template = make_overload_template(function, choose, {**_SHARED, **options}, strict, "never")
     template._impl_cache = _ByTypes()
@@ -150,18 +150,18 @@ def _overload(function: Callable[..., Any], choose: Callable[..., Any], **option
 
 
 def _shared(function: Callable[..., Any], **options: Any) -> Any:
-    """Make a function callable from compiled code, and leave it callable from Python."""
+    """Make a function callable from compiled code too, compiled with these options."""
     _overload(function, lambda *args, **kwargs: function, for_all=True, **options)
     return function
 
 
 def scalar(function: Callable[..., Any]) -> Any:
-    """Make a function callable from compiled code, and leave it callable from Python."""
+    """Make a function callable from compiled code too; floating point is evaluated as written."""
     return _shared(function, **_EXACT)
 
 
 def summing(function: Callable[..., Any]) -> Any:
-    """As `scalar`, with sums that the vectoriser may reorder."""
+    """Make a function callable from compiled code too; the vectoriser may reorder its sums."""
     return _shared(function, fastmath=_SUMS, error_model="numpy")
 
 
@@ -185,16 +185,16 @@ def _specialized(make: Callable[..., Any], **options: Any) -> Any:
 
 
 def specialized(make: Callable[..., Any]) -> Any:
-    """As `scalar`, for a function that `make` makes anew for each set of argument types.
+    """Make a function callable from compiled code whose body `make` builds for the argument types.
 
-    What follows from the types alone is a constant of the function made: a branch on it is dropped
-    before anything in it is compiled. From Python `make` gets the arguments themselves.
+    What follows from the types alone is a constant of the function made: a branch on it is removed
+    before its body is compiled. From Python `make` gets the arguments themselves.
     """
     return _specialized(make, **_EXACT)
 
 
 def specialized_summing(make: Callable[..., Any]) -> Any:
-    """As `specialized`, with sums that the vectoriser may reorder."""
+    """Compile as `specialized` does; the vectoriser may reorder the sums."""
     return _specialized(make, fastmath=_SUMS, error_model="numpy")
 
 

@@ -1,8 +1,8 @@
-"""Some of a row's entries to the front of another row, and back, a few at a time.
+"""Compress selected entries of a row to the front of another row, and expand them again.
 
-Entries that are excluded at random make a branch that no processor can foresee. So a vector of
-neighbours is moved at once, as the pattern of those that are there says, and what does not belong
-there is written over by the next.
+Entries that are excluded at random make a branch that no processor can predict. So a vector of
+neighbours is moved at once, by its bit pattern of entries present, and what is written behind them
+is overwritten by the next vector.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from numba.extending import intrinsic
 
 from .decorators import scalar
 
-_BYTES = 32  # of a vector: what an AVX2 register holds
+_BYTES = 32  # of a vector: the size of an AVX2 register
 _LANE = ir.IntType(32)
 _WORD = ir.IntType(64)
 
 
 @scalar
 def lanes_of(values: Any) -> Any:
-    """How many entries of this array make a vector."""
+    """Number of entries of this array's type in a vector."""
     return _BYTES // values.itemsize
 
 
@@ -43,7 +43,7 @@ def _load(context: Any, builder: Any, kind: Any, array: Any, at: Any, lanes: int
 
 @intrinsic
 def _pattern(typingctx: Any, x: Any, start: Any) -> Any:
-    """A bit for each entry of a vector: whether it is there, which an infinity is not."""
+    """A bit for each entry of the vector from `start` on: 0 if the entry is infinite."""
     lanes = _BYTES * 8 // x.dtype.bitwidth
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -60,7 +60,7 @@ def _pattern(typingctx: Any, x: Any, start: Any) -> Any:
 
 @intrinsic
 def _count_vector(typingctx: Any, x: Any, start: Any, value: Any) -> Any:
-    """How many of a vector's entries are this value."""
+    """Number of entries of the vector from `start` on that equal `value`."""
     lanes = _BYTES * 8 // x.dtype.bitwidth
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -75,7 +75,7 @@ def _count_vector(typingctx: Any, x: Any, start: Any, value: Any) -> Any:
 
 
 def _permuted(builder: Any, vector: Any, pattern: Any, places: list[list[int]], name: str) -> Any:
-    """The vector's numbers from the places that a table has for this pattern, a byte each."""
+    """The vector permuted by the row of `places` for this pattern; `name` is that of the table."""
     lanes = vector.type.count
     few = ir.IntType(8 * lanes)
     words = [sum(place << 8 * j for j, place in enumerate(row)) for row in places]
@@ -85,26 +85,26 @@ def _permuted(builder: Any, vector: Any, pattern: Any, places: list[list[int]], 
     bytes_of = builder.bitcast(entry, ir.VectorType(ir.IntType(8), lanes))
     index = builder.zext(bytes_of, ir.VectorType(_LANE, lanes))
     result = ir.Constant(vector.type, ir.Undefined)
-    for i in range(lanes):  # LLVM knows this for one instruction where the machine has it
+    for i in range(lanes):  # LLVM makes this one instruction where the machine has it
         number = builder.extract_element(vector, builder.extract_element(index, _LANE(i)))
         result = builder.insert_element(result, number, _LANE(i))
     return result
 
 
 def _to_front(pattern: int, lanes: int) -> list[int]:
-    """The places of a pattern's ones, and then any."""
+    """The positions of a pattern's ones, then zeros."""
     ones = [i for i in range(lanes) if pattern >> i & 1]
     return ones + [0] * (lanes - len(ones))
 
 
 def _from_front(pattern: int, lanes: int) -> list[int]:
-    """For each place how many ones of the pattern come before it."""
+    """For each position, the number of the pattern's ones before it."""
     return [(pattern & ((1 << i) - 1)).bit_count() % lanes for i in range(lanes)]
 
 
 @intrinsic
 def _pack_vector(typingctx: Any, pattern: Any, values: Any, start: Any, out: Any, at: Any) -> Any:
-    """Write those of the values from `start` on that are there to `out`, from `at` on; how many."""
+    """Write the values from `start` on whose bits are 1 to `out` from `at` on; return how many."""
     lanes = _BYTES * 8 // values.dtype.bitwidth
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -125,7 +125,7 @@ def _pack_vector(typingctx: Any, pattern: Any, values: Any, start: Any, out: Any
 def _unpack_vector(
     typingctx: Any, pattern: Any, values: Any, at: Any, excluded: Any, out: Any, start: Any
 ) -> Any:
-    """Undo `_pack_vector`, with `excluded` in the other places."""
+    """Undo `_pack_vector`, with `excluded` at the entries whose bits are 0."""
     lanes = _BYTES * 8 // values.dtype.bitwidth
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -149,7 +149,7 @@ def _unpack_vector(
 
 @scalar
 def count_of(x: Any, value: Any) -> Any:
-    """How many entries are this value."""
+    """Number of entries equal to `value`."""
     lanes, found, start = lanes_of(x), 0, 0
     while start + lanes <= x.shape[0]:
         found += _count_vector(x, start, value)
@@ -161,17 +161,17 @@ def count_of(x: Any, value: Any) -> Any:
 
 @scalar
 def pack(x: Any, values: Any, out: Any) -> Any:
-    """Write the values at the entries of x that are not infinite to the front; returns how many.
+    """Write the values where x is not infinite to the front of `out`; return their number.
 
-    No more than `out` has room for; it is of the same type or a wider one.
+    At most as many as `out` has entries; it is of the type of `values` or a wider one.
     """
-    lanes, n, room = lanes_of(values), values.shape[0], out.shape[0]
+    lanes, n, capacity = lanes_of(values), values.shape[0], out.shape[0]
     j = start = 0
-    while start + lanes <= n and j + lanes <= room:
+    while start + lanes <= n and j + lanes <= capacity:
         j += _pack_vector(_pattern(x, start), values, start, out, j)
         start += lanes
     for i in range(start, n):
-        if abs(x[i]) != np.inf and j < room:
+        if abs(x[i]) != np.inf and j < capacity:
             out[j] = values[i]
             j += 1
     return j
@@ -179,13 +179,13 @@ def pack(x: Any, values: Any, out: Any) -> Any:
 
 @scalar
 def unpack(x: Any, values: Any, excluded: Any, out: Any) -> None:
-    """Undo `pack`, with `excluded` at the infinities; from other memory than `out`."""
-    lanes, n, room = lanes_of(out), out.shape[0], values.shape[0]
+    """Undo `pack`, with `excluded` at the infinities; `values` and `out` must not overlap."""
+    lanes, n, capacity = lanes_of(out), out.shape[0], values.shape[0]
     j = start = 0
-    while start + lanes <= n and j + lanes <= room:
+    while start + lanes <= n and j + lanes <= capacity:
         j += _unpack_vector(_pattern(x, start), values, j, excluded, out, start)
         start += lanes
     for i in range(start, n):
-        present = abs(x[i]) != np.inf and j < room
+        present = abs(x[i]) != np.inf and j < capacity
         out[i] = values[j] if present else excluded
         j += present

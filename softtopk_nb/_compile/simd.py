@@ -1,8 +1,8 @@
-"""Vectors of numbers spelled out, for loops that the compiler does not turn into such by itself.
+"""Explicit SIMD vectors, for loops that the compiler does not vectorise by itself.
 
-A vector holds LANES float64 numbers, one for each of so many rows or neighbouring entries. It lives
-in registers: it is loaded from a flat array, of float32 or float64, and stored to one. On machines
-with narrower registers LLVM takes several for one vector.
+A vector holds LANES float64 numbers, one for each of LANES rows or neighbouring entries. It lives
+in registers: it is loaded from a flat array of float32 or float64, and stored to one. On machines
+with narrower registers LLVM uses several for one vector.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LANE = ir.IntType(32)
 
 
 class Vector(types.Type):  # type: ignore[misc]  # Numba comes without type hints
-    """LANES float64 numbers, for Numba."""
+    """The Numba type of LANES float64 numbers."""
 
     def __init__(self) -> None:
         super().__init__(name=f"Vector({LANES} x float64)")
@@ -43,7 +43,7 @@ def _number(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
 
 
 def _read(context: Any, builder: Any, kind: Any, array: Any, at: Any) -> Any:
-    """LANES numbers in the type of the array."""
+    """LANES numbers of the array from `at` on, in its type, as LLVM sees them."""
     place = _number(context, builder, kind, array, at)
     vector = ir.VectorType(place.type.pointee, LANES)
     loaded = builder.load(builder.bitcast(place, vector.as_pointer()), typ=vector)
@@ -79,7 +79,7 @@ def _is_flat(array: Any) -> bool:
 
 @intrinsic
 def load(typingctx: Any, array: Any, at: Any) -> Any:
-    """LANES numbers of a flat array from `at` on; they need not be aligned."""
+    """LANES numbers of a flat array from `at` on, which need not be aligned."""
     if not _is_flat(array):
         return None
 
@@ -92,7 +92,7 @@ def load(typingctx: Any, array: Any, at: Any) -> Any:
 
 @intrinsic
 def store(typingctx: Any, array: Any, at: Any, vector: Any) -> Any:
-    """Write a vector to a flat array, from `at` on."""
+    """Write a vector to a flat array from `at` on."""
     if not _is_flat(array):
         return None
 
@@ -105,7 +105,7 @@ def store(typingctx: Any, array: Any, at: Any, vector: Any) -> Any:
 
 @intrinsic
 def spread(typingctx: Any, array: Any, at: Any) -> Any:
-    """A number of a flat array of float64 in every lane."""
+    """A vector with entry `at` of a flat array of float64 in every lane."""
     if not (_is_flat(array) and array.dtype == types.float64):
         return None
 
@@ -118,7 +118,7 @@ def spread(typingctx: Any, array: Any, at: Any) -> Any:
 
 @intrinsic
 def constant(typingctx: Any, number: Any) -> Any:
-    """The same number in every lane."""
+    """A vector with this number in every lane."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _equal(builder, args[0])
@@ -172,7 +172,7 @@ def magnitude(typingctx: Any, a: Any) -> Any:
 
 @intrinsic
 def between(typingctx: Any, a: Any, low: Any, high: Any) -> Any:
-    """`a`, but not less than `low` and not more than `high`, lane by lane."""
+    """`a` clipped to [low, high], lane by lane."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         a, low, high = args
@@ -184,7 +184,7 @@ def between(typingctx: Any, a: Any, low: Any, high: Any) -> Any:
 
 @intrinsic
 def where_less(typingctx: Any, a: Any, b: Any, yes: Any, no: Any) -> Any:
-    """Of each lane `yes` where a is less than b, else `no`."""
+    """`yes` where a < b, else `no`, lane by lane."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.select(builder.fcmp_ordered("<", *args[:2]), *args[2:])
@@ -196,7 +196,7 @@ def where_less(typingctx: Any, a: Any, b: Any, yes: Any, no: Any) -> Any:
 def turn(
     typingctx: Any, source: Any, at: Any, stride: Any, target: Any, to: Any, apart: Any
 ) -> Any:
-    """Turn a square of LANES by LANES numbers: its rows become columns.
+    """Transpose a block of LANES by LANES numbers.
 
     The rows lie at `at`, `at + stride`, ... of `source`, the columns go to `to`, `to + apart`, ...
     of `target`; both are flat arrays, of one type or of float32 and float64.
@@ -210,7 +210,7 @@ def turn(
         for i in range(LANES):
             place = builder.add(at, builder.mul(stride, at.type(i)))
             rows.append(_read(context, builder, signature.args[0], source, place))
-        # Squares of half the size are exchanged across the diagonal, down to single numbers.
+        # Blocks of half the size are exchanged across the diagonal, down to single numbers.
         half = LANES // 2
         while half:
             keep = [lane if not lane & half else lane - half + LANES for lane in range(LANES)]

@@ -1,4 +1,4 @@
-"""Subnormal numbers, kept: some threads run with the processor set to take them for 0.
+"""Keep subnormal numbers in threads whose processor is set to flush them to 0.
 
 XLA sets its threads so, and `torch.set_flush_denormal` the calling one. Kernels would then give
 other bits, by the thread that has the row, and find that 5e-324 <= 0.
@@ -20,9 +20,9 @@ from .decorators import kernel, scalar
 
 _X86 = platform.machine() in ("x86_64", "AMD64")
 _ARM = platform.machine() in ("aarch64", "arm64")
-# The bits that say so: in MXCSR (results, arguments), in FPCR (both). No bits, no changes.
+# The bits that flush: in MXCSR (results, arguments), in FPCR (both). 0 on other processors.
 _FLUSHING = 1 << 15 | 1 << 6 if _X86 else 1 << 24 if _ARM else 0
-#: Half of this is 0 in a thread that flushes, and that can be told not to.
+#: Half of this is 0 in a thread that flushes; 1 where the processor cannot be set not to.
 LEAST = 2.0**-1022 if _FLUSHING else 1.0
 
 _word, _half = ir.IntType(64), ir.IntType(32)
@@ -39,7 +39,7 @@ def _intrinsic(builder: Any, name: str, result: Any, *args: Any) -> Any:
 
 @intrinsic
 def _control(typingctx: Any) -> Any:
-    """The word that controls floating-point arithmetic in this thread."""
+    """The control word of floating-point arithmetic in this thread (MXCSR or FPCR; otherwise 0)."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if _X86:
@@ -53,7 +53,7 @@ def _control(typingctx: Any) -> Any:
 
 @intrinsic
 def _set_control(typingctx: Any, control: Any) -> Any:
-    """Set that word, between all that is computed before and all that is computed after."""
+    """Set the control word; no arithmetic is moved across this by the compiler."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.fence("acq_rel", "singlethread")
@@ -71,7 +71,7 @@ def _set_control(typingctx: Any, control: Any) -> Any:
 
 @scalar
 def keep() -> Any:
-    """Keep subnormal numbers in this thread from here on; what `restore` takes."""
+    """Keep subnormal numbers in this thread from here on; returns the setting for `restore`."""
     control = _control()
     if control & _FLUSHING:
         _set_control(control & ~_FLUSHING)
@@ -80,7 +80,7 @@ def keep() -> Any:
 
 @scalar
 def restore(control: Any) -> None:
-    """Set the thread as it was before `keep`."""
+    """Set the thread as it was before `keep`, which returned `control`."""
     if control & _FLUSHING:
         _set_control(control)
 
@@ -97,7 +97,7 @@ def _restore(control: Any) -> None:
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Keep subnormal numbers in this thread."""
+    """Keep subnormal numbers in this thread within a `with` statement."""
     control = _keep()
     try:
         yield

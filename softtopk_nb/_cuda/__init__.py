@@ -1,1 +1,1 @@
-"""What kernels for a device are made of, and arrays on a device."""
+"""Arrays on a device, and the parts that kernels for it are built from."""

@@ -1,7 +1,7 @@
-"""Compiled kernels on disk, where the CPU's compiled code is.
+"""Compiled device kernels on disk, beside the compiled code for the CPU.
 
-Numba's own cache of kernels tells two closures apart by a pickle of what they hold, which differs
-between processes. Here a closure is told by what it is made of: names, code, and what it holds.
+Numba's own cache of kernels identifies a closure by a pickle of the objects it holds, which differs
+between processes. Here a closure is identified by its names, its code, and what it holds.
 """
 
 from __future__ import annotations
@@ -18,21 +18,27 @@ from typing import Any
 import numpy as np
 from numba.core.dispatcher import Dispatcher
 from numba.core.types import Type
+from numba.cuda import dispatcher as cuda_dispatcher
+from numba.cuda.cudadrv import nvvm
 
 from .._compile.cache import Cache
 
-#: The oldest numba-cuda whose kernels were compiled here, and what the package uses of it that is
-#: not documented.
+#: The oldest numba-cuda whose kernels were compiled here, and the undocumented functions of it that
+#: the package uses.
 _OLDEST = "0.24"
 _PRIVATE = {
-    "codegen": ("CUDACodeLibrary.get_cubin", "CUDACodeLibrary._reduce_states"),
+    "codegen": (
+        "CUDACodeLibrary.get_cubin",
+        "CUDACodeLibrary.get_cufunc",
+        "CUDACodeLibrary._reduce_states",
+    ),
     "cudadrv.nvvm": ("NVVM.get_ir_version",),
     "dispatcher": ("CUDADispatcher.compile", "_Kernel._rebuild", "_Kernel._reduce_states"),
 }
 
 
 def _require() -> None:
-    """Raise ImportError unless numba-cuda is there, with all that is used of it."""
+    """Raise ImportError unless numba-cuda is installed, with all the functions that are used."""
     remedy = f"expected numba-cuda {_OLDEST} or newer: pip install softtopk_nb[cuda13] or [cuda12]"
     try:
         found = f"numba-cuda {importlib.metadata.version('numba-cuda')}"
@@ -49,21 +55,17 @@ def _require() -> None:
 
 _require()
 
-# After it has been looked at.
-from numba.cuda.cudadrv import nvvm  # noqa: E402
-from numba.cuda.dispatcher import CUDADispatcher, _Kernel  # noqa: E402
-
 _PACKAGE = __name__.partition(".")[0]
 _PLAIN = int, float, str, bool, type(None), np.dtype, np.generic, Type
 
 
 class Unknown(Exception):
-    """What a closure holds has no description that is the same in every process."""
+    """A closure holds an object without a description that is the same in every process."""
 
 
 @functools.cache
 def _compilers() -> tuple[str, ...]:
-    """The versions of what makes machine code of a kernel; the system's toolkit says its IR's."""
+    """Versions of the packages that make machine code of a kernel, and of the compiler's IR."""
     installed = []
     for name in ("numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvcc-cu12"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -72,17 +74,18 @@ def _compilers() -> tuple[str, ...]:
 
 
 def _code(code: types.CodeType) -> tuple[Any, ...]:
-    """A function's instructions and the constants in them."""
+    """A function's bytecode, names and constants."""
     constants = (_code(c) if isinstance(c, types.CodeType) else repr(c) for c in code.co_consts)
     return code.co_code, code.co_names, *constants
 
 
 def fingerprint(made: Any) -> Any:
-    """What an object is made of, the same in every process that has this version of the package.
+    """A description of an object, the same in every process with this version of the package.
 
-    A function of another package, such as a user's curve, has none: what it calls may change.
+    A function of another package, such as a user's curve, raises `Unknown`: what it calls may
+    change.
     """
-    if isinstance(made, (Dispatcher, CUDADispatcher)):
+    if isinstance(made, (Dispatcher, cuda_dispatcher.CUDADispatcher)):
         return "compiled", fingerprint(made.py_func)
     if isinstance(made, types.FunctionType):
         if made.__module__.partition(".")[0] != _PACKAGE:
@@ -111,15 +114,15 @@ class KernelCache(Cache):
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
         state = self._cache_file.load(self._key(sig))
-        return None if state is None else _Kernel._rebuild(**state)
+        return None if state is None else cuda_dispatcher._Kernel._rebuild(**state)
 
     def _save_overload(self, sig: Any, data: Any) -> None:
-        """Keep the machine code alone: what it was made from is twenty times as long."""
+        """Write the machine code to disk, without its sources, which are twenty times as long."""
         data._codelibrary._llvm_strs, data._codelibrary._ptx_cache = [], {}
         self._cache_file.save(self._key(sig), data._reduce_states())
 
 
 def keep(dispatcher: Any, *compiled_for: Any) -> None:
-    """Have a dispatcher look for its kernel on disk before it compiles it, and put it there."""
-    with contextlib.suppress(Unknown):  # with a function of a user's it is compiled each time
+    """Make a dispatcher look for its kernel on disk before it compiles, and write it there."""
+    with contextlib.suppress(Unknown):  # with a user's function it is compiled in each process
         dispatcher._cache = KernelCache(dispatcher.py_func, *compiled_for)

@@ -1,4 +1,4 @@
-"""Any device array as rows and back, on the device: copies with casts, and sums over rows."""
+"""Copies of device arrays to rows and back, with casts; sums over rows, and counts along them."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import float64, int32, int64, types
 
-from .arrays import Buffer
+from .arrays import Argument, Buffer, Rows
 from .interop import Kind, View, buffer_of, dense, nothing, view_of
 from .launch import Kernel, pointer_to
 from .target import cuda, device
 from .thread_groups import SHARED_SUMS, ThreadGroup, made_once, tools
 
-DIMS = 8  # axes that a copy can have, once those that belong together are joined
+DIMS = 8  # axes that a copy can have, after contiguous ones are merged
 _THREADS = 256
-_GROUP = ThreadGroup(_THREADS, 2)  # of a sum
+_GROUP = ThreadGroup(_THREADS, 2)  # for a sum
 
 
 def new_buffer(kind: Kind, entries: int, dtype: Any) -> Buffer:
-    """Scratch memory from the library of the caller's array."""
+    """Uninitialised memory for `entries` entries, from the library of the caller's array."""
     if entries == 0:
         return nothing(dtype)
     return buffer_of(view_of(kind.empty((entries,), dtype), "scratch memory"))
@@ -30,7 +30,7 @@ def _eight(values: list[int], missing: int) -> tuple[int, ...]:
 
 
 def _joined(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[list[int]]:
-    """Axes from the last on as [size, stride, ...], those joined that can be walked as one."""
+    """Axes from the last to the first as [size, stride, ...], merged where one stride will do."""
     axes: list[list[int]] = []
     for size, *steps in reversed(list(zip(shape, *strides, strict=True))):
         if size == 1:
@@ -45,7 +45,7 @@ def _joined(shape: tuple[int, ...], *strides: tuple[int, ...]) -> list[list[int]
 
 
 class _Walk(NamedTuple):
-    """Memory, where the first of the entries lies, and how far those along each axis are apart."""
+    """Memory, the position of the first entry, and a stride for each axis."""
 
     memory: Any
     first: Any
@@ -61,7 +61,7 @@ def _walk_of(T: Any) -> Any:
 
 @device
 def _place(walk, axes, i):
-    """Where the i-th entry lies."""
+    """The position in memory of entry i in C order."""
     at = walk.first
     for j in range(DIMS):
         at += i % axes[j] * walk.steps[j]
@@ -71,7 +71,7 @@ def _place(walk, axes, i):
 
 @made_once
 def make_copy(S: Any, D: Any) -> Kernel:
-    """Copy entries of type S to entries of type D, times `sign`, and `fill` where not `mask`."""
+    """A kernel that copies S to D, times `sign`, and writes `fill` where `mask` is 0."""
     W = np.float32 if D is np.float16 else D  # no arithmetic in float16
 
     def kernel(total, axes, source, target, mask, masked, sign, fill):
@@ -104,7 +104,7 @@ def copy(
     where: View | None = None,
     fill: float = 0.0,
 ) -> None:
-    """Write source, broadcast to target's shape already, to target; `fill` where masked out."""
+    """Write source, of target's shape, times `sign` to target; `fill` where `where` is False."""
     mask = where if where is not None else source
     axes = _joined(target.shape, source.strides, target.strides, mask.strides)
     S: Any = np.uint8 if source.dtype == np.bool_ else source.dtype.type
@@ -126,7 +126,7 @@ def copy(
 
 
 def copy_of_mask(kind: Kind, mask: View) -> View:
-    """The same truth values in memory of their own."""
+    """A contiguous copy of a mask, as uint8."""
     made, shape, byte = new_buffer(kind, mask.size, np.uint8), mask.shape, np.dtype(np.uint8)
     target = View(made.address, shape, dense(shape), byte, True, made.owner)
     copy(kind.stream, mask, target)
@@ -135,7 +135,7 @@ def copy_of_mask(kind: Kind, mask: View) -> View:
 
 @made_once
 def make_sum(D: Any) -> Kernel:
-    """Sum float64 over some axes: one block for each result, so that the order is fixed."""
+    """A kernel that sums float64 over some axes: one block for each result, for a fixed order."""
     t = tools(np.float64, _GROUP)
 
     def kernel(values, kept, kept_steps, summed, summed_steps, count, out):
@@ -155,7 +155,7 @@ def make_sum(D: Any) -> Kernel:
 def sum_to(
     stream: Any, per_row: Buffer, batch: tuple[int, ...], shape: tuple[int, ...], out: View
 ) -> None:
-    """Sum one number a row over the axes along which an argument of this shape was broadcast."""
+    """Sum a number per row over the axes along which an argument of shape `shape` was broadcast."""
     ones = (1,) * (len(batch) - len(shape)) + shape
     steps = []
     step = 1
@@ -178,3 +178,31 @@ def sum_to(
         count,
         buffer_of(out).pointer,
     )
+
+
+@made_once
+def make_clamped(T: Any) -> Kernel:
+    """A kernel that lowers k to the number of entries above -inf: one block for each row."""
+    t, excluded = tools(np.float64, _GROUP), -np.inf
+
+    def kernel(x, n, k, of_all, per_row, out):
+        shared = cuda.shared.array(SHARED_SUMS, float64)
+        row, count = int64(cuda.blockIdx.x), 0.0
+        for i in range(cuda.threadIdx.x, n, _THREADS):
+            count += 1.0 if x[row * n + i] != excluded else 0.0
+        count = t.total(count, shared)
+        if cuda.threadIdx.x == 0:
+            given = k[row] if per_row != 0 else of_all
+            out[row] = count if given > count else given
+
+    numbers = pointer_to(np.float64)
+    return Kernel(kernel, (pointer_to(T), int64, numbers, float64, int32, numbers), _THREADS)
+
+
+def clamped(rows: Rows) -> Rows:
+    """The rows with a k of at most the number of entries that take part in each."""
+    made = rows.empty(rows.rows, np.float64)
+    of_rows = rows.x.pointer, rows.n, *rows.k, made.pointer
+    make_clamped(rows.dtype)(rows.rows, rows.stream, *of_rows)
+    k = Argument(made.pointer, 0.0, 1)
+    return rows._replace(k=k, owners=(*rows.owners, made.owner))

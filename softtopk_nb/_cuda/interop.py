@@ -1,4 +1,4 @@
-"""Kinds of device arrays: where one lies, on which stream, and how to make another of its kind.
+"""Device arrays of other libraries: their memory, library and stream, and new ones of the kind.
 
 Arrays are read through ``__cuda_array_interface__`` or DLPack, and nothing here waits for the
 device. Results and scratch memory come from the library of the array that was given, so that they
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib
 import math
 import sys
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from .target import SIMULATED, cuda
 
 
 class View(NamedTuple):
-    """Where the entries of a device array lie."""
+    """The memory layout of a device array."""
 
     address: int  # of the first entry
     shape: tuple[int, ...]
@@ -38,7 +39,7 @@ class View(NamedTuple):
 
     @property
     def span(self) -> tuple[int, int]:
-        """(entries before the first one, entries from the lowest to the highest one)."""
+        """(entries before the first one, entries from the lowest to the highest address)."""
         if self.size == 0:
             return 0, 0
         reach = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
@@ -47,7 +48,7 @@ class View(NamedTuple):
 
     @property
     def contiguous(self) -> bool:
-        """Whether the entries follow each other in C order."""
+        """Whether the entries are contiguous in C order."""
         expected = 1
         for n, s in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if n != 1 and s != expected:
@@ -66,19 +67,33 @@ class View(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A library's arrays on one device."""
+    """A library's arrays on one device: how to allocate them, and their stream."""
 
     name: str
     #: empty(shape, dtype) -> an array of this kind
     empty: Callable[[tuple[int, ...], Any], Any]
-    #: what kernels are launched on: the caller's current stream
+    #: what kernels are launched on: the address of the caller's current stream, 0 the default
     stream: Any
     #: a context in which the device of the array is the current one
     device: Any
 
 
+def device_of(view: View) -> int:
+    """The number of the device on which an array lies; of memory that is not there 0."""
+    owner = view.owner
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(owner, torch.Tensor):
+        return int(owner.get_device())
+    if SIMULATED or isinstance(getattr(owner, "kind", None), Kind) or len(cuda.gpus) == 1:
+        return 0
+    driver = importlib.import_module("cuda.bindings.driver")
+    wanted = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    error, device = driver.cuPointerGetAttribute(wanted, view.address)
+    return 0 if error else int(device)
+
+
 def _memory(address: int, entries: int, dtype: np.dtype[Any]) -> Any:
-    """What a kernel is given for so many entries from an address on."""
+    """The memory at an address as a kernel takes it: the address, or an array in the simulator."""
     if not SIMULATED:
         return address
     if entries == 0:
@@ -88,7 +103,7 @@ def _memory(address: int, entries: int, dtype: np.dtype[Any]) -> Any:
 
 
 def buffer_of(view: View) -> Buffer:
-    """The memory of a view, from its lowest entry on."""
+    """The memory of a view, from its lowest address on."""
     before, entries = (0, view.size) if view.contiguous else view.span
     stored = np.dtype(np.uint8) if view.dtype == np.bool_ else view.dtype
     address = view.address - before * view.dtype.itemsize
@@ -97,38 +112,20 @@ def buffer_of(view: View) -> Buffer:
 
 @functools.cache
 def nothing(dtype: Any) -> Buffer:
-    """What stands for memory that is not there."""
+    """An empty buffer, the placeholder for memory that is not given."""
     return Buffer(_memory(0, 0, np.dtype(dtype)), None, 0)
 
 
-class _Current:
-    """Make a device the current one of its library and of Numba, which keep that apart."""
-
-    def __init__(self, index: int, of_library: Any) -> None:
-        self._index, self._of_library = index, of_library
-        self._of_numba: Any = None
-
-    def __enter__(self) -> None:
-        self._of_library.__enter__()
-        if not SIMULATED and cuda.get_current_device().id != self._index:
-            self._of_numba = cuda.gpus[self._index]
-            self._of_numba.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        if self._of_numba is not None:
-            self._of_numba.__exit__(*error)
-            self._of_numba = None
-        self._of_library.__exit__(*error)
-
-
-# How arrays describe themselves.
+# Array interfaces.
 
 
 def view_of(x: Any, name: str) -> View:
-    """Where x lies; x is an array on a device (`_api.host_arrays.on_device`)."""
+    """The layout of x, an array on a device (`_api.host_arrays.on_device`)."""
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(x, torch.Tensor) and x.requires_grad:
-        raise TypeError(f"{name} requires grad; pass {name}.detach() and use vjp")
+    if torch is not None and isinstance(x, torch.Tensor):
+        return _of_tensor(x, name)
+    if hasattr(x, "view") and isinstance(x.view, View):
+        return x.view  # of memory that is not there (`program`)
     if SIMULATED and isinstance(getattr(x, "_ary", None), np.ndarray):
         array = x._ary
         entry = array.dtype.itemsize
@@ -153,10 +150,36 @@ def view_of(x: Any, name: str) -> View:
     return View(address or 0, shape, strides, dtype, not read_only, x)
 
 
+def _of_tensor(x: Any, name: str) -> View:
+    """Where a tensor of PyTorch lies; its interface takes five times as long."""
+    if x.requires_grad:
+        raise TypeError(f"{name} requires grad; pass {name}.detach() and use vjp")
+    if x.is_neg():
+        x = x.resolve_neg()
+    dtype = _dtype_of_numpy(x.dtype)
+    if dtype is None or x.layout != sys.modules["torch"].strided:
+        raise TypeError(f"{name} has dtype {x.dtype} and layout {x.layout}; expected dense numbers")
+    return View(x.data_ptr(), tuple(x.shape), x.stride(), dtype, True, x)
+
+
+@functools.cache
+def _dtype_of_numpy(dtype: Any) -> np.dtype[Any] | None:
+    """NumPy's type of this name of PyTorch's, or None."""
+    try:
+        return np.dtype(str(dtype).partition(".")[2])
+    except TypeError:
+        return None
+
+
+@functools.cache
+def _dtype_of_torch(dtype: Any) -> Any:
+    return getattr(sys.modules["torch"], np.dtype(dtype).name)
+
+
 def _from_dlpack(x: Any) -> View:
     from cuda.core.utils import StridedMemoryView
 
-    seen = StridedMemoryView.from_dlpack(x, stream_ptr=-1)  # on its stream: nothing to wait for
+    seen = StridedMemoryView.from_dlpack(x, stream_ptr=-1)  # on its own stream: no synchronisation
     strides = seen.strides if seen.strides is not None else dense(seen.shape)
     return View(
         seen.ptr, tuple(seen.shape), tuple(strides), np.dtype(seen.dtype), not seen.readonly, seen
@@ -164,7 +187,7 @@ def _from_dlpack(x: Any) -> View:
 
 
 def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of entries that lie one after the other."""
+    """The strides of a contiguous array in C order, in entries."""
     strides = []
     step = 1
     for n in reversed(shape):
@@ -173,46 +196,55 @@ def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-# Libraries.
+# Kinds of arrays, by library.
 
 
 def kind_of(x: Any) -> Kind:
-    """The library, device and stream of a device array."""
+    """The kind of a device array: its library, device and stream."""
+    if isinstance(getattr(x, "kind", None), Kind):
+        known: Kind = x.kind  # of memory that is not there (`program`)
+        return known
     library = type(x).__module__.split(".")[0]
-    return _LIBRARIES.get(library, _other)(x)
+    return _LIBRARIES.get(library, _interface_kind)(x)
+
+
+def stream_of_torch(torch: Any, device: int) -> int:
+    """PyTorch's current stream on a device, without an object of it where there is a way."""
+    short = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return int(short(device) if short else torch.cuda.current_stream(device).cuda_stream)
 
 
 def _torch(x: Any) -> Kind:
     torch = sys.modules["torch"]
 
     def empty(shape: tuple[int, ...], dtype: Any) -> Any:
-        return torch.empty(shape, dtype=getattr(torch, np.dtype(dtype).name), device=x.device)
+        return torch.empty(shape, dtype=_dtype_of_torch(dtype), device=x.device)
 
-    stream = torch.cuda.current_stream(x.device).cuda_stream
-    index = x.device.index
-    return Kind("torch", empty, _stream(index, stream), _Current(index, torch.cuda.device(index)))
+    device = x.get_device()
+    stream = stream_of_torch(torch, device)
+    return Kind("torch", empty, stream, torch.cuda.device(device))
 
 
 def _cupy(x: Any) -> Kind:
     cupy = sys.modules["cupy"]
-    index = x.device.id
-    stream = cupy.cuda.get_current_stream(index).ptr
-    return Kind("cupy", cupy.empty, _stream(index, stream), _Current(index, x.device))
+    stream = cupy.cuda.get_current_stream(x.device.id).ptr
+    return Kind("cupy", cupy.empty, stream, x.device)
 
 
 def _numba(x: Any) -> Kind:
-    stream = getattr(x, "stream", 0) or 0
+    stream: Any = getattr(x, "stream", 0) or 0
 
     def empty(shape: tuple[int, ...], dtype: Any) -> Any:
         return cuda.device_array(shape, dtype, stream=stream)
 
-    return Kind("numba", empty, stream, contextlib.nullcontext())
+    handle = 0 if SIMULATED or stream == 0 else int(stream.handle)
+    return Kind("numba", empty, handle, contextlib.nullcontext())
 
 
-def _other(x: Any) -> Kind:
-    """A library that is known by its interface alone: results pass through DLPack."""
+def _interface_kind(x: Any) -> Kind:
+    """The kind of an array known by its interface alone: results are passed on through DLPack."""
     interface = getattr(x, "__cuda_array_interface__", None) or {}
-    # 1 and 2 stand for the two default streams; without a stream there is nothing to wait for.
+    # 1 and 2 denote the two default streams; None means that no synchronisation is needed.
     pointer = interface.get("stream") or 0
 
     def empty(shape: tuple[int, ...], dtype: Any) -> Any:
@@ -220,13 +252,7 @@ def _other(x: Any) -> Kind:
         space = getattr(x, "__array_namespace__", None)
         return made if space is None else space().from_dlpack(made)
 
-    return Kind("other", empty, _stream(0, pointer), contextlib.nullcontext())
+    return Kind("other", empty, pointer, contextlib.nullcontext())
 
 
 _LIBRARIES: dict[str, Callable[[Any], Kind]] = {"torch": _torch, "cupy": _cupy, "numba": _numba}
-
-
-@functools.lru_cache(maxsize=256)
-def _stream(device: int, pointer: int) -> Any:
-    """Numba's name for a stream that another library has made; 0 is the default stream of both."""
-    return 0 if pointer == 0 or SIMULATED else cuda.external_stream(pointer)

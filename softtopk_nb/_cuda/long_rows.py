@@ -1,10 +1,10 @@
-"""One long row on a device, in parts: each part has a block of its own.
+"""One long row on a device, in parts, each of which has a block of its own.
 
-Every pass over a row is one launch, and nothing waits for another block: each block leaves the sums
-over its part, and in the next launch every block of the row adds all of them, in their order. What
-a block reads is never what another one writes in the same launch.
+Every pass over a row is one launch, and no block waits for another: each block writes the sums over
+its part, and in the next launch every block of the row adds all of them, in their order. No block
+reads what another one writes in the same launch.
 
-How a row is cut follows from its length and type, never from how many rows there are.
+How a row is cut depends on its length and type only, not on the number of rows.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from .target import device
 from .thread_groups import ThreadGroup, made_once, tools
 
 LONG = 1 << 18  # entries: shorter rows have one block
-PIECES = 2  # times that a block fills its registers, at least
+PIECES = 2  # times that a block fills its registers for a part, at least
 MOST = 1024  # parts of a row: more of them take longer to add up than they save
 
-SUMS = 6  # numbers that a block leaves for the next launch: four sums, two extremes
+SUMS = 6  # numbers that a block writes for the next launch: four sums, two extremes
 
 
 def is_long(rows: Rows) -> bool:
-    """Whether the rows go in parts."""
+    """Whether the rows are long enough to be cut into parts."""
     return rows.n >= LONG
 
 
 class Parts(NamedTuple):
-    """How a row is cut."""
+    """A cut of a row: the group of a part, the number of parts, and their length."""
 
     group: ThreadGroup
     parts: int
@@ -39,7 +39,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(rows: Rows) -> Parts:
-    """How the rows are cut."""
+    """The cut for rows of this length and type."""
     group = choose(rows.n, rows.dtype)
     piece = group.lanes * group.held
     pieces = -(-rows.n // piece)
@@ -48,27 +48,27 @@ def parts_of(rows: Rows) -> Parts:
 
 
 class Place(NamedTuple):
-    """What blocks of a launch leave for the next one, and take over from the one before.
+    """How the blocks of a launch write results for the next launch, and read those of the last one.
 
-    `here` is a `row_kernels.Part`; it has SUMS numbers in `sums`.
+    `here` is a `row_kernels.Part`; each part has SUMS numbers in `sums`.
     """
 
-    #: leave(sums, here, found): four sums and two extremes over a part
+    #: leave(sums, here, found): write four sums and two extremes over a part
     leave: Any
-    #: gather(sums, here, shared) -> the four, added over all parts
+    #: gather(sums, here, shared) -> the four sums, added over all parts
     gather: Any
-    #: before(sums, here, shared) -> the first over all parts, the second over those before this one
+    #: before(sums, here, shared) -> (first sum over all parts, second over those before this one)
     before: Any
     #: extremes(sums, here, shared) -> the smallest and the largest over all parts
     extremes: Any
-    #: fetch(records, row, record), hand_on(record, row, records): between memory and the block
+    #: fetch(records, row, record), hand_on(record, row, records): copy from memory, and back to it
     fetch: Any
     hand_on: Any
 
 
 @made_once
 def make_place(T: Any, group: ThreadGroup) -> Place:
-    """What the blocks of a launch have in common."""
+    """The functions of `Place` for rows of type T."""
     t = tools(T, group)
     lanes = group.lanes
 

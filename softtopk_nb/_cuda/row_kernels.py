@@ -1,7 +1,8 @@
-"""Kernels over rows: each row by a thread group, or a long one in parts; and how they are launched.
+"""Kernels over rows, each row by a thread group or a long one in parts, and their launches.
 
-What a kernel does is one device function, visit(here, scratch, batch, given). `here` is the `Part`
-that its thread group works on, `given` what this kernel is given beside x, k and the temperature.
+The body of a kernel is one device function, visit(here, scratch, batch, given). `here` is the
+`Part` that its thread group works on, `given` the kernel's arguments beside x, k and the
+temperature.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .long_rows import SUMS, is_long, make_place, parts_of
 from .target import cuda, device
 from .thread_groups import SHARED_SUMS, Span, ThreadGroup, tools
 
-# What a kernel can be given, beside Numba's own types:
+# Kinds of arguments of a kernel, beside Numba's own types:
 ROWS = "rows"  # rows of x's type, read or written as wide as x
 ENTRIES = "entries"  # memory of x's type, read or written entry by entry
 NUMBERS = "numbers"  # float64 in memory
@@ -27,7 +28,7 @@ PER_ROW: Any = "per row"  # an `Argument`
 
 
 class Batch(NamedTuple):
-    """The problem, as a kernel is given it."""
+    """The problem, as arguments of a kernel."""
 
     x: Any
     rows: Any
@@ -38,7 +39,7 @@ class Batch(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """How rows are cut, as a kernel is given it."""
+    """How rows are cut, as arguments of a kernel."""
 
     blocks: Any  # of a row: one for each part, or one for all of it
     parts: Any
@@ -46,7 +47,7 @@ class Cut(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a thread group works on: a row, or a part of it."""
+    """The row, or the part of one, that a thread group works on."""
 
     row: Any
     part: Any
@@ -55,16 +56,16 @@ class Part(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """What a thread group works in."""
+    """The scratch memory of a thread group."""
 
     regs: Any  # entries of x that each thread holds
     more: Any  # as many entries of another row
-    shared: Any  # SHARED_SUMS float64, to add up
-    record: Any  # float64 that the group shares, as many as the kernel asks for
+    shared: Any  # SHARED_SUMS float64, for sums over the group
+    record: Any  # float64 that the group shares; the kernel sets their number
 
 
 def _type_of(T: Any, kind: Any) -> Any:
-    """The Numba type of what a kernel is given; a named tuple keeps its names."""
+    """The Numba type of a kernel's argument; that of a named tuple keeps its names."""
     if isinstance(kind, tuple):
         members = [_type_of(T, each) for each in kind]
         names = type(kind) if hasattr(kind, "_fields") else None
@@ -77,7 +78,7 @@ def _type_of(T: Any, kind: Any) -> Any:
 
 
 def _passed(value: Any) -> Any:
-    """As it is handed to a kernel: memory by its pointer."""
+    """The value to pass to a kernel: of a buffer its pointer, of a tuple one of such values."""
     if isinstance(value, Buffer):
         return value.pointer
     if isinstance(value, tuple):
@@ -94,7 +95,7 @@ _CUT = Cut(int64, int64, int64)
 
 
 class RowKernel(Kernel):
-    """A kernel over rows of type T; `given` says what `visit` is given."""
+    """A kernel over rows of type T; `given` are the kinds of visit's further arguments."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class RowKernel(Kernel):
 
     @staticmethod
     def _kernel(T: Any, group: ThreadGroup, visit: Any, record: int) -> Callable[..., None]:
-        """A row for each thread group."""
+        """The kernel that gives each row a thread group."""
         t, rows_of_block, held = tools(T, group), group.rows, group.held
 
         def kernel(batch, cut, given):
@@ -128,7 +129,7 @@ class RowKernel(Kernel):
         return kernel
 
     def run(self, rows: Rows, *given: Any, units: int = 0) -> None:
-        """Launch it over all rows, or over so many `units` in their place."""
+        """Launch the kernel over all rows, or over `units` units in their place."""
         count = units or rows.rows
         self._launch(self.group.blocks(count), rows, Cut(1, 1, rows.n), given, count)
 
@@ -142,7 +143,7 @@ class RowKernel(Kernel):
 
 
 class PartKernel(RowKernel):
-    """A kernel over long rows, with a block for each part, or for each row."""
+    """A kernel over long rows, with a block for each part, or one for each row."""
 
     @staticmethod
     def _kernel(T: Any, group: ThreadGroup, visit: Any, record: int) -> Callable[..., None]:
@@ -163,28 +164,28 @@ class PartKernel(RowKernel):
         return kernel
 
     def run(self, rows: Rows, *given: Any, units: int = 0, whole: bool = False) -> None:
-        """Launch it over all parts; or over the `whole` of each row, the parts being counted."""
+        """Launch the kernel over all parts; if `whole`, over rows that know their part count."""
         count, (_, parts, length) = units or rows.rows, parts_of(rows)
         cut = Cut(1, parts, rows.n) if whole else Cut(parts, parts, length)
         self._launch(count * cut.blocks, rows, cut, given, count)
 
 
-# Passes that follow from each other's sums.
+# Passes each of which needs the sums of the one before.
 
 
 class Stage(NamedTuple):
-    """A pass over rows, and what the next one needs of it."""
+    """A pass over rows, and which of its results the next one needs."""
 
-    #: visit(here, scratch, batch, given, found) -> what it finds: four sums and two extremes.
-    #: `found` is what the pass before has found; after the last one nobody asks
+    #: visit(here, scratch, batch, given, found) -> its results: four sums and two extremes.
+    #: `found` are the results of the pass before; those of the last one are not used
     visit: Any
     sums: bool = True
     extremes: bool = False
-    once: bool = False  # one thread writes what there is to write: a row needs one block
+    once: bool = False  # one thread writes the results: a row needs one block
 
 
 class Staged:
-    """Passes over rows that a thread group holds, in one launch; over parts, a launch for each."""
+    """Passes over rows: all in one launch if a thread group holds a row, else a launch for each."""
 
     def __init__(
         self,
@@ -198,7 +199,7 @@ class Staged:
         self._given, self.stages, self._registers = given, stages, registers
 
     def run(self, rows: Rows, *given: Any) -> None:
-        """Launch them."""
+        """Launch the passes."""
         if not is_long(rows):
             self.in_one_launch.run(rows, *given)
             return
@@ -211,7 +212,7 @@ class Staged:
 
     @functools.cached_property
     def in_one_launch(self) -> RowKernel:
-        """All passes over a row, one after the other."""
+        """The kernel that makes all passes over a row, one after the other."""
 
         def after(first: Any, second: Any) -> Any:
             @device
@@ -230,7 +231,7 @@ class Staged:
 
     @functools.cached_property
     def in_parts(self) -> tuple[PartKernel, ...]:
-        """Each pass over parts of rows; what it finds lies in memory for the next one."""
+        """A kernel for each pass over parts of rows; results for the next one lie in memory."""
         before = Stage(None, sums=False), *self.stages[:-1]
         return tuple(map(self._in_parts, before, self.stages))
 
@@ -264,7 +265,7 @@ def staged(
     make: Callable[..., Staged],
     *options: Any,
 ) -> Callable[..., None]:
-    """What launches the passes that `make` makes for a group: that of long rows, or the chosen."""
+    """A function that launches the passes made by `make`, for the group that fits the rows."""
     group = parts_of(rows).group if is_long(rows) else choose(rows.n, rows.dtype)
     made: Staged = make(rows.dtype, group, *options)
     return functools.partial(made.run, rows)

@@ -1,14 +1,14 @@
-"""Rows on a device sorted by value, the largest entry first.
+"""Sorting rows on a device in descending order.
 
-Batcher's bitonic network, in the form whose comparators all point the same way: two sorted runs
-are merged by comparing each entry with its mirror image in the other run first, and then at
-distances that halve. What lies behind the end of a row counts as -inf and would never move, so
-comparators that reach there are left out, and a row of any length is sorted where it lies.
+Batcher's bitonic network, in the form whose comparators all point the same way: two sorted runs are
+merged by comparing each entry with its mirror image in the other run first, and then at distances
+that halve. Positions beyond the end of a row count as -inf and would never move, so comparators
+that reach there are skipped, and a row of any length is sorted in place.
 
-A comparator of a network is a pair of places that differ by a mask: `width - 1` for mirror images
-within `width` places, the distance itself afterwards. A warp keeps its row in registers, where
-most comparators need no other thread; longer rows are sorted in chunks in shared memory, and the
-chunks merged in launches over all of the row, whose number follows from its length.
+A comparator of a network is a pair of positions that differ by a mask: `width - 1` for mirror
+images within `width` positions, the distance itself afterwards. A warp keeps its row in registers,
+where most comparators need no other thread; longer rows are sorted in chunks in shared memory, and
+the chunks merged in launches over all of the row, whose number follows from its length.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ THREADS = 512
 
 
 def _own_masks(held: int) -> tuple[int, ...]:
-    """The comparators that sort `held` places, mask by mask."""
+    """The masks of the comparators that sort `held` positions."""
     masks = []
     width = 2
     while width <= held:
@@ -42,7 +42,7 @@ def in_registers(T: Any, group: ThreadGroup) -> tuple[Any, Any]:
     """(sort, entry) for a group within a warp.
 
     sort(regs) sorts what the group holds: entry i of the result is the (i % held)-th in thread
-    i // held, wherever `tools.load` had put it. entry(regs, i) is that entry, known to all.
+    i // held, wherever `tools.load` had put it. entry(regs, i) returns that entry to every thread.
     """
     t, lanes, held = tools(T, group), group.lanes, group.held
     half = held // 2
@@ -94,7 +94,7 @@ def in_registers(T: Any, group: ThreadGroup) -> tuple[Any, Any]:
     def entry(regs, i):
         place, v = i % held, regs[0]
         for j in range(1, held):
-            w = regs[j]  # read in any case: memory would have to hold what is read at a choice
+            w = regs[j]  # read in any case: a conditional read would move regs to memory
             v = w if j == place else v
         first = cuda.threadIdx.x & 31 & ~(lanes - 1)
         return cuda.shfl_sync(t.mask(), v, first + i // held)
@@ -104,7 +104,7 @@ def in_registers(T: Any, group: ThreadGroup) -> tuple[Any, Any]:
 
 @device
 def step(values, start, n, pairs, first, stride, distance, mask):
-    """Comparators `first`, `first + stride`, ... of the pairs at one distance."""
+    """Apply comparators `first`, `first + stride`, ... of the pairs at one distance."""
     for pair in range(first, pairs, stride):
         i = ((pair & -distance) << 1) | (pair & (distance - 1))
         j = i ^ mask
@@ -116,7 +116,7 @@ def step(values, start, n, pairs, first, stride, distance, mask):
 
 @made_once
 def make_short(T: Any, group: ThreadGroup) -> Kernel:
-    """Rows that fit into the registers of a warp."""
+    """A kernel that sorts rows which fit into the registers of a warp."""
     t, held, rows_of_block = tools(T, group), group.held, group.rows
     sort, _ = in_registers(T, group)
     least = T(-np.inf)
@@ -139,7 +139,7 @@ def make_short(T: Any, group: ThreadGroup) -> Kernel:
 
 @made_once
 def make_chunks(T: Any, size: int, merges: bool) -> Kernel:
-    """Sort `size` entries at a time; if it `merges`, they are two sorted runs already mirrored."""
+    """A kernel that sorts chunks of `size`; if `merges`, they are two sorted, mirrored runs."""
     pairs = size // 2
     threads = min(THREADS, pairs)
 
@@ -171,7 +171,7 @@ def make_chunks(T: Any, size: int, merges: bool) -> Kernel:
 
 @made_once
 def make_step(T: Any) -> Kernel:
-    """All comparators of one distance, in rows of any length."""
+    """A kernel for all comparators of one distance, in rows of any length."""
 
     def one_step(values, n, blocks, pairs, distance, mask):
         row = int64(cuda.blockIdx.x) // blocks
@@ -183,9 +183,9 @@ def make_step(T: Any) -> Kernel:
 
 
 def descending(rows: Rows) -> Buffer:
-    """The rows, each sorted: +inf first, excluded entries last.
+    """The rows, each sorted in descending order: +inf first, excluded entries last.
 
-    Rows with a NaN come back in some order, with other entries than they had.
+    The result for a row with a NaN is unspecified, and may hold other entries than the row.
     """
     T, n = rows.dtype, rows.n
     out = rows.empty(rows.rows * n, T)

@@ -1,6 +1,6 @@
-"""The one import of numba.cuda, and what compiled scalar functions are on a device.
+"""The one import of numba.cuda, and the device forms of scalar functions.
 
-Only reached through an array on a device: a machine without CUDA never loads it. With
+Imported only for an array on a device: a machine without CUDA never loads it. With
 NUMBA_ENABLE_CUDASIM=1 the same kernels run in Numba's simulator, as Python.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import config, types
 
-if not hasattr(np, "row_stack"):  # taken out of NumPy 2.5, and numba-cuda 0.30 still names it
+if not hasattr(np, "row_stack"):  # removed in NumPy 2.5, and numba-cuda 0.30 still refers to it
     np.row_stack = np.vstack  # noqa: NPY201
 
 from numba import cuda
@@ -29,7 +29,7 @@ WIDE = 16
 
 
 def device(function: Callable[..., Any]) -> Any:
-    """Make a function callable from kernels; in the simulator it is Python as it stands."""
+    """Make a function callable from kernels; in the simulator it is left as it is."""
     return function if SIMULATED else cuda.jit(device=True)(function)
 
 
@@ -107,7 +107,7 @@ else:
     def _exp_neg(t: Any) -> Any:
         if t != types.float32:
             return lambda t: math.exp(t)
-        # t / log 2 in two floats: the rounding of the first is made up for by the second.
+        # t / log 2 in two floats: the second holds the rounding error of the first.
         per_log2 = 1 / math.log(2)
         hi = np.float32(per_log2)
         lo = np.float32(per_log2 - float(hi))
@@ -128,7 +128,7 @@ else:
         return lambda a, b: a / b
 
     def _circular(t: Any) -> Any:
-        # sin and cos keep room in memory for arguments of any size.
+        # sin and cos would reserve stack memory for arguments of any size.
         per_pi = 1 / math.pi
         return lambda t: (libdevice.cospi(t * per_pi), libdevice.sinpi(t * per_pi))
 

@@ -1,12 +1,12 @@
-"""A row and the threads of a device that work on it together.
+"""Thread groups: the threads of a device that work on one row together.
 
 A *thread group* is a few lanes of a warp, a whole warp, or a block. Each of its threads holds some
 entries of the row in registers; a row that is longer than what the group holds is read again, piece
 by piece, in every pass over it. A kernel is written once, for any group: loops over the entries
-held have a constant length, and what a group is follows from its size.
+held have a constant length, and the kind of group follows from its size.
 
 Sums over a group are added in an order that depends on the group alone, so that equal rows give
-equal bits wherever they lie.
+equal bits wherever they are in a batch.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .target import WIDE, cuda, device, load_wide, store_wide
 made_once = functools.lru_cache(maxsize=None, typed=True)
 
 FULL = 0xFFFFFFFF  # every lane of a warp
-SHARED_SUMS = 4 * 32  # float64 that a group shares to add up
-SHARED_BLOCK = 128  # threads of a block that several groups share
+SHARED_SUMS = 4 * 32  # float64 that a group shares for its sums
+SHARED_BLOCK = 128  # threads of a block that holds several groups
 
 
 @device
 def of_row(argument, row):
-    """k or the temperature of a row: one of several in memory, or the same for all."""
+    """The k or temperature of a row, from a number per row or one for all."""
     return argument.pointer[row] if argument.per_row else argument.value
 
 
@@ -43,24 +43,24 @@ class Span(NamedTuple):
 
 @device
 def beside(span, v):
-    """What lies in v where the span's entries lie in x."""
+    """The span of v at the same positions as `span` has in x."""
     return Span(v, span.start, span.n, span.wide)
 
 
 class Entries(NamedTuple):
-    """The entries that a thread holds, by their place; no place is -1."""
+    """Access to the entries that a thread holds, by position; -1 is no position."""
 
     #: at(regs, place) -> the entry
     at: Any
-    #: put(regs, place, value): overwrite it
+    #: put(regs, place, value): overwrite the entry
     put: Any
 
 
 @made_once
 def entries_held(held: int) -> Entries:
-    """By comparing with every place: an index that is not constant would take regs to memory.
+    """Access by comparing with every position: a variable index would move regs to memory.
 
-    A constant place costs nothing, so this also serves a loop that may not be unrolled.
+    A constant position costs nothing, so this also serves a loop that may not be unrolled.
     """
 
     @device
@@ -81,61 +81,62 @@ def entries_held(held: int) -> Entries:
 
 
 class ThreadGroup(NamedTuple):
-    """How many threads share a row, and how much of it they hold."""
+    """The number of threads that share a row, and of the entries that each holds."""
 
     lanes: int  # a power of 2: part of a warp, a warp, or a block of whole warps
-    held: int  # entries in the registers of each, a multiple of what it reads at once
+    held: int  # entries in the registers of each, a multiple of those read at once
     streams: bool = False  # whether rows may be longer than lanes * held
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Number of threads of a block."""
         return self.lanes if self.lanes > 32 else SHARED_BLOCK
 
     @property
     def rows(self) -> int:
-        """Rows of a block."""
+        """Number of rows of a block."""
         return self.threads // self.lanes
 
     def blocks(self, rows: int) -> int:
-        """How many blocks it takes to give each row a group."""
+        """Number of blocks that give each row a group."""
         return -(-rows // self.rows)
 
 
 class Tools(NamedTuple):
-    """What a group's threads call together; `shared` is an array of SHARED_SUMS float64."""
+    """Collective functions of a group's threads; `shared` is an array of SHARED_SUMS float64."""
 
-    #: rank() -> the place of this thread in its group
+    #: rank() -> the index of this thread in its group
     rank: Any
-    #: slot() -> the place of its group in the block
+    #: slot() -> the index of its group in the block
     slot: Any
     #: mask() -> the lanes of this thread's warp that belong to the group
     mask: Any
-    #: pieces(n) -> how many times the group must fill its registers to see n entries
+    #: pieces(n) -> the number of times the group fills its registers to read n entries
     pieces: Any
-    #: position(piece, j) -> where in the row the j-th entry held comes from
+    #: position(piece, j) -> the position in the row of the j-th entry held
     position: Any
     #: load(span, piece, pad, regs): fill the registers, with `pad` beyond the end
     load: Any
-    #: store(regs, span, piece): write them to where `load` reads them
+    #: store(regs, span, piece): write them where `load` reads them
     store: Any
-    #: meet(): wait for all, and see what they have written
+    #: meet(): barrier of the group, after which all see what each has written
     meet: Any
-    #: total(v, shared), totals(a, b, c, d, shared): sums over the group, in float64, known to all
+    #: total(v, shared), totals(a, b, c, d, shared): sums over the group, in float64, in every
+    #: thread
     total: Any
     totals: Any
-    #: extremes(lo, hi, shared): smallest lo and largest hi, a 0 of either sign in each thread
+    #: extremes(lo, hi, shared): smallest lo and largest hi; a 0 may differ in sign between threads
     extremes: Any
 
 
 def _halves(count: int) -> tuple[int, ...]:
-    """How far apart lanes are that add up what `count` of them have, a power of 2."""
+    """Distances between lanes for a butterfly sum over `count` lanes, a power of 2."""
     return tuple(1 << j for j in reversed(range(count.bit_length() - 1)))
 
 
 @made_once
 def tools(T: Any, group: ThreadGroup) -> Tools:
-    """The functions of a group for rows of type T."""
+    """The functions of a group (`Tools`) for rows of type T."""
     lanes, held, streams = group
     wide_count = WIDE // np.dtype(T).itemsize
     vectors = held // wide_count
@@ -232,7 +233,7 @@ def tools(T: Any, group: ThreadGroup) -> Tools:
 
     @device
     def of_warp(shared, place):
-        """What a warp has left at this place: each warp reads all, and adds them up once more."""
+        """The sum left by one warp, another in each lane, for every warp to add up."""
         return shared[32 * place + (cuda.threadIdx.x & last_warp)]
 
     @device
@@ -245,7 +246,7 @@ def tools(T: Any, group: ThreadGroup) -> Tools:
     def totals_in_block(a, b, c, d, shared):
         a, b, c, d = warp_total(a), warp_total(b), warp_total(c), warp_total(d)
         warp = cuda.threadIdx.x >> 5
-        cuda.syncthreads()  # what was in it has been read
+        cuda.syncthreads()  # its old contents have been read
         if cuda.threadIdx.x & 31 == 0:
             shared[warp], shared[32 + warp] = a, b
             shared[64 + warp], shared[96 + warp] = c, d

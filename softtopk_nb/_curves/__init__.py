@@ -1,1 +1,1 @@
-"""The curves f of ThreTopK, a file for each; `base` says what a curve is."""
+"""The curves f of ThreTopK, a file for each; `base` defines the interface of a curve."""

@@ -1,8 +1,8 @@
-"""What a curve f of ThreTopK is made of, and the functions by which compiled code asks for it.
+"""The interface of a curve f of ThreTopK, and the functions by which compiled code uses it.
 
 A curve is a NamedTuple, and has a file of its own that hands its `Traits` to `register`. Compiled
-code chooses by the type of the curve, so that a kernel holds the one curve it is compiled for and
-its loops vectorise.
+code chooses by the type of the curve, so that a kernel contains only the curve it is compiled for
+and its loops vectorise.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from .._compile.decorators import in_memory, overload_scalar, scalar
 from .._math.elementary import exp_neg, limits
 
-# What several curves share, and what a curve has unless it says otherwise.
+# Forms that several curves share, and the defaults of `Traits`.
 
 
 @scalar
 def split_by_tail(t, tail, w):
-    """`split` of a curve that is 1 - f(-t), from its smaller tail."""
+    """`split` of a curve with f(t) = 1 - f(-t), from its smaller tail and w = f'(t)."""
     zero = type(t)(0)
     upper = t >= zero
     return type(t)(1) if upper else zero, tail if upper else zero, zero if upper else tail, w
@@ -29,7 +29,7 @@ def split_by_tail(t, tail, w):
 
 @scalar
 def to_fifth_order(t):
-    """Whether last steps are of fifth order for numbers of this type; a constant when compiled.
+    """Whether the last steps are of fifth order for the type of t; a constant when compiled.
 
     In float64 the search begins in float32 and comes so near that third order is enough.
     """
@@ -42,7 +42,7 @@ def shift_factors_of_exponentials(curve, step):
     e = exp_neg(-abs(step))
     back = 1.0 / e
     below, above = (1.0 - e, back - 1.0) if step >= 0.0 else (1.0 - back, e - 1.0)
-    tiny = abs(step) < 2.0**-27  # where the square is below rounding, and 1 - e is nothing but
+    tiny = abs(step) < 2.0**-27  # where 1 - e is mostly rounding error, and step^2 is negligible
     return step if tiny else below, step if tiny else above
 
 
@@ -120,7 +120,7 @@ def _never(curve: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What is known of a curve; the functions below say what each part is."""
+    """Functions and properties of a curve, documented at the functions of these names below."""
 
     split: Any
     excess: Any
@@ -141,7 +141,7 @@ class Traits:
     float32_comes_near: bool = True
     has_continuous_slope: bool = False
     has_exponential_tails: bool = True
-    least_share: tuple[float, float] = 2.0**-1020, 2.0**-1020  # of rows of float32, of float64
+    least_share: tuple[float, float] = 2.0**-1020, 2.0**-1020  # for rows of float32, of float64
     cheap: Any = None  # the curve that is its `cheap_approximation`
     cached: bool = True  # whether its kernels are kept on disk
 
@@ -150,12 +150,12 @@ _TRAITS: dict[type, Traits] = {}
 
 
 def register(curve: type, traits: Traits) -> None:
-    """Make a type of curves known."""
+    """Register the traits of a type of curves."""
     _TRAITS[curve] = traits
 
 
 def _type_of(curve: Any) -> type:
-    """The type of a curve, also from the Numba type of one."""
+    """The type of a curve, given the curve or its Numba type."""
     found: type = getattr(curve, "instance_class", type(curve))
     return found
 
@@ -165,25 +165,25 @@ def _traits(curve: Any) -> Traits:
 
 
 def kernel_for(curve: Any, kernel: Any) -> Any:
-    """The kernel to call with this curve."""
+    """The kernel to call with this curve: not cached on disk if the curve's code is not."""
     return kernel if _traits(curve).cached else in_memory(kernel)
 
 
-# As the CDF of a distribution.
+# f as the CDF of a distribution.
 
 
 def split(curve, t):
     """(u, a, b, w): f(t) = u - a + b and w = f'(t).
 
-    u is 1 on the upper side and 0 on the lower, a = 1 - f(t) there and b = f(t) here, so that
-    neither tail is computed by cancellation. In the type of t where a loop over it vectorises; of a
-    user's curve in float64, since sums that run one after the other need it.
+    u is 1 on the upper side and 0 on the lower, a = 1 - f(t) on the upper side and b = f(t) on the
+    lower, so that neither tail is computed by cancellation. They have the type of t if a loop over
+    it vectorises; for a user's curve float64, since sequential sums need it.
     """
     return _traits(curve).split(curve, t)
 
 
 def curvature(curve, t, a, b, w):
-    """f''(t) from `split`, where it exists: what a kink of f adds is left out."""
+    """f''(t) from the results of `split`, where it exists: jumps of f' at kinks are left out."""
     return _traits(curve).curvature(curve, t, a, b, w)
 
 
@@ -195,48 +195,48 @@ def has_curvature(curve: Any) -> bool:
 def excess(curve, t):
     """F(t) - max(t, 0), F the antiderivative of f that vanishes at -inf.
 
-    Without a mean (`has_mean`) there is none, and F is the one that vanishes at 0.
+    If the distribution has no mean (`has_mean`), F is the antiderivative that vanishes at 0.
     """
     return _traits(curve).excess(curve, t)
 
 
 def quantile(curve, u):
-    """The t with f(t) = u, 0 < u < 1."""
+    """The t with f(t) = u, for 0 < u < 1."""
     return _traits(curve).quantile(curve, u)
 
 
 def moments(curve):
-    """(mean, variance, excess kurtosis) of the distribution with CDF f: for a first guess.
+    """(mean, variance, excess kurtosis) of the distribution with CDF f, for a first guess.
 
-    Numbers that serve as well where the distribution has none.
+    If the distribution has none, numbers that serve as well.
     """
     return _traits(curve).moments(curve)
 
 
 def mean_of_distribution(curve):
-    """The mean of the distribution with CDF f: -lim F(t) - t at inf; inf where that diverges."""
+    """The mean of the distribution with CDF f, lim t - F(t) at inf; inf where that diverges."""
     return _traits(curve).mean(curve)
 
 
 def has_mean(curve):
-    """Whether F vanishes at -inf, for which the lower tail of the distribution must have a mean."""
+    """Whether F vanishes at -inf: the distribution's lower tail must have a mean."""
     return _traits(curve).mean is not no_mean
 
 
 def origin(curve: Any) -> Any:
-    """Where t begins: f is what its formula says of t + origin.
+    """The shift of t: f(t) is the curve's formula at t + origin.
 
-    The threshold is lower by as many temperatures.
+    The threshold is lower by origin times the temperature.
     """
     return _traits(curve).origin(curve)
 
 
 def is_steep(curve: Any) -> bool:
-    """Whether f' is infinite somewhere: there p has only digits that float64 has."""
+    """Whether f' is infinite somewhere: p is then computed in float64, for its digits."""
     return _traits(curve).is_steep(curve)
 
 
-# In a search for the threshold.
+# For the threshold search.
 
 
 def has_continuous_slope(curve):
@@ -245,37 +245,37 @@ def has_continuous_slope(curve):
 
 
 def has_exponential_tails(curve):
-    """Whether the solver models the tails as exponentials; else its steps are Newton's."""
+    """Whether the solver models the tails as exponentials; otherwise it takes Newton steps."""
     return _traits(curve).has_exponential_tails
 
 
 def least_share(curve):
-    """The least k/n that is searched for, in float32 and in float64: there p and f' are numbers."""
+    """The least k/n to search for, (float32, float64), below which p or f' would underflow."""
     return _traits(curve).least_share
 
 
 def slope_sum(curve, a, b, w):
-    """The sum of f' over a row, from the sums of a, b and w of `split`."""
+    """The sum of f' over a row, from the sums of the a, b and w of `split`."""
     return _traits(curve).slope_sum(curve, a, b, w)
 
 
 def sums_its_slope(curve):
-    """Whether the sum of f' is summed; else it follows from those of a and b (`slope_sum`)."""
+    """Whether f' itself is summed; otherwise `slope_sum` computes it from the sums of a and b."""
     return _traits(curve).slope_sum is _slope_as_summed
 
 
 def has_second_derivative(curve):
-    """Whether f'' and more are known in closed form."""
+    """Whether f'' and higher derivatives are known in closed form."""
     return _traits(curve).second_derivative_sums is not _not_summed
 
 
 def second_derivative_sums(curve, t, a, b, w):
-    """f''(t) and two more to sum for `higher_derivatives`, from `split`; 0 if not known."""
+    """f''(t) and two numbers to sum for `higher_derivatives`, from `split`; 0 if not known."""
     return _traits(curve).second_derivative_sums(curve, t, a, b, w)
 
 
 def higher_derivatives(curve, w, v, second, third):
-    """Sums of f'', f''' and f'''' over a row, from those of f' and of `second_derivative_sums`.
+    """Sums of f'', f''' and f'''' over a row, from the sums of f' and `second_derivative_sums`.
 
     NaN where they are not known.
     """
@@ -301,28 +301,28 @@ def float32_comes_near(curve):
 
 
 def cheap_approximation(curve):
-    """The cheaper curve of non-final passes over float32 rows; the curve itself without one."""
+    """The cheaper curve for non-final passes over float32 rows; the curve itself if it has none."""
     cheap = _traits(curve).cheap
     return curve if cheap is None else cheap
 
 
 def has_cheap_approximation(curve):
-    """Whether there is such a cheaper curve."""
+    """Whether the curve has a cheaper one for non-final passes."""
     return _traits(curve).cheap is not None
 
 
-# Moving p along when the threshold moves.
+# Correcting p for a step of the threshold.
 
 
 def shifts_by_value_alone(curve):
-    """Whether `cdf_after_shift` needs neither t nor f'(t), but f(t) alone."""
+    """Whether `cdf_after_shift` needs f(t) alone, neither t nor f'(t)."""
     return _traits(curve).shifts_by_value_alone
 
 
 def shift_factors(curve, step):
     """(below, above): a step of the threshold, in temperatures, as `cdf_after_shift` takes it.
 
-    One number for entries below the threshold, one for those above.
+    `below` is for entries below the threshold, `above` for those above.
     """
     return _traits(curve).shift_factors(curve, step)
 
@@ -330,19 +330,19 @@ def shift_factors(curve, step):
 def cdf_after_shift(curve, p, w, t, below, above):
     """f(t - step) from p = f(t), w = f'(t) and the `shift_factors` of the step.
 
-    Exact for curves with kinks if none is passed; of second order where f'' is known; else of
-    first.
+    It is exact for curves with kinks if none is passed, of second order where f'' is known, and of
+    first order otherwise.
     """
     return _traits(curve).cdf_after_shift(curve, p, w, t, below, above)
 
 
 def may_leave_range(curve):
-    """Whether `cdf_after_shift` can leave [0, 1], by a rounding."""
+    """Whether `cdf_after_shift` can leave [0, 1] by a rounding error."""
     return _traits(curve).clamp is not as_it_is
 
 
 def clamp(curve, p):
-    """p in [0, 1], which a step taken within a rounding of a kink can leave."""
+    """p clipped to [0, 1], which a step that ends within a rounding error of a kink can leave."""
     return _traits(curve).clamp(curve, p)
 
 

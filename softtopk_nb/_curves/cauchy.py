@@ -12,7 +12,7 @@ from .._compile.decorators import overload_scalar, scalar
 from .._math.elementary import circular, fma, limits, quotient
 from .base import Traits, as_it_is, no_mean, register, split_by_tail, to_fifth_order
 
-# The polynomial G(y^2) with arctan(y)/pi = y/pi + y^3 G(y^2) for |y| <= tan(pi/8), which agrees at
+# The polynomial G(y^2) with arctan(y)/pi = y/pi + y^3 G(y^2) for |y| <= tan(pi/8), interpolated at
 # Chebyshev's points: off by 0.02 units in either type.
 _ARCTAN_32: tuple[float, ...] = (-0.10610329359769821, 0.06366051733493805, -0.04540356248617172)
 _ARCTAN_32 += (0.034198157489299774, -0.020536458119750023)
@@ -69,7 +69,7 @@ def _split(curve, t):
 
 @scalar
 def _excess(curve, t):
-    # F(t) = t f(t) - log(1 + t^2)/(2 pi), which is 0 at 0. The square may not be a number, nor t.
+    # F(t) = t f(t) - log(1 + t^2)/(2 pi), which is 0 at 0. t^2 may overflow, and t be infinite.
     s, most = abs(t), limits(t)[2]
     s = s if s < most else most
     if s > 1e8:
@@ -87,7 +87,7 @@ def _quantile(curve, u):
 
 @scalar
 def _moments(curve):
-    # There are none. A variance of 4 suits the middle; from 2 to 20 searches take as long.
+    # They do not exist. A variance of 4 suits the middle; from 2 to 20 searches take as long.
     return 0.0, 4.0, 3.0
 
 
@@ -137,13 +137,13 @@ register(
         cdf_after_shift=_cdf_after_shift,
         clamp=as_it_is,
         shifts_by_value_alone=False,
-        # A threshold may lie 10^5 temperatures from all entries, where float32 has not the digits.
+        # A threshold may lie 10^5 temperatures from all entries, where float32 lacks the digits.
         float32_comes_near=False,
         has_continuous_slope=True,
-        # f' is about pi f^2 there, and the square of t is a number.
+        # There f' is about pi f^2, and t^2 does not overflow.
         least_share=(2.0**-60, 2.0**-500),
-        # Not what the tails are, but with f'' on top that model takes 2.6 passes over float32 rows
-        # where Newton's steps take 3.9.
+        # The tails are not exponential, but together with f'' that model takes 2.6 passes over
+        # float32 rows where Newton steps take 3.9.
         has_exponential_tails=True,
     ),
 )

@@ -10,17 +10,18 @@ from .._math.elementary import limits, quotient
 from .._math.special import power_of_fraction
 from .base import Traits, register
 
-# Where (alpha - 1) t is smaller, f is its chord, down to 0: numbers have an end, and for large
-# alpha p of any size lies within it. Entries so close to each other are equal, or nearly so. The
-# slope of the chord, at most its inverse, can still be divided by any moderate temperature.
+# Where (alpha - 1) t is smaller, f is its chord down to 0: for large alpha, p of any size lies
+# within the range where t would underflow. Entries so close to each other are equal, or nearly so.
+# The slope of the chord, at most the inverse of this, can still be divided by any moderate
+# temperature.
 FAINTEST_32, FAINTEST_64 = 1e-20, 1e-150
 
 
 class Entmax(NamedTuple):
     """f(t) = ((alpha - 1) t)^(1/(alpha - 1)) clipped to [0, 1].
 
-    Where it is `_begins_at_1`, t is less by 1/(alpha - 1), where f reaches 1: as alpha goes to 1
-    that goes to infinity, and would take all digits of t.
+    If `_begins_at_1`, t is shifted by 1/(alpha - 1), so that f reaches 1 at t = 0: as alpha goes to
+    1 the shift goes to infinity, and unshifted t would lose all digits.
     """
 
     alpha: float
@@ -28,9 +29,10 @@ class Entmax(NamedTuple):
 
 @scalar
 def _begins_at_1(curve):
-    """Whether t of this `Entmax` is counted from its upper end; else from its lower one.
+    """Whether t of this `Entmax` is 0 where f reaches 1; otherwise it is 0 where f leaves 0.
 
-    There small p keep their relative accuracy, and the slope of alpha > 2 is infinite.
+    In the second form small p keep their relative accuracy, and for alpha > 2 the slope is
+    infinite.
     """
     return curve.alpha < 1.5
 
@@ -44,7 +46,7 @@ def _split(curve, t):
     s = lower + y
     full = y >= one - lower
     inside = (s > zero) & (y < one - lower)
-    # The same for all entries, so that a loop decides it once.
+    # The same condition for all entries, so that a loop evaluates it once.
     if curve.alpha == 1.5:
         w = s if inside else zero
         p = w * w
@@ -95,7 +97,7 @@ def _quantile(curve, u):
 
 @scalar
 def _moments(curve):
-    # Of q U^(1/q), less q if it is _begins_at_1, q = 1/rate and U uniform.
+    # Of q U^(1/q), less q if `_begins_at_1`, with q = 1/rate and U uniform.
     rate = curve.alpha - 1.0
     mean = 1.0 / curve.alpha
     variance = mean * mean / (1.0 + 2.0 * rate)
@@ -106,7 +108,7 @@ def _moments(curve):
 
 @scalar
 def _cdf_after_shift(curve, p, w, t, below, above):
-    # The slope of a steep curve changes by orders of magnitude on the way.
+    # The slope of a steep curve changes by orders of magnitude within the step.
     if curve.alpha > 2.0:
         full, _, p, _ = _split(curve, t - below)
         return p if full == type(t)(0) else full

@@ -17,7 +17,7 @@ class Normal(NamedTuple):
 
 
 class CheapNormal(NamedTuple):
-    """Phi with relative errors up to 2e-4, and without its higher derivatives: likewise."""
+    """Phi with relative errors up to 2e-4 and without higher derivatives, for non-final passes."""
 
 
 @scalar
@@ -34,7 +34,7 @@ def _split_cheaply(curve, t):
 
 @scalar
 def _excess(curve, t):
-    # s = inf: both terms vanish, their product form would be inf * 0.
+    # At s = inf both terms vanish, but their product form would be inf * 0.
     s = min(abs(t), 40.0)
     tail, density = normal_tail(s)
     return density - s * tail
@@ -42,8 +42,8 @@ def _excess(curve, t):
 
 @scalar
 def _quantile(curve, u):
-    # Newton on log Phi, which is concave: from the left it climbs to the root and never passes
-    # it. Phi(t) <= e^(-t^2/2)/2 says where to begin.
+    # Newton steps on log Phi, which is concave: from the left they approach the root and never pass
+    # it. Phi(t) <= e^(-t^2/2)/2 gives the start.
     share = u if u < 0.5 else 1.0 - u
     t = -math.sqrt(-2.0 * math.log(2.0 * share))
     for _ in range(6):
@@ -61,7 +61,7 @@ def _moments(curve):
 
 @scalar
 def _where_dense(t):
-    """t, or 0 where the normal density is 0: t may be infinite there."""
+    """t, or 0 where the normal density is 0, since t may be infinite there."""
     T = type(t)
     return t if abs(t) < T(64) else T(0)
 
@@ -87,7 +87,7 @@ def _second_derivative_sums(curve, t, a, b, w):
 
 @scalar
 def _higher_derivatives(curve, w, v, second, third):
-    # The sums of t v and t^2 v: Hermite's polynomials of t times w, where v = -t w.
+    # From the sums of t v and t^2 v: Hermite polynomials of t times w, where v = -t w.
     return v, -second - w, third - 3.0 * v
 
 

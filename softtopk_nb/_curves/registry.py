@@ -1,7 +1,7 @@
-"""The curves that have a name: the one list of them.
+"""The list of the curves that have a name.
 
-From it come what `thretopk` and `nopython` accept, what the tests and benchmarks go through, and
-what the tables of the documentation must name.
+It determines what `thretopk` and `nopython` accept, what the tests and benchmarks cover, and what
+the tables of the documentation must name.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ CURVES: dict[str, Any] = {
     "normal": Normal(),
     "cauchy": Cauchy(),
 }
-#: Curves with one, by their types; it is an argument of `thretopk`.
+#: Types of curves with one parameter, which is an argument of `thretopk`.
 FAMILIES: dict[str, Any] = {"entmax": Entmax}
 NAMES = (*CURVES, *FAMILIES)

@@ -25,7 +25,7 @@ class Sigmoid(NamedTuple):
 
 
 class CheapSigmoid(NamedTuple):
-    """The same without its higher derivatives: for passes over float32 rows that only lead on."""
+    """The sigmoid without higher derivatives, for non-final passes over float32 rows."""
 
 
 @scalar
@@ -69,20 +69,20 @@ def _second_derivative_alone(curve, t, a, b, w):
 def _second_derivative_sums(curve, t, a, b, w):
     T = type(t)
     v = _curvature(curve, t, a, b, w)
-    # The square of any other number would be subnormal, which takes its time.
+    # The square of a smaller number would be subnormal, which is slow.
     dense = w if (w > T(1e-18)) & to_fifth_order(t) else T(0)
     return v, dense * dense, dense * v
 
 
 @scalar
 def _higher_derivatives(curve, w, v, second, third):
-    # The sums of w^2 and w v: each follows from w = f (1 - f).
+    # From the sums of w^2 and w v; both follow from w = f (1 - f).
     return v, w - 6.0 * second, v - 12.0 * third
 
 
 @scalar
 def _cdf_after_shift(curve, p, w, t, below, above):
-    # The odds are divided by e^step, however long it is.
+    # The odds are divided by e^step, however long the step is.
     one = type(p)(1)
     y = (one - p) * above
     return quotient(p, one + y) if to_fifth_order(p) else p - p * y * (one - y)

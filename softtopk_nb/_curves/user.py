@@ -10,15 +10,15 @@ import numpy as np
 from .._compile.decorators import scalar
 from .base import Traits, register
 
-FARTHEST = 1e150  # what a user's functions are asked about at most: its square is a number
+FARTHEST = 1e150  # the largest |t| passed to a user's functions: its square does not overflow
 
 
 class UserCurve(NamedTuple):
     """A CDF, its density, its antiderivative and f'' (or None), each compiled by Numba.
 
-    `mean` is that of the distribution, where the antiderivative is given: NaN if there is none that
-    vanishes at -inf, inf if the upper tail is too heavy. `middle` and `spread` are those of a
-    normal distribution that is like this one, between a sixth and five sixths of it.
+    `mean` is the distribution's mean if the antiderivative is given: NaN if none vanishes at -inf,
+    inf if the upper tail is too heavy. `middle` and `spread` are the mean and standard deviation of
+    a normal distribution with about the same quantiles at 1/6 and 5/6.
     """
 
     cdf: Any
@@ -62,7 +62,7 @@ def _cdf(curve, t):
 
 @scalar
 def _quantile(curve, u):
-    # The inverse has no formula: double until it is bracketed, then halve.
+    # The inverse has no formula: double the bracket, then bisect.
     reach = 1.0
     while reach < 1e300 and (_cdf(curve, -reach) > u or _cdf(curve, reach) < u):
         reach *= 2.0

@@ -1,7 +1,7 @@
-"""Functions of the module `math`, in forms that vectorise, for a user's own curve.
+"""Vectorising forms of functions of the module `math`, for a user's own curve.
 
-Numba calls the C library for each number, and a loop with such a call has no lanes. These are
-accurate to a few units in the last place, small results too.
+Numba calls the C library for each number, and a loop with such a call is not vectorised. These are
+accurate to a few units in the last place, for small results too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .._math.special import log_of_sum, natural_log, normal_tail
 from .cauchy import cauchy_tail
 
 TINY = 2.0**-1022
-_ROOT_2, _REST = math.sqrt(2.0), -9.667293313452913e-17  # which make up the root of 2
+_ROOT_2, _REST = math.sqrt(2.0), -9.667293313452913e-17  # the square root of 2 is their sum
 # erf(t)/t in powers of t^2, for |t| < 1/2.
 _TAYLOR = tuple(
     (-1) ** j * 2 / math.sqrt(math.pi) / math.factorial(j) / (2 * j + 1) for j in range(13)
@@ -52,7 +52,7 @@ def _log1p(s):
 
 @scalar
 def _tanh(t):
-    # 1 - e of e^-s is (1 - e) s/-log(e), where e is rounded but its logarithm is its own (Kahan).
+    # 1 - e with e = e^-s is (1 - e) s/-log(e), in which the rounding error of e cancels (Kahan).
     s = 2.0 * abs(float(t))
     e = exp_neg(-s)
     usual = (e < 1.0) & (e >= TINY)
@@ -73,7 +73,7 @@ def _erfc(t):
     s = abs(t) if abs(t) < 64.0 else 64.0
     u = _ROOT_2 * s
     tail, density = normal_tail(u)
-    tail -= (fma(_ROOT_2, s, -u) + _REST * s) * density  # for what rounding took from u
+    tail -= (fma(_ROOT_2, s, -u) + _REST * s) * density  # corrects for the rounding error of u
     return t if t != t else 2.0 * tail if t >= 0.0 else 2.0 - 2.0 * tail
 
 
@@ -102,17 +102,17 @@ _MATH.__dict__.update(vars(math), **{function.__name__: FORMS[function] for func
 
 
 def _form_of(value: Any, used: set[str]) -> Any:
-    """What stands in for it in a function that uses these names."""
+    """The vectorising form of a value, for a function that uses the names `used`, or the value."""
     if value is math:
         return _MATH if used & {function.__name__ for function in FORMS} else math
     try:
         return FORMS.get(value, value)
-    except TypeError:  # nothing that could be a key
+    except TypeError:  # not hashable
         return value
 
 
 def vectorised(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """The same function of Python with these in place of those of `math`; None if it has none."""
+    """A copy of a Python function with these forms in place of `math`'s; None if it uses none."""
     if not isinstance(function, types.FunctionType):
         return None
     used = set(function.__code__.co_names)

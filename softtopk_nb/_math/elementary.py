@@ -1,10 +1,10 @@
-"""Functions of one number that vectorise: what the constructions are made of.
+"""Elementary functions of one number, written so that loops over them vectorise.
 
 Numba's `math.exp` is a library call, which stops a loop from being vectorised. The exponential
 here is branch-free arithmetic on numbers of the argument's own type.
 
-Each is a Python function, which says what it is, with a compiled form for the CPU, and another for
-a device where that has instructions of its own (`_cuda.target`).
+Each is a Python function, which defines it, with a compiled form for the CPU, and another for a
+device that has instructions of its own for it (`_cuda.target`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from numba.extending import intrinsic
 
 from .._compile.decorators import overload_scalar
 
-#: What `_cuda.target` compiles instead, by name: from argument types to an implementation.
+#: Replacements compiled for a device (`_cuda.target`), by name: argument types -> implementation.
 DEVICE_FORMS: dict[str, Any] = {}
 
 
 @intrinsic
 def fused(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
-    """a*b + c, fused where the machine fuses: the same bits in every loop it is inlined into."""
+    """a*b + c, as a fused multiply-add where the machine has one: the same bits in every loop."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         t = args[0].type
@@ -38,7 +38,7 @@ def fused(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
 
 
 def fma(a: float, b: float, c: float) -> float:
-    """a*b + c, fused where the machine fuses."""
+    """a*b + c, as a fused multiply-add where the machine has one."""
     return a * b + c
 
 
@@ -62,7 +62,7 @@ def _round_even(typingctx: Any, a: Any) -> Any:
 def power_of_two(typingctx: Any, shifted: Any) -> Any:
     """2**n from 3 * 2**(mantissa - 1) + n, for an n in the range of normal exponents.
 
-    In that sum the low bits are n: no conversion, which AVX2 does not have for float64.
+    In that sum the low bits are n: no conversion to integers, which AVX2 lacks for float64.
     """
     mantissa, bias = (23, 127) if shifted.bitwidth == 32 else (52, 1023)
 
@@ -78,12 +78,12 @@ def power_of_two(typingctx: Any, shifted: Any) -> Any:
 def wide_vectors(typingctx: Any) -> Any:
     """Let the kernel that calls this use the widest vectors that the machine has.
 
-    For many processors with AVX-512 LLVM prefers 256 bits, since the first of them lowered their
+    For many processors with AVX-512, LLVM prefers 256 bits, since the first of them lowered their
     clock for 512.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        # llvmlite lists the attributes it knows, and this is none of them.
+        # llvmlite accepts only attributes that it knows, and this is not one of them.
         set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
@@ -102,7 +102,7 @@ def exp_neg(t: float) -> float:
 
 
 def half_exp_neg(t: float) -> float:
-    """e**t / 2 for t <= 0, as `exp_neg`; 0 where that is below the normal range."""
+    """e**t / 2 for t <= 0, to the accuracy of `exp_neg`; 0 where it is below the normal range."""
     return type(t)(0.5 * math.exp(t))
 
 
@@ -121,9 +121,9 @@ def _half_exp_neg(t):
 
 
 def _exponential(t, factor):
-    """The compiled form of `exp_neg`, times 1 or 1/2.
+    """The compiled form of `exp_neg` times `factor`, 1 or 1/2, for the type of t.
 
-    It ends where the product would be subnormal: on some processors that takes a hundred cycles.
+    It is 0 where the product would be subnormal: on some processors that takes a hundred cycles.
     """
     if t is types.float32:
         real, mantissa, lowest = np.float32, 23, -87.3
@@ -177,7 +177,7 @@ def _limits(t):
 
 
 def quotient(a: float, b: float) -> float:
-    """a/b for b of moderate size, where a rounding or two do not matter."""
+    """a/b for b of moderate size, to a rounding or two."""
     return a / b
 
 
@@ -189,7 +189,7 @@ def _quotient(a, b):
 
 
 def circular(t: float) -> tuple[float, float]:
-    """(cos t, sin t) of a float64, |t| <= 10^6, to 2^-52."""
+    """(cos t, sin t) of a float64, |t| <= 10^6, to within 2^-52."""
     return math.cos(t), math.sin(t)
 
 
@@ -214,7 +214,7 @@ def _circular(t):
         sine = fused(fused(fused(fused(s[8], z, s[7]), z, s[6]), z, s[5]), z, s[4])
         sine = fused(fused(fused(sine, z, s[3]), z, s[2]), z, s[1])
         sine = fused(r * z, sine, r)
-        # Which quarter of the circle: -2 to 2.
+        # The quarter of the circle: -2 to 2.
         quarter = q - 4.0 * _round_even(0.25 * q)
         crossed = abs(quarter) == 1.0
         a, b = (sine, cosine) if crossed else (cosine, sine)
@@ -226,9 +226,9 @@ def _circular(t):
 
 
 def to_ordinal(a: Any) -> Any:
-    """The place of a float among all floats: a signed integer that orders as the floats do.
+    """The ordinal of a float: a signed integer that orders as the floats do.
 
-    Infinities enclose the finite numbers, NaNs lie outside them.
+    Infinities enclose the finite numbers; NaNs lie outside them.
     """
     integer: Any = np.int32 if isinstance(a, np.float32) else np.int64
     bits: Any = np.asarray(a).view(integer)[()]
@@ -236,7 +236,7 @@ def to_ordinal(a: Any) -> Any:
 
 
 def from_ordinal(o: Any) -> Any:
-    """The float at a place: the inverse of `to_ordinal`, for int32 and int64."""
+    """The float with this ordinal, int32 or int64: the inverse of `to_ordinal`."""
     real = np.float32 if isinstance(o, np.int32) else np.float64
     bits = o if o >= 0 else o ^ np.iinfo(type(o)).max
     return np.asarray(bits).view(real)[()]
@@ -244,7 +244,7 @@ def from_ordinal(o: Any) -> Any:
 
 @intrinsic
 def ordinal_of(typingctx: Any, a: Any) -> Any:
-    """`to_ordinal`, in compiled code."""
+    """`to_ordinal` in compiled code."""
     integer_type = types.int32 if a.bitwidth == 32 else types.int64
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -258,7 +258,7 @@ def ordinal_of(typingctx: Any, a: Any) -> Any:
 
 @intrinsic
 def float_of(typingctx: Any, o: Any) -> Any:
-    """`from_ordinal`, in compiled code."""
+    """`from_ordinal` in compiled code."""
     real_type, real = (
         (types.float32, ir.FloatType()) if o.bitwidth == 32 else (types.float64, ir.DoubleType())
     )

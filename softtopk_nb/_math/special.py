@@ -1,8 +1,8 @@
 """The normal tail and powers of fractions, as arithmetic that vectorises.
 
-Each is a Python function, which says what it is, and a compiled form without branches that calls no
-library. The coefficients are Chebyshev expansions, cut off where they fall below rounding and
-written as powers; the tests hold them to 50 digits over the whole range.
+Each is a Python function, which defines it, and a compiled form without branches or library calls.
+The coefficients are Chebyshev expansions, cut off where they fall below rounding and written as
+powers; the tests compare them with 50 digits over the whole range.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ _MILLS_64 = (
     ),
 )
 
-# Up to here Phi(-t) is a normal number. Beyond both it and the density are taken for 0: arithmetic
-# that gives subnormal numbers takes some processors a hundred times as long.
+# Up to here Phi(-t) is a normal number. Beyond, both it and the density are returned as 0:
+# arithmetic that gives subnormal numbers takes some processors a hundred times as long.
 _LAST_32, _LAST_64 = 12.94, 37.5
 
-# The same to 1e-4, and 2^r for |r| <= 1/2: least relative errors of polynomials so short.
+# The same to 1e-4, and 2^r for |r| <= 1/2: polynomials of least relative error for their degree.
 _CHEAP_MILLS = 2.5, (1.77144543, -1.08645875, 0.32823197, 0.01995184, -0.0331962)
 _CHEAP_EXP2 = 0.99992807, 0.69326099, 0.24261112, 0.05517165
 
@@ -106,7 +106,7 @@ def _normal_tail(t):
 
     @scalar
     def mills_64(y):
-        # Two chains, half as long: the processor works on both at a time.
+        # Two chains, half as long: the processor evaluates both at the same time.
         z = y * y
         p = _horner_4(even, 3, _horner_4(even, 7, _horner_4(even, 11, even[12], z), z), z)
         q = _horner_4(odd, 6, _horner_4(odd, 10, odd[11], z), z)
@@ -117,10 +117,10 @@ def _normal_tail(t):
         mills = mills_64
 
     def impl(t):
-        # Beyond, too, no number is subnormal, not even one that is not taken.
+        # Beyond, too, nothing may be subnormal, not even a value that is not used.
         u, factor = (t, scale) if t < last else (last, zero)
         square = u * u
-        rest = fma(u, u, -square)  # which the exponential would magnify
+        rest = fma(u, u, -square)  # its rounding error, which the exponential magnifies
         density = factor * exp_neg(-half * square)
         density = fma(-half * rest, density, density)
         share = quotient(one, u + a)
@@ -165,7 +165,7 @@ def natural_log(s: float) -> float:
 def log_of_sum(s: float, rest: float) -> float:
     """The logarithm of s + rest, to 3 units in the last place, also where the sum is close to 1.
 
-    `rest` is what rounding took from s, a positive normal number.
+    `rest` is the rounding error of s, a positive normal number.
     """
     return type(s)(math.log(s) + rest / s)
 
@@ -174,8 +174,8 @@ def _logarithm(s, with_rest):
     """The compiled form of `natural_log`, or of `log_of_sum`, for numbers of this type.
 
     s = 2^e m with m in [sqrt(1/2), sqrt(2)), and e log 2 + log m = e log 2 + 2 artanh(u),
-    u = (m - 1)/(m + 1). Between sqrt(1/2) and sqrt(2) m is s, and m - 1 exact: all that is lost is
-    the rest.
+    u = (m - 1)/(m + 1). Between sqrt(1/2) and sqrt(2) m is s, and m - 1 is exact: the only error
+    is the rest.
     """
     T, integer, mantissa, terms, digits = (
         (np.float32, np.int32, 23, 5, 12)
@@ -231,7 +231,7 @@ def log_of_one_and(e):
 
 
 def power_of_fraction(s: float, rest: float, q: float) -> float:
-    """(s + rest)^q for 0 <= s <= 1 and q > 0; 0 for subnormal s. `rest` is as in `log_of_sum`.
+    """(s + rest)^q for 0 <= s <= 1 and q > 0, `rest` as in `log_of_sum`; 0 for subnormal s.
 
     Its relative error is (3 + |q log s|) units.
     """

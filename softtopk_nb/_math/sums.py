@@ -1,11 +1,11 @@
-"""Sums of float32 numbers whose error does not depend on how wide the processor's vectors are.
+"""Sums of float32 numbers whose error does not depend on the width of the processor's vectors.
 
-A loop that adds up a block in float32 keeps as many partial sums as the machine has lanes for.
-Where all entries are equal every addition to one of them is rounded the same way, and with few
-lanes there are many additions: the sum of 1024 is then off by some 10^-6 of itself. Of 128, four
-lanes, which every processor has, take 32 each: off by m/3 roundings for m additions to a sum of
-equal numbers, that is less than 7 10^-7. Eight such sums are added in their own type: sums of equal
-numbers are equal then, and to double one is exact.
+A loop that adds up a block in float32 keeps one partial sum for each SIMD lane. Where all entries
+are equal, every addition to one of them is rounded the same way, and with few lanes there are many
+additions: the relative error of the sum of 1024 is then some 10^-6. Of 128 entries, four lanes,
+which every processor has, take 32 each: with m/3 roundings for m additions to a sum of equal
+numbers, the error is less than 7 10^-7. Eight such sums are added in their own type: sums of equal
+numbers are equal then, and doubling is exact.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .._compile.array_intrinsics import block
 from .._compile.decorators import scalar, summing
 from .elementary import wide_vectors
 
-FEW = 128  # entries whose plain sum will do
-MANY = 8 * FEW  # summed as eight times FEW side by side: 5 % of a pass less than one by one
+FEW = 128  # entries whose sum may be added up plainly
+MANY = 8 * FEW  # summed as eight times FEW side by side: 5 % of a pass less than FEW at a time
 
 
 @summing
@@ -31,7 +31,7 @@ def _plain_sum(v):
 
 @summing
 def _eight_sums(v):
-    """The sum of MANY entries, from the plain sums of eighths."""
+    """The sum of MANY entries, as eight plain sums side by side."""
     wide_vectors()
     T = v.dtype.type
     a, b, c, d, e, f, g, h = T(0), T(0), T(0), T(0), T(0), T(0), T(0), T(0)
@@ -49,7 +49,7 @@ def _eight_sums(v):
 
 @scalar
 def accurate_sum(v):
-    """The sum of a flat array: of FEW or MANY entries in their own type, of those in float64."""
+    """The sum of a flat array in float64, of sums over FEW or MANY entries in its own type."""
     if v.shape[0] == MANY:
         return np.float64(_eight_sums(v))
     total = 0.0

@@ -1,1 +1,1 @@
-"""Work shared out among threads: the pool, its jobs, and long rows in parts."""
+"""Work shared among threads: the pool, its jobs, and long rows in parts."""

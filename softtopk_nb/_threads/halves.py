@@ -1,7 +1,7 @@
-"""float16 to float32 and back, in integers, which every processor has in vectors.
+"""Conversion between float16 and float32 in integer arithmetic, which every processor vectorises.
 
-NumPy converts entry by entry, and takes ten times as long again where a result is subnormal, as
-small p are. The bits are NumPy's: to nearest, ties to even, too large is infinite.
+NumPy converts entry by entry, and takes ten times as long again where a result is subnormal, as a
+small p is. The bits are NumPy's: round to nearest, ties to even, overflow to infinity.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from . import pool
 
 Array = npt.NDArray[Any]
 
-#: Entries from which on this is faster than NumPy.
+#: Number of entries from which on this is faster than NumPy.
 WORTH_IT = 1 << 13
 
 _UNIT = 2.0**24  # subnormal numbers of float16 are integers over this
-_ROUNDED = 3.0 * 2.0**22  # float32 numbers from here to twice that are integers
-_BIAS = 112  # how much larger the exponents of float32 are
+_ROUNDED = 3.0 * 2.0**22  # float32 numbers from here to twice this are integers
+_BIAS = 112  # the difference of the exponent biases of float32 and float16
 
 
 @kernel
 def _widen(lo: int, hi: int, x: Any, out: Any) -> None:
-    """The bits of float32 from those of float16."""
+    """Write the bits of float32 from those of float16."""
     wide_vectors()
     x, out = borrowed(x), borrowed(out)
     unit = np.float32(1.0 / _UNIT)
@@ -44,7 +44,7 @@ def _widen(lo: int, hi: int, x: Any, out: Any) -> None:
 
 @kernel
 def _narrow(lo: int, hi: int, x: Any, out: Any) -> None:
-    """The bits of float16 from those of float32."""
+    """Write the bits of float16 from those of float32."""
     wide_vectors()
     x, out = borrowed(x), borrowed(out)
     unit, rounded = np.float32(_UNIT), np.float32(_ROUNDED)
@@ -61,7 +61,7 @@ def _narrow(lo: int, hi: int, x: Any, out: Any) -> None:
 
 
 def widened(x: Array) -> Array:
-    """A contiguous float16 array as float32."""
+    """A contiguous float16 array converted to float32."""
     out = np.empty(x.shape, np.float32)
     given, made = x.reshape(-1).view(np.uint16), out.reshape(-1).view(np.int32)
     pool.over(x.size, x.size // 2, _widen, given, made)
@@ -69,7 +69,7 @@ def widened(x: Array) -> Array:
 
 
 def narrowed(x: Array) -> Array:
-    """A contiguous float32 array as float16."""
+    """A contiguous float32 array converted to float16."""
     out = np.empty(x.shape, np.float16)
     given, made = x.reshape(-1).view(np.int32), out.reshape(-1).view(np.uint16)
     pool.over(x.size, x.size // 2, _narrow, given, made)

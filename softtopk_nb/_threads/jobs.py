@@ -1,14 +1,14 @@
-"""Work that several threads take in turn, in machine code, without the interpreter's lock.
+"""Jobs that several threads share in machine code, without holding the GIL.
 
-A kernel that needs more than one thread is called through `shared`. It writes down the kernel's
-address and arguments, the *job*, in its own frame; leaves word of it in the *boxes* of the helpers
-that its caller has for it; and takes ranges until none is left, as do the helpers that have come
-meanwhile. A helper sits in `serve`, where it looks into its box for a while, in Python only when
-it has looked in vain. Nothing between a helper's word and its last range touches a Python object,
-so that neither thread ever waits for the interpreter.
+A kernel that needs more than one thread is called through `shared`. It writes the kernel's address
+and arguments, the *job*, into its own stack frame; writes the job's address into the *boxes* of the
+helper threads that its caller has reserved; and takes ranges until none is left, as do the helpers.
+A helper waits in `serve`, where it polls its box for a while, and returns to Python only if no job
+came. From the offer of a job to its last range no thread touches a Python object, so that none of
+them ever waits for the GIL.
 
 The kernel is called where it was compiled: every range of a row batch, in whichever thread, and a
-call that one thread does alone run the same instructions, and give the same bits.
+call that one thread does alone execute the same instructions, and give the same bits.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from numba.extending import intrinsic
 
 from .._compile.decorators import kernel, scalar
 
-WORD = 8  # bytes; every field below is one word, a signed integer, and lies so many bytes on
+WORD = 8  # bytes; every field below is one word, a signed integer, and these are byte offsets
 
-# A helper's box, and how many words it takes: its own cache lines, on any machine.
+# Fields of a helper's box, and its size in words: whole cache lines on any machine.
 STATE, JOB, NEXT = range(0, 3 * WORD, WORD)
 BOX = 32
-IDLE, OFFERED, TAKEN = 0, 1, 2  # states: offered jobs may be taken back
+IDLE, OFFERED, TAKEN = 0, 1, 2  # states: an offered job may be withdrawn
 
-# A job: how to call the kernel on its arguments, which follow; units of the work (so many rows
-# each) and those that somebody has begun; and which range has failed, if any.
+# Fields of a job: the function that calls the kernel on the arguments behind them; units of work
+# (UNIT rows each) and how many of them are taken; and the range that failed, if any.
 CALL, KERNEL, COUNT, UNIT, UNITS, THREADS, FAILED, FAILED_LO, FAILED_HI = range(0, 9 * WORD, WORD)
-BEGUN = 16 * WORD  # apart from what is only read
+BEGUN = 16 * WORD  # on another cache line than the fields that are only read
 JOB_WORDS = 32
 
-YIELD_AFTER = 4096  # pauses before a thread that waits for another offers it its core
+YIELD_AFTER = 4096  # pauses before a waiting thread yields its core
 
 _word = ir.IntType(64)
 _yields = os.name == "posix"
@@ -48,7 +48,7 @@ def _at(builder: Any, address: Any) -> Any:
 
 @intrinsic
 def get(typingctx: Any, address: Any) -> Any:
-    """The word at this address, and all that was written before it was put there."""
+    """The word at this address (atomic load, acquire)."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(_at(builder, args[0]), "acquire", WORD)
@@ -58,7 +58,7 @@ def get(typingctx: Any, address: Any) -> Any:
 
 @intrinsic
 def put(typingctx: Any, address: Any, value: Any) -> Any:
-    """Write a word; who gets it finds all that was written before."""
+    """Write a word to this address (atomic store, release)."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.store_atomic(args[1], _at(builder, args[0]), "release", WORD)
@@ -69,7 +69,7 @@ def put(typingctx: Any, address: Any, value: Any) -> Any:
 
 @intrinsic
 def replace(typingctx: Any, address: Any, old: Any, new: Any) -> Any:
-    """Write the new word if the old one is still there; say whether it was."""
+    """Replace the word at this address if it is still `old` (atomic); returns whether it was."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pair = builder.cmpxchg(_at(builder, args[0]), args[1], args[2], "acq_rel", "acquire")
@@ -80,7 +80,7 @@ def replace(typingctx: Any, address: Any, old: Any, new: Any) -> Any:
 
 @intrinsic
 def pause(typingctx: Any) -> Any:
-    """Tell the core that this thread only waits."""
+    """Tell the core that this thread is in a spin loop."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if builder.module.triple.startswith(("x86_64", "i686")):
@@ -94,7 +94,7 @@ def pause(typingctx: Any) -> Any:
 
 @intrinsic
 def offer_core(typingctx: Any) -> Any:
-    """Let another thread have this core, where the system can be asked."""
+    """Yield this core to another thread, where the system offers that."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         if _yields:
@@ -106,13 +106,13 @@ def offer_core(typingctx: Any) -> Any:
 
 
 def _struct(context: Any, arguments: Any) -> Any:
-    """A job in memory: its words, then the kernel's arguments."""
+    """The type of a job in memory: its words, then the kernel's arguments."""
     words = ir.ArrayType(_word, JOB_WORDS)
     return ir.LiteralStructType([words, *(context.get_value_type(kind) for kind in arguments)])
 
 
 def _caller(context: Any, builder: Any, arguments: Any) -> Any:
-    """The function (job, lo, hi) -> status that calls a job's kernel, for these types."""
+    """A function (job, lo, hi) -> status that calls a job's kernel, for these argument types."""
     struct = _struct(context, arguments)
     kind = ir.FunctionType(ir.IntType(32), [_word, _word, _word])
     function = ir.Function(builder.module, kind, builder.module.get_unique_name("call_kernel"))
@@ -134,7 +134,7 @@ def _caller(context: Any, builder: Any, arguments: Any) -> Any:
 
 @intrinsic
 def written_down(typingctx: Any, address: Any, arguments: Any) -> Any:
-    """The address of a job with this kernel and arguments: it lives as long as the caller."""
+    """The address of a job with this kernel and arguments, in the caller's stack frame."""
     kinds = tuple(arguments)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -152,7 +152,7 @@ def written_down(typingctx: Any, address: Any, arguments: Any) -> Any:
 
 @intrinsic
 def call_kernel(typingctx: Any, function: Any, job: Any, lo: Any, hi: Any) -> Any:
-    """Call a job's kernel on a range; anything but 0 says that it has raised an exception."""
+    """Call a job's kernel on lo .. hi by `function`; returns its status, 0 unless it raised."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(ir.IntType(32), [_word, _word, _word])
@@ -163,7 +163,7 @@ def call_kernel(typingctx: Any, function: Any, job: Any, lo: Any, hi: Any) -> An
 
 @intrinsic
 def _call_and_raise(typingctx: Any, address: Any, lo: Any, hi: Any, arguments: Any) -> Any:
-    """Call the kernel at this address; what it raises is raised."""
+    """Call the kernel at this address on lo .. hi, and raise what it raises."""
     kinds = (types.int64, types.int64, *arguments)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -181,7 +181,7 @@ def _call_and_raise(typingctx: Any, address: Any, lo: Any, hi: Any, arguments: A
 
 @intrinsic
 def call_at(typingctx: Any, address: Any, lo: Any, hi: Any, arguments: Any) -> Any:
-    """Call the kernel at this address; anything but 0 says that it has raised an exception."""
+    """Call the kernel at this address on lo .. hi; returns its status, 0 unless it raised."""
     kinds = (types.int64, types.int64, *arguments)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -197,7 +197,7 @@ def call_at(typingctx: Any, address: Any, lo: Any, hi: Any, arguments: Any) -> A
 
 @scalar
 def take_part(job):
-    """Take ranges, large ones first, until none is left."""
+    """Take ranges of a job, large ones first, and call its kernel on them until none is left."""
     call, count = get(job + CALL), get(job + COUNT)
     unit, units = get(job + UNIT), get(job + UNITS)
     shares = 2 * get(job + THREADS)
@@ -218,7 +218,7 @@ def take_part(job):
 
 @scalar
 def _wait_for(box):
-    """Until the helper of this box has ended its last range."""
+    """Wait until the helper of this box has ended its last range."""
     waited = 0
     while get(box + STATE) != IDLE:
         waited += 1
@@ -232,7 +232,7 @@ def _wait_for(box):
 def shared(address, first, start, count, unit, threads, *arguments):
     """Call the kernel at this address on ranges that cover start .. count, of whole units.
 
-    `first` is the box of the first helper, or 0; each box says which is the next.
+    `first` is the address of the first helper's box, or 0; each box holds that of the next.
     """
     job = written_down(address, arguments)
     put(job + COUNT, count)
@@ -249,22 +249,23 @@ def shared(address, first, start, count, unit, threads, *arguments):
     take_part(job)
     box = first
     while box != 0:
-        # A helper that has not come yet is not waited for: at the end of the process none comes.
+        # A helper that has not started yet is not waited for: at the end of the process none
+        # starts.
         if not replace(box + STATE, OFFERED, IDLE):
             _wait_for(box)
         box = get(box + NEXT)
     if get(job + FAILED) != 0:
-        # What has failed is done again here, and fails here.
+        # The failed range is run again here, and raises here.
         lo, hi = get(job + FAILED_LO), get(job + FAILED_HI)
         _call_and_raise(address, lo, hi, arguments)
 
 
 @kernel
 def serve(box, patience):
-    """Do the jobs that are offered in this box, until none has come for so many pauses."""
+    """Run the jobs that are offered in this box, until none has come for `patience` pauses."""
     waited = 0
     while waited < patience:
-        # Read first: a core that is about to write takes the word from all others.
+        # Read first: a compare-and-swap takes the cache line from all other cores.
         state = box + STATE
         if get(state) == OFFERED and replace(state, OFFERED, TAKEN):
             take_part(get(box + JOB))

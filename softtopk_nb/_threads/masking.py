@@ -1,4 +1,4 @@
-"""Rows with something else where a mask leaves an entry out."""
+"""Copies of rows with masked entries replaced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 @kernel
 def _mask(lo: int, hi: int, x: Any, present: Any, excluded: float, out: Any) -> None:
-    """Copy rows, with `excluded` in place of the entries that take no part."""
+    """Copy rows, with `excluded` in place of masked entries."""
     nothing, shared = x.dtype.type(excluded), present.shape[0] == 1
     x, present, out = borrowed(x), borrowed(present), borrowed(out)
     for i in range(lo, hi):
@@ -26,9 +26,9 @@ def _mask(lo: int, hi: int, x: Any, present: Any, excluded: float, out: Any) -> 
 
 
 def masked(x: Array, present: Array, excluded: float) -> Array:
-    """A copy of the rows with `excluded` where an entry is not `present`.
+    """A copy of the rows with `excluded` where `present` is False.
 
-    The mask has a row for each of them, or one for all.
+    `present` has a row for each of them, or one for all.
     """
     out = np.empty(x.shape, x.dtype)
     pool.over(len(x), x.size // 2, _mask, x, present, excluded, out)

@@ -1,6 +1,6 @@
-"""Work over the cores of this machine: rows over threads, or the parts of one long row.
+"""A pool of threads: batches of rows, or the parts of one long row, over this machine's cores.
 
-Kernels are serial and release the GIL; threads share out rows. So one compiled kernel serves any
+Kernels are serial and release the GIL; threads share the rows. So one compiled kernel serves any
 number of threads, and a row's bits do not depend on it. No Numba threading layer is ever started:
 OpenMP's kills a forked child, and the work queue aborts under two calling threads.
 """
@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import _dispatcher, config, int64, typeof
@@ -24,24 +24,24 @@ from .._compile import subnormals
 from .._compile.decorators import in_memory
 from .jobs import BOX, NEXT, WORD, serve, shared
 
-WORTH_A_THREAD = 1 << 16  # about so many nanoseconds of work; to wake a thread takes about 40 us
-UNIT = 1 << 14  # nanoseconds of work that are worth asking for
-# And between two looks for signals; some rows take 30 times as long as others.
+WORTH_A_THREAD = 1 << 16  # nanoseconds of work, roughly; waking a thread takes about 40 us
+UNIT = 1 << 14  # nanoseconds of work in the smallest range that a thread takes
+# Nanoseconds between two checks for signals; some rows take 30 times as long as others.
 _SLICE = 1 << 23
 LANES = 16  # kernels work on up to 8, 16 or 32 rows side by side: units are multiples of this
-_PATIENCE = 1 << 12  # pauses, some 100 us: how long a helper keeps a core that it has no use for
+_PATIENCE = 1 << 12  # pauses, some 100 us: how long an idle helper polls before it sleeps
 
-# Which core the calling thread runs on, where that can be asked and threads can be told theirs.
+# The core of the calling thread, where the system reports it and threads can be pinned to cores.
 _core: Callable[[], int] | None = None
 if hasattr(os, "sched_setaffinity"):
     _core = getattr(ctypes.CDLL(None), "sched_getcpu", None)
 
 
 class _Helper:
-    """A thread that looks out for work for a while after each call, and sleeps until the next.
+    """A thread that polls for work for a while after each call, and then sleeps until the next.
 
-    Before it is woken it is kept off the core that wakes it. The system often places it there, and
-    moves it away a time slice later, when most calls are over.
+    Before it is woken it is kept off the core of the thread that wakes it. The system often places
+    it there, and moves it away a time slice later, when most calls are over.
     """
 
     def __init__(self) -> None:
@@ -49,9 +49,10 @@ class _Helper:
         self._wake.acquire()
         self._asleep, self._wanted = True, False
         self._cores: set[int] = set()
-        room = np.zeros(2 * BOX, np.int64)
-        self._room = room[-room.ctypes.data // WORD % BOX :]  # so that no two share a cache line
-        self.box = self._room.ctypes.data
+        memory = np.zeros(2 * BOX, np.int64)
+        # Aligned to the size of a box, so that no two boxes share a cache line.
+        self._memory = memory[-memory.ctypes.data // WORD % BOX :]
+        self.box = self._memory.ctypes.data
         thread = threading.Thread(target=self._live, name="softtopk_nb", daemon=True)
         thread.start()
         self._id = thread.native_id
@@ -66,24 +67,24 @@ class _Helper:
             self._asleep = True  # the lock is held: it may be released once
 
     def call(self, following: int, cores: set[int]) -> int:
-        """See that it looks into its box, on one of these cores; on any if there are none.
+        """Make the helper look into its box, on one of these cores; returns the box.
 
-        `following`: the box of the helper that was called before.
+        `cores`: any if it is empty. `following`: the box of the helper that was called before.
         """
-        self._room[NEXT // WORD] = following
+        self._memory[NEXT // WORD] = following
         self._wanted = True
-        # Between looking out and sleeping it may miss this, and then has no part in the work.
+        # Between polling and sleeping it may miss this, and then has no part in the work.
         if self._asleep:
             self._asleep = False
             if cores and cores != self._cores and self._id is not None:
                 self._cores = cores
-                with contextlib.suppress(OSError):  # taken from this process meanwhile: any will do
+                with contextlib.suppress(OSError):  # no longer allowed here: any will do
                     os.sched_setaffinity(self._id, cores)
             self._wake.release()
         return self.box
 
     def settle(self) -> None:
-        """Wait until it sleeps."""
+        """Wait until the helper sleeps, for at most a tenth of a second."""
         for _ in range(1000):  # a tenth of a second; it takes a thousandth of that
             if self._asleep:
                 break
@@ -91,7 +92,7 @@ class _Helper:
 
 
 class _Pool:
-    """The helpers of this process: those that nobody has, and how many there are."""
+    """The helpers of this process: the idle ones, and how many were made."""
 
     def __init__(self) -> None:
         self.idle: deque[_Helper] = deque()
@@ -100,14 +101,14 @@ class _Pool:
         self._making = threading.Lock()
 
     def helper(self, most: int) -> _Helper | None:
-        """One that nobody else has, if there is one or there may be another."""
+        """An idle helper, or a new one if fewer than `most` were made; None if there is neither."""
         if self._closed:
             return None
         try:
             return self.idle.pop()
         except IndexError:
             pass
-        # Not waited for: a signal handler may ask for one while its thread is making one here.
+        # Without waiting: a signal handler may ask for a helper while its own thread is making one.
         if not self._making.acquire(blocking=False):
             return None
         try:
@@ -116,25 +117,25 @@ class _Pool:
             helper = _Helper()
             self.made += 1
             return helper
-        except RuntimeError:  # no new threads: the interpreter shuts down, or a limit is reached
+        except RuntimeError:  # no new threads: the interpreter is ending, or a limit is reached
             return None
         finally:
             self._making.release()
 
     def close(self) -> None:
-        """Give out none any more, and see them all asleep."""
+        """Stop handing out helpers, and wait until all idle ones sleep."""
         self._closed = True
         for helper in self.idle:
             helper.settle()
 
 
 _pool = _Pool()
-# The machine code goes with the interpreter: no thread may be in it then.
+# The machine code is freed with the interpreter: no thread may be in it then.
 atexit.register(lambda: _pool.close())
 
 
 def _forget_helpers() -> None:
-    """In a forked child: the threads stayed with the parent."""
+    """Start an empty pool in a forked child: the threads stayed with the parent."""
     global _pool
     _pool = _Pool()
 
@@ -144,7 +145,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _other_cores() -> set[int]:
-    """Those that the calling thread may run on, but for the one that it does; none if unknown."""
+    """The cores that the calling thread may use, except its own; empty if unknown."""
     return os.sched_getaffinity(0) - {_core()} if _core else set()
 
 
@@ -153,7 +154,7 @@ _limits = threading.local()
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Calls of this thread use no other: where each thread has work of its own."""
+    """Keep calls from this thread on it, for callers that have threads of their own."""
     before = getattr(_limits, "alone", False)
     _limits.alone = True
     try:
@@ -165,7 +166,7 @@ def one_thread() -> Iterator[None]:
 def thread_count() -> int:
     """Threads a call may use: the cores given to this process, or NUMBA_NUM_THREADS if fewer.
 
-    One alone under `one_thread`.
+    It is 1 under `one_thread`.
     """
     if getattr(_limits, "alone", False):
         return 1
@@ -173,50 +174,57 @@ def thread_count() -> int:
     return max(1, min(cores or 1, int(config.NUMBA_NUM_THREADS)))
 
 
-_addresses: dict[tuple[Any, ...], int] = {}
+class Code(NamedTuple):
+    """The machine code of a kernel for arguments of certain types."""
+
+    address: int
+    call: Any  # the kernel for Python; it does not look at types, which may take longer than a row
 
 
-def address_of(kernel: Any, args: tuple[Any, ...]) -> int:
-    """Where the kernel's machine code for these arguments is; compiled, if it is not yet."""
+_codes: dict[tuple[Any, ...], Code] = {}
+
+
+def code_of(kernel: Any, args: tuple[Any, ...]) -> Code:
+    """The kernel's machine code for arguments like these; compiles it first if needed."""
     try:  # `typeof` takes 5 us for each argument, a fingerprint 0.1
         key = (kernel, *map(_dispatcher.compute_fingerprint, args))
-    except NotImplementedError:  # of a user's own functions
+    except NotImplementedError:  # for a user's own functions
         key = (kernel, *map(typeof, args))
-    address = _addresses.get(key)
-    if address is None:
+    code = _codes.get(key)
+    if code is None:
         kinds = (int64, int64, *map(typeof, args))
         kernel.compile(kinds)
         compiled = kernel.overloads[kinds]
         address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-        _addresses[key] = address
-    return address
+        code = _codes[key] = Code(address, compiled.entry_point)
+    return code
 
 
 def is_compiled(kernel: Any, args: tuple[Any, ...]) -> bool:
-    """Whether this process has the kernel's machine code for these arguments already."""
+    """Whether this process already has the kernel's machine code for these arguments."""
     return (int64, int64, *map(typeof, args)) in kernel.overloads
 
 
 def over(count: int, work: int, kernel: Any, *args: Any) -> None:
     """Call ``kernel(lo, hi, *args)`` on ranges that cover 0 .. count.
 
-    `work` is what all of them take, in nanoseconds, about: an entry of a solved row takes one.
+    `work` is the time for all of them in nanoseconds, roughly: an entry of a solved row takes one.
 
-    A sleeping thread takes its time to wake: it and the calling thread take ranges, one after the
-    other, until none is left. Every range has ended on return, also when one of them raised.
+    Waking a thread takes time: the helpers and the calling thread take ranges, one after the other,
+    until none is left. Every range has ended on return, also when one of them raised.
 
-    Python handles signals between slices of the work: who presses Ctrl-C need not wait for the end.
+    Python handles signals between slices of the work, so that Ctrl-C need not wait for the end.
     """
     if not count:
         return
-    # This thread takes subnormal numbers for 0, helpers do not: bits would depend on which of them
-    # has a row. To ask takes 60 ns.
+    # This thread flushes subnormal numbers to 0, helpers do not: bits would depend on which of them
+    # has a row. The check takes 60 ns.
     if subnormals.LEAST / 2 == 0.0:
         with subnormals.kept():
             over(count, work, kernel, *args)
         return
     pieces = min(count, 1 + work // WORTH_A_THREAD)
-    threads = thread_count() if pieces > 1 else 1  # asking takes longer than a short row
+    threads = thread_count() if pieces > 1 else 1  # the count takes longer than a short row
     if threads <= 1 and work <= _SLICE:
         kernel(0, count, *args)
         return
@@ -228,10 +236,10 @@ def over(count: int, work: int, kernel: Any, *args: Any) -> None:
         for lo, hi in slices:
             kernel(lo, hi, *args)
         return
-    address = address_of(kernel, args)
+    address = code_of(kernel, args).address
     share = in_memory(shared)
     if kernel.stats.cache_path:
-        # A curve is the numbers in it to whoever hands it on: what is compiled for one serves all.
+        # `shared` gets a curve as a plain tuple of its numbers, so that one compilation serves all.
         share, args = shared, tuple(tuple(a) if isinstance(a, tuple) else a for a in args)
     helpers: list[_Helper] = []
     cores = _other_cores()
@@ -239,7 +247,7 @@ def over(count: int, work: int, kernel: Any, *args: Any) -> None:
         for _ in range(min(threads, pieces) - 1):
             helper = _pool.helper(threads - 1)
             if helper is None:
-                break  # all are at work for other threads
+                break  # all others are busy
             helpers.append(helper)
         for lo, hi in slices:
             first = 0

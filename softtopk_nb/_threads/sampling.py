@@ -1,22 +1,22 @@
-"""A sample of a long row: entries spaced evenly all over it."""
+"""A sample of a long row: entries spaced evenly over all of it."""
 
 from __future__ import annotations
 
 from .._compile.decorators import scalar
 
 LARGEST_SAMPLE = 65536
-FRACTIONS = 1 << 20  # of a place, in which the stride of a sample is counted
+FRACTIONS = 1 << 20  # of a position, the unit of a sample's stride
 
 
 @scalar
 def sample_size(n):
-    """How many entries of a row of n are its sample."""
+    """The size of the sample of a row of n entries."""
     return n // 16 if n // 16 < LARGEST_SAMPLE else LARGEST_SAMPLE
 
 
 @scalar
 def sample_places(start, end, n, size):
-    """(first, stop): which entries of a row's sample lie at its places start .. end."""
+    """(first, stop): the range of a row's sample that lies at its positions start .. end."""
     stride = n * FRACTIONS // size
     first, stop = -(-start * FRACTIONS // stride), -(-end * FRACTIONS // stride)
     return first if first < size else size, stop if stop < size else size
@@ -24,10 +24,10 @@ def sample_places(start, end, n, size):
 
 @scalar
 def sample(x, start, n, size, out):
-    """Copy to `out` what of a row's sample lies in x, its entries from place `start` on.
+    """Copy to `out` the entries of a row's sample that lie in x, its entries from `start` on.
 
-    A sample of so many of the n entries is spaced evenly all over the row. Whole strides would
-    leave out the end, where a sorted row has its greatest entries.
+    The sample's `size` of n entries are spaced evenly over the row. A whole stride would leave out
+    the end, where a sorted row has its greatest entries.
     """
     stride = n * FRACTIONS // size
     first, stop = sample_places(start, start + x.shape[0], n, size)

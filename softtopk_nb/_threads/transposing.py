@@ -1,4 +1,4 @@
-"""An axis of an array to the end, and back: squares of numbers turned in registers.
+"""Moving an axis of an array to the end, and back, by transposing small blocks in registers.
 
 NumPy copies entry by entry, from as many cache lines as the axis is long: where these share few
 places in the cache, as they do if its other axes are powers of two, it fetches each line anew for
@@ -19,14 +19,14 @@ from . import pool
 
 Array = npt.NDArray[Any]
 
-STRIP = 32  # neighbouring columns that are turned together: their lines are used up at once
-#: Entries from which on this is faster than NumPy.
+STRIP = 32  # columns transposed together: their cache lines are used up at once
+#: Number of entries from which on this is faster than NumPy.
 WORTH_IT = 1 << 13
 
 
 @scalar
 def _copy_entries(x: Any, at: Any, width: Any, out: Any, to: Any, height: Any, part: Any) -> None:
-    """The entries of a part (first row, last, first column, last) of a table, one by one."""
+    """Copy a rectangle (first row, last, first column, last) of a table, transposed, one by one."""
     first_row, last_row, first, last = part
     for i in range(first_row, last_row):
         for j in range(first, last):
@@ -35,7 +35,7 @@ def _copy_entries(x: Any, at: Any, width: Any, out: Any, to: Any, height: Any, p
 
 @kernel
 def _transpose(lo: int, hi: int, x: Any, tables: int, height: int, width: int, out: Any) -> None:
-    """Strips lo .. hi of so many tables of height rows, which lie one after the other."""
+    """Transpose strips lo .. hi of `tables` tables with `height` rows, one after the other in x."""
     x, out = borrowed(x), borrowed(out)
     strips = (width + STRIP - 1) // STRIP
     tall = height // LANES * LANES
@@ -55,14 +55,14 @@ def _transpose(lo: int, hi: int, x: Any, tables: int, height: int, width: int, o
 
 
 def transposed(x: Array, out: Array | None = None) -> Array:
-    """Of a contiguous array of shape (tables, height, width) one of (tables, width, height).
+    """The transpose of a contiguous array, (tables, height, width) to (tables, width, height).
 
-    Written to `out`, if it is given, which is as large and of the same type.
+    It is written to `out` if given, an array of that shape and type.
     """
     tables, height, width = x.shape
     if out is None:
         out = np.empty((tables, width, height), x.dtype)
-    # As plain bits, which are moved alike whatever they mean.
+    # As plain bits, which are moved the same way whatever they mean.
     given, turned = (each.view(f"u{x.itemsize}").reshape(-1) for each in (x, out))
     strips = tables * -(-width // STRIP)
     pool.over(strips, x.size // 2, _transpose, given, tables, height, width, turned)

@@ -1,4 +1,4 @@
-"""The threshold in closed form, where it is known which entries lie above it."""
+"""The threshold in closed form, given the number of entries above it."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from .._compile.decorators import scalar
 
 @scalar
 def beyond(z, rest, g):
-    """Theorem thm-closed-form-exp: where entries of weight 1 + `rest` at z sum to g."""
+    """The threshold where weights 1 + `rest` at z sum to g (Theorem thm-closed-form-exp)."""
     return z + math.log1p(rest) - math.log(g)
 
 
 @scalar
 def below(z, above, g):
-    """Theorem thm-closed-form-laplace below all entries, which miss their number by g at z."""
+    """The threshold below all entries, where p is g short at z (thm-closed-form-laplace)."""
     return z + math.log(2.0 * g) - math.log(above)
 
 
 @scalar
 def within(upper, lower, above, weight, g):
-    """Theorem thm-closed-form-laplace in the gap between two entries.
+    """The threshold in the gap between two entries (Theorem thm-closed-form-laplace).
 
-    `above` is the weight of the entries from `upper` on, relative to that, `weight` that of those
-    from `lower` down, relative to it; g is what k leaves to the latter. Exponents are relative to
-    the middle of the gap.
+    `above` is the weight of the entries from `upper` on, relative to `upper`, `weight` that of the
+    entries from `lower` down, relative to `lower`; g is the part of k left for the latter.
+    Exponents are relative to the middle of the gap.
     """
     half = 0.5 * (upper - lower)
     A, B = above * math.exp(-half), weight * math.exp(-half)

@@ -1,4 +1,4 @@
-"""The ways to search for a threshold that can be chosen."""
+"""The methods of a threshold search."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 
 class Newton(NamedTuple):
-    """Sort-free passes, steered by a model of the row.
+    """Passes without sorting, steered by a model of the row.
 
-    `enough`: the length of a step, in temperatures, that ends the search; 0: as exact as can be.
-    `fades`: where it is not 0, that length is at most so much times n^(-1/6).
+    `enough`: the length of a step, in temperatures, that ends the search; 0: as exact as possible.
+    `fades`: unless it is 0, `enough` is at most `fades` times n^(-1/6).
     """
 
     enough: float = 0.0
@@ -28,7 +28,7 @@ class Scan(NamedTuple):
 
 
 class Bisect(NamedTuple):
-    """Halve the bracket until the mass is right."""
+    """Bisect the bracket until the sum of p is k."""
 
     enough: float = 0.0
     modelled: bool = False

@@ -1,9 +1,9 @@
-"""The threshold of one row: where to look next, given what one pass over the row has found.
+"""The threshold of one row: the next step of the search, from the sums of one pass over the row.
 
 The threshold is kept as lambda = c + tau (d + rest): c a number of the row's own type among its
-entries, d a number of the same type in units of the temperature, `rest` what rounding took from
-d. Entries near the threshold lie within a factor two of c, so x_i - c is exact there (Sterbenz)
-and neither a large offset nor a long row costs accuracy.
+entries, d a number of the same type in units of the temperature, `rest` the rounding error of d.
+Entries near the threshold lie within a factor two of c, so x_i - c is exact there (Sterbenz) and
+neither a large offset nor a long row costs accuracy.
 
 A pass returns the four sums (m, a, b, w) of `split`. The residual
 r = sum p - k = (m - k) - a + b subtracts whole numbers before it adds tails: it keeps its
@@ -53,7 +53,7 @@ UNKNOWN = math.nan, math.nan, math.nan  # in place of the sums of higher derivat
 
 @specialized
 def inverse_temperature_of(tau, one):
-    """1/tau in the type of `one`, kept finite and normal."""
+    """1/tau in the type of `one`, clipped to finite and normal numbers."""
     _, least, most = limits(one)
 
     def inverse(tau, one):
@@ -65,13 +65,13 @@ def inverse_temperature_of(tau, one):
 
 @scalar
 def inverse_temperature(tau, x):
-    """1/tau in the type of the row x, kept finite and normal."""
+    """1/tau in the type of the row x, clipped to finite and normal numbers."""
     return inverse_temperature_of(tau, x.dtype.type(1))
 
 
 @scalar
 def nearest(target, c, d, inv):
-    """(c', d') with c' + tau d' = c + tau d: c' the float next to `target`, d' what is left."""
+    """(c', d') with c' + tau d' = c + tau d: c' is the float next to `target`, d' the remainder."""
     T = type(inv)
     near = np.float64(T(target))
     rest = np.float64(T(d - (near - c) * inv))
@@ -80,9 +80,9 @@ def nearest(target, c, d, inv):
 
 @scalar
 def place(state, c, d, inv):
-    """Move the threshold to c + tau d; say whether that is strictly within the bracket.
+    """Move the threshold to c + tau d; returns whether that is strictly within the bracket.
 
-    c moves to the float next to the threshold, within the range of the row.
+    c becomes the float next to the threshold, within the range of the row.
     """
     target = c + d * (1.0 / inv)
     target = state[MIN] if target < state[MIN] else state[MAX] if target > state[MAX] else target
@@ -95,16 +95,17 @@ def place(state, c, d, inv):
 
 @specialized
 def model_step(curve, k, m, a, b, w, r, mass, dense):
-    """The step from the sums of one pass; NaN or infinite where they say nothing.
+    """The step from the sums of one pass; NaN or infinite where they do not determine one.
 
     Exponential model: the upper tails grow as e^(rho s), the lower ones fall as e^(-rho s) with
-    rho = w/(a + b), so that y = e^(rho s) solves a y^2 + (k - m) y - b = 0. It is exact for exp
-    and laplace while no entry changes side (Theorems thm-closed-form-exp and -laplace), agrees
-    with Newton to first order always, and does not crawl where all entries are far in the tails.
-    Otherwise Newton, exact for clip while no entry changes piece (thm-closed-form-clip).
+    rho = w/(a + b), so that y = e^(rho s) solves a y^2 + (k - m) y - b = 0. It is exact for exp and
+    laplace while no entry changes side (Theorems thm-closed-form-exp and -laplace), agrees with
+    Newton to first order always, and does not crawl where all entries are far in the tails.
+    Otherwise it is a Newton step, exact for clip while no entry changes piece
+    (thm-closed-form-clip).
 
-    `dense`: the mass falls as e^(-s w/mass) instead, to log(mass/k) mass/w. That logarithm is
-    6 u/(3 - u^2), u = r/(mass + k), to fifth order, and as it should be of no more than 3.
+    `dense`: the mass is modelled as falling like e^(-s w/mass) instead, with the step log(mass/k)
+    mass/w. That logarithm is 6 u/(3 - u^2), u = r/(mass + k), to fifth order, and is at most 3.
     """
     kinked = exact_between_kinks(curve)
     _, least, most = limits(1.0)
@@ -125,7 +126,7 @@ def model_step(curve, k, m, a, b, w, r, mass, dense):
     def exponential(curve, k, m, a, b, w, r, mass, dense):
         whole = mass + k
         far, rate = 6.0 * r * mass * whole, (3.0 * whole * whole - r * r) * w
-        # Numbers so small that their squares would vanish are enlarged; y does not change.
+        # Numbers whose squares would underflow are scaled up; y does not change.
         g = k - m
         unit = 2.0**480 if abs(g) + a + b < 2.0**-480 else 1.0
         g, above, below = g * unit, a * unit, 2.0 * b * unit
@@ -143,17 +144,17 @@ def model_step(curve, k, m, a, b, w, r, mass, dense):
 
 @scalar
 def refined(step, r, a, b, w, bent, mass, dense):
-    """(step, length, third, fifth): the model's step refined, and whether to that order.
+    """(step, length, third, fifth): the model's step refined, and whether it is of that order.
 
     `bent`: the sums of the second, third and fourth derivative of f. The second corrects the
-    model's own; with all of them the step leads to the root of the residual's Taylor polynomial,
-    by one step of Halley's.
+    model's own; with all of them the step leads to the root of the residual's Taylor polynomial, by
+    one Halley step.
     """
     v, v3, v4 = bent
     length, tails = abs(step), mass if dense else a + b
     share = 1.0 / (tails * w)  # one division for two quotients, rho = w/tails and 1/w
     rho = w * w * share
-    # What the model's second derivative lacks of the residual's.
+    # The residual's second derivative less the model's.
     lacks = (v - rho * rho * (mass if dense else b - a)) * step * step * (0.5 * tails * share)
     third = (abs(lacks) <= 0.5 * length) & (length < np.inf)
     step += lacks if third else 0.0
@@ -167,12 +168,12 @@ def refined(step, r, a, b, w, bent, mass, dense):
 
 
 @specialized
-def judge(curve, k, sums, clear, d, one, modelled, enough):
-    """What a pass at the threshold says: (r, step, moved, stays, arrives).
+def newton_step(curve, k, sums, clear, d, one, modelled, enough):
+    """The step from a pass at the threshold: (r, step, moved, stays, arrives).
 
-    r is the residual, `step` the model's step, which leads from d to `moved`. The search ends
-    where it is (`stays`), or once it has moved (`arrives`), or goes on. `sums` are those of `tally`
-    but for the last, `clear`: the length of a step up to which the model is the residual itself
+    r is the residual, `step` the model's step, which leads from d to `moved`. The search ends at
+    the present threshold (`stays`), or at the moved one (`arrives`), or goes on. `sums` are those
+    of `tally` but for the last, `clear`: the length of a step up to which the model is exact
     (Proposition prop-solver).
     """
     kinked, curved = exact_between_kinks(curve), has_second_derivative(curve)
@@ -187,17 +188,17 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
         m, a, b, w, v, v3, v4 = sums
         r = (m - k) - a + b
         mass = (m - a) + b
-        # Entries may lie so close that many of them pass a kink, or the middle of f, on the way.
-        # Then not the tails but the mass is modelled as an exponential, as it is where entries get
-        # fewer upwards at a constant rate. Where they lie far apart that would crawl.
+        # Entries may lie so close that many of them pass a kink, or the middle of f, during the
+        # step. Then the mass is modelled as an exponential, not the tails, as is right where
+        # entries thin out upwards at a constant rate. Where they lie far apart that would crawl.
         dense = False
         if may_crowd:
             dense = (abs(r) > far * w) & (w > 0.25)
         if kinked:
             dense = dense & (abs(r) > CROWD * clear * w) & (clear > 0.0)
         elif curved:
-            # Is the second derivative of this model, w^2/mass, nearer to the residual's than
-            # that of the other? v varies by 0.2 to 0.4 sqrt(w) where entries lie close.
+            # Is the second derivative of this model, w^2/mass, nearer to the residual's than that
+            # of the other? v varies by 0.2 to 0.4 sqrt(w) where entries lie close.
             tails, off = a + b, abs(v * mass - w * w)
             nearer = off * tails * tails < abs(v * tails * tails - w * w * (b - a)) * mass
             dense = dense & (nearer | ((off * off < w * mass * mass) & (w > 2.0)))
@@ -207,7 +208,7 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
             step, length, third, fifth = refined(step, r, a, b, w, (v, v3, v4), mass, dense)
             least = fifth_order if fifth else third_order if third else first_order
         # |r| is the distance of p from the answer (Proposition prop-mass). Bisection stops on it;
-        # the exponential model goes on to small p of full relative accuracy, if it knows the way.
+        # the exponential model goes on to full relative accuracy for small p, if its step is known.
         distance = tolerance * (k if k < 1.0 else 1.0)
         if not modelled:
             distance += 2.0 * eps * (a + b)
@@ -216,11 +217,11 @@ def judge(curve, k, sums, clear, d, one, modelled, enough):
         rough = enough > least
         # Entries near a kink of a curve with compact support can outnumber their mass.
         exact = exponential | rough | (abs(r) <= 16.0 * eps * b)
-        # If `moved` is d, no pass could tell the difference.
+        # If `moved` is d, no further pass could improve on it.
         moved = np.float64(type(one)(d + step))
         short = length <= (enough if rough else least)
-        # The pass is as exact as its sums, which a residual beyond k would outweigh; and a long way
-        # takes the last digits from small p.
+        # The pass is as exact as its sums, whose errors a residual beyond k would outweigh; and a
+        # long step takes the last digits from small p.
         straight = (abs(step) < clear) & (abs(step) <= 1.0) & (abs(r) <= 0.5 * k)
         if finite_pieces:
             # With all entries below, nothing is subtracted, and on the way up none passes a kink.
@@ -239,14 +240,14 @@ def middle_of(lo, hi):
 
 @scalar
 def halve(state, inv, informed):
-    """Move to the inside of the bracket without the model; say whether there is an inside.
+    """Move to the inside of the bracket without the model; returns whether there is an inside.
 
-    Three ways take turns: regula falsi (Illinois; a midpoint if the residuals do not inform),
-    the midpoint of the values, and the midpoint of the ordinals, which leaves two neighbouring
-    floats after at most 64 of its turns whatever the spread. Neighbours can still lie many
-    temperatures apart: then they are tried themselves, and distances from the ends shrink to
-    their roots. Or no bracket could be narrower but next to an entry, where a curve can be
-    infinitely steep: then the distance in temperatures is halved by its ordinals too.
+    Three ways take turns: regula falsi (Illinois; a midpoint unless `informed` by residuals), the
+    midpoint of the values, and the midpoint of the ordinals, which leaves two neighbouring floats
+    after at most 64 of its turns whatever the spread. Neighbours can still lie many temperatures
+    apart: then they are tried themselves, and the distances from them are reduced to their square
+    roots. Or the bracket could only be narrower next to an entry, where a curve can be infinitely
+    steep: then the distance in temperatures is bisected by its ordinals too.
     """
     T = type(inv)
     turn = state[FALLBACKS] % 3.0
@@ -280,12 +281,12 @@ def halve(state, inv, informed):
 
 @scalar
 def begin(state, curve, k, n, c, d, inv, informed):
-    """Bracket the threshold and move to c + tau d, or to where the search starts without one.
+    """Bracket the threshold and move to c + tau d, or to the inside of the bracket if that fails.
 
     The bracket is [min x - tau q, max x - tau q] with f(q) = k/n.
     """
     q = quantile(curve, k / n)
-    slack = 1e-3 * (1.0 + abs(q))  # the quantile is rounded, the bracket must not be
+    slack = 1e-3 * (1.0 + abs(q))  # the quantile is rounded, and the bracket must still hold
     state[LO_C], state[LO_D], state[LO_R] = state[MIN], -q - slack, n - k
     state[HI_C], state[HI_D], state[HI_R] = state[MAX], -q + slack, -k
     state[LAST_R] = np.inf
@@ -297,16 +298,16 @@ def begin(state, curve, k, n, c, d, inv, informed):
 
 
 @scalar
-def advance(state, sums, k, curve, inv, modelled, enough, cheap):
-    """Take the sums of a pass at the threshold in hand; move it, or say that it is found.
+def update(state, sums, k, curve, inv, modelled, enough, cheap):
+    """Update a search from the sums of a pass: move the threshold; returns whether it is found.
 
-    The sums are those of `tally`, UNKNOWN and the clearance 0 if they have not been taken.
+    The sums are those of `tally`, with UNKNOWN and a clearance of 0 if they were not computed.
     `modelled`: steps come from a model of the row, not from bisection alone. `enough`: the length
     of a model's step that ends the search; 0 asks for all that the type allows. `cheap`: the sums
     are not exact enough to end it.
     """
     one, here = type(inv)(1), state[D]
-    r, step, moved, stays, arrives = judge(
+    r, step, moved, stays, arrives = newton_step(
         curve, k, sums[:-1], sums[-1], here, one, modelled, enough
     )
     state[PASSES] += 1.0
@@ -319,7 +320,7 @@ def advance(state, sums, k, curve, inv, modelled, enough, cheap):
         return True
     if r > 0.0:
         if state[LAST_R] > 0.0:
-            state[HI_R] *= 0.5  # Illinois: the end that stays counts for less
+            state[HI_R] *= 0.5  # Illinois: the end that stays is weighted less
         state[LO_C], state[LO_D], state[LO_R] = c, d - blur, r
     else:
         if state[LAST_R] < 0.0:
@@ -328,7 +329,7 @@ def advance(state, sums, k, curve, inv, modelled, enough, cheap):
     if state[PASSES] >= MOST_PASSES:
         return True
 
-    # A step of the model that does not halve the residual costs it its next two turns.
+    # After a step of the model that does not halve the residual, its next two turns are skipped.
     if state[STALLED] == 0.0 and abs(r) > 0.5 * abs(state[LAST_R]):
         state[STALLED] = 2.0
     state[LAST_R] = r
@@ -336,7 +337,7 @@ def advance(state, sums, k, curve, inv, modelled, enough, cheap):
     if informed and state[STALLED] <= 0.0 and place(state, c, d + step, inv):
         state[STALLED] = 0.0
         return False
-    # Negative: no step of the model is under judgement.
+    # Negative: no step of the model is being judged.
     state[STALLED] = state[STALLED] - 1.0 if state[STALLED] > 1.0 else -1.0
     if halve(state, inv, informed):
         return False
@@ -349,7 +350,7 @@ def advance(state, sums, k, curve, inv, modelled, enough, cheap):
 
 @scalar
 def polish(curve, t, below, above):
-    """f(t - step), of a step as `shift_factors` gives it: the last step of a search (`judge`)."""
+    """f(t - step), with the last step of a search as `shift_factors` gives it."""
     u, a, b, w = split(curve, t)
     p = type(t)(b if u == 0.0 else u - a)
     return clamp(curve, type(t)(cdf_after_shift(curve, p, w, t, below, above)))

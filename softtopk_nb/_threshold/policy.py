@@ -1,4 +1,4 @@
-"""What ends a search, and when: every tolerance, and whether a pass may be the last one."""
+"""Every tolerance of a search: when it ends, and whether a pass may be the last one."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from .._math.special import natural_log
 
 CUBE_32, CUBE_64 = 2.0 ** (-26 / 3), 2.0 ** (-55 / 3)  # eps^(1/3)/2 of either type
 FIFTH_32 = 2.0**-3.85  # 2^(3/4) eps^(1/5): float64 makes do with third order
-BLUR = 2.0**-10  # what a cheap pass may be wrong by where it says too low, too high
-# Steps that may pass many entries: from this long on, and so many clearances.
+BLUR = 2.0**-10  # the error that a cheap pass may have in deciding between too low and too high
+# Steps that may pass many entries: at least this long, and this many clearances.
 FAR, FAR_BY_KINKS, CROWD = 0.25, 2.0**-10, 4.0
-# A residual of several entries where few lie near the threshold, by the sum of p', so that no model
-# of them tells where it is, if the first few passes have not come nearer.
+# A residual of several entries where few lie near the threshold, by the sum of p', so that no local
+# model locates it, unless the first few passes have come nearer.
 SEVERAL, SPARSE, FIRST_FEW = 1.5, 0.5, 3.0
 FREE = 4.0  # how far a last step may lead up, away from all entries
 MOST_PASSES = 500  # of the robust search; the most hostile rows in the tests take 200
-MOST_FAST_PASSES = 16.0  # after these a row is left to the robust search; ordinary rows take 1 to 4
-FAINT = 1e-24  # k below is not to be searched in float32, where tails below 1e-37 are 0
+MOST_FAST_PASSES = 16.0  # then a row is left to the robust search; ordinary rows take 1 to 4
+FAINT = 1e-24  # a smaller k is not searched in float32, where tails below 1e-37 are 0
 ROUGH = 0.02  # the step that ends the search over a sample
-TELLING = 0.1  # what a sample may be off by, for a first pass to be worth keeping
-# Rows of less variance start near. Less of it where a first pass that keeps p costs more than twice
-# as much as one that does not.
+TELLING = 0.1  # the error of a sample for which a first pass is worth keeping
+# Rows of less variance start near their thresholds. The limit is lower where a first pass that
+# keeps p costs more than twice as much as one that does not.
 NARROW, NARROWER = 9.0, 2.5
-# Of long rows, those whose moments tell more than a sample: narrower than the noise, and a number
-# of entries chosen, or left, that is not so small.
+# Long rows whose moments serve better than a sample: narrower than the noise, and with a number of
+# entries chosen, or not chosen, that is not so small.
 BLURRED, SMALL = 4.0, 128.0
 
 
 def tolerances(curve: Any, eps: float) -> tuple[float, float, float]:
-    """How long a last step may be if it is of first, third or fifth order.
+    """The longest last step of first, third and fifth order.
 
     A step s leaves an error of order s^2 where f' is continuous; elsewhere entries that cross a
     kink leave one of order s.
@@ -57,7 +57,7 @@ def tolerances(curve: Any, eps: float) -> tuple[float, float, float]:
 
 @specialized
 def searched(curve, k, n, one):
-    """k, or the least that is searched for over n entries if that is more."""
+    """k, or the least k to search for over n entries if that is larger."""
     eps, _, _ = limits(one)
     least = least_share(curve)[0 if eps > 1e-10 else 1]
 
@@ -79,18 +79,19 @@ def enough_for(method, n):
 
 @scalar
 def resembles(share, weight):
-    """Whether a sample tells the threshold of its row so well that a first pass may be the last.
+    """Whether a sample gives the threshold of its row so well that a first pass may be the last.
 
-    What entries of it sum up to varies by the root of sum p^2, about share - weight, weight the sum
-    of p'; and the threshold by so much over that.
+    The sum of p over the sample varies by the root of sum p^2, about share - weight, with weight
+    the sum of p'; and the threshold by that over weight.
     """
     return abs(share - weight) < (TELLING * weight) ** 2
 
 
 def searches_in_float32(curve: Any, x: Any) -> bool:
-    """Whether a search over x spends its first passes in float32: enough to come near.
+    """Whether a search over x makes its first passes in float32, which is enough to come near.
 
-    Not where a first step can be exact (`exact_between_kinks`), nor with a user's functions.
+    It does not where a first step can be exact (`exact_between_kinks`), nor with a user's
+    functions.
     """
     wide = x.dtype in (np.float64, types.float64)
     return wide and float32_comes_near(curve) and not exact_between_kinks(curve)
@@ -99,14 +100,14 @@ def searches_in_float32(curve: Any, x: Any) -> bool:
 def has_cheap_passes(curve: Any, x: Any) -> bool:
     """Whether passes far from the end are cheaper ones, on which no search may end.
 
-    Where nearly every pass may be the last one a second kind of pass is not worth compiling.
+    Where nearly every pass may be the last one, a second kind of pass is not worth compiling.
     """
     cheap = has_cheap_approximation(curve) and not exact_between_kinks(curve)
     return cheap or searches_in_float32(curve, x)
 
 
 def final_pass_radius(curve: Any, x: Any) -> float:
-    """After a step so short a pass may be the last one of a search.
+    """The longest step after which a pass may be the last one of a search.
 
     A step without a kink in its way can be exact however long it is.
     """

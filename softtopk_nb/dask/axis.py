@@ -1,8 +1,8 @@
-"""The axis of the scores in chunks: a search that asks the chunks, and results written by chunk.
+"""The axis of the scores in chunks: a search with requests to the chunks, and results by chunk.
 
-A verb on an array is one task, the search, and one task for each chunk of what it writes. The
-search has the graph of x (`rounds.Graph`) and asks every chunk in rounds, those of all rows at a
-time; nothing of x is kept between two rounds but what the user has persisted.
+A verb on an array is one task, the search, and one task for each chunk of the result. The search
+has the graph of x (`rounds.Graph`) and sends requests to every chunk in rounds, those of all rows
+at a time; nothing of x is kept between two rounds but what the user has persisted.
 """
 
 from __future__ import annotations
@@ -18,43 +18,46 @@ from dask.base import optimize, tokenize
 from dask.delayed import Delayed
 from dask.highlevelgraph import HighLevelGraph
 
-from .._api import pieces, row_in_pieces
+from .._api import long_row, pieces
+from .._api.arguments import Clamped
+from .._api.front import named
 from .._threads import pool
 from .._threads.long_rows import LONG
-from .arguments import Problem, named, per_row
+from .arguments import Problem, per_row
 from .rounds import Graph, ask_all, runner
 
-_ROOMY = 2.0**64  # float32 has room for the squares of directions up to here
+_ROOMY = 2.0**64  # float32 can hold the squares of directions up to here
 
 
-class Given(NamedTuple):
-    """What every task of a call is told."""
+class TaskCall(NamedTuple):
+    """The parts of a call that every task gets."""
 
     name: str  # of the operator
     options: dict[str, Any]
     largest: bool
+    clamp_k: bool
     batch: tuple[int, ...]  # shape of the rows
     lengths: tuple[int, ...]  # of the chunks along the axis
     result: Any  # type of the result
 
     @property
     def op(self) -> Any:
-        """The operator."""
+        """The operator of NumPy."""
         return named(self.name)
 
     @property
-    def plan(self) -> Any:
-        """Its options, checked."""
-        return self.op._plan(self.options)
+    def checked_options(self) -> Any:
+        """The options, checked, as engines take them."""
+        return self.op.check_options(self.options)
 
     @property
     def dtype(self) -> Any:
-        """The type in which rows are worked on."""
-        return self.op._computed_in_chunks(self.plan, np.dtype(self.result).type)
+        """The type in which rows are computed."""
+        return self.op.computed_in_chunks(self.checked_options, np.dtype(self.result).type)
 
 
-def _rows(given: Given, x: Any, where: Any, v: Any) -> tuple[Any, Any]:
-    """The rows of a chunk, as the search sees them, and the directions beside them."""
+def _rows(given: TaskCall, x: Any, where: Any, v: Any) -> tuple[Any, Any]:
+    """The rows of a chunk as the search sees them, and the directions that belong to them."""
     x = np.ascontiguousarray(x, given.dtype).reshape(math.prod(x.shape[:-1]), x.shape[-1])
     x = x if given.largest else -x
     if where is not None:
@@ -70,17 +73,17 @@ def _rows(given: Given, x: Any, where: Any, v: Any) -> tuple[Any, Any]:
     return x, v
 
 
-def _answers(given: Given, asked: list[Any], i: int, x: Any, where: Any, v: Any) -> list[Any]:
-    """What rows of a chunk, the i-th along the axis, are asked."""
+def _answers(given: TaskCall, asked: list[Any], i: int, x: Any, where: Any, v: Any) -> list[Any]:
+    """The answers of chunk i along the axis to the requests for its rows."""
     x, v = _rows(given, x, where, v)
     with pool.one_thread():
         return [pieces.answer(ask, i, x[r], None if v is None else v[r]) for r, ask in asked]
 
 
 def _write(
-    given: Given, writings: list[Any], i: int, sign: float, x: Any, where: Any, v: Any
+    given: TaskCall, writings: list[Any], i: int, sign: float, x: Any, where: Any, v: Any
 ) -> Any:
-    """The result in one chunk."""
+    """The result of a verb in one chunk."""
     shape, (x, v) = x.shape, _rows(given, x, where, v)
     out = np.empty(x.shape, given.result)
     with pool.one_thread():
@@ -91,28 +94,29 @@ def _write(
     return out.reshape(shape) if sign > 0 else -out.reshape(shape)
 
 
-def _search(given: Given, graph: Graph, blocks: Any, verb: str, numbers: Any, solved: Any) -> Any:
-    """The results of a verb for each row of each block of rows.
+def _search(
+    given: TaskCall, graph: Graph, blocks: Any, verb: str, numbers: Any, solved: Any
+) -> Any:
+    """Search for a verb's results for each row of each block of rows.
 
-    blocks: for each its place in the batch shape and the keys of its chunks. `solved`: what a
-    search for the value has ended with, and for derivatives the numbers are directions.
+    blocks: for each its slices of the batch shape and the keys of its chunks. `solved`: the results
+    of a search for the value; then, for derivatives, the numbers are directions.
     """
-    op, plan, live, results = given.op, given.plan, {}, {}
+    op, options, live, results = given.op, given.checked_options, {}, {}
     numbers = [np.broadcast_to(each, given.batch) for each in numbers]
     for b, (place, _) in enumerate(blocks):
         of_rows = [np.ravel(each[place]) for each in numbers]
         for r in range(of_rows[0].size):
             own = tuple(each[r].item() for each in of_rows)
             if verb in ("solve", "record"):
-                row = row_in_pieces.solve(
-                    op, plan, given.dtype, given.lengths, own, verb == "solve"
-                )
-            elif verb == "push":
-                row = row_in_pieces.push(op, plan, solved[b][r][0], own)
-            elif verb == "pull":
-                row = row_in_pieces.pull(op, plan, solved[b][r][0], own[0])
+                own = (Clamped(own[0]), *own[1:]) if given.clamp_k else own
+                row = long_row.solve(op, options, given.dtype, given.lengths, own, verb == "solve")
+            elif verb == "jvp":
+                row = long_row.jvp(op, options, solved[b][r][0], own)
+            elif verb == "vjp":
+                row = long_row.vjp(op, options, solved[b][r][0], own[0])
             else:
-                row = row_in_pieces.height(op, plan, solved[b][r][0], verb)
+                row = long_row.number(op, options, solved[b][r][0], verb)
             live[b, r] = row
     asked: dict[Any, Any] = {}
 
@@ -136,8 +140,8 @@ def _search(given: Given, graph: Graph, blocks: Any, verb: str, numbers: Any, so
     return per_block
 
 
-def _round(given: Given, run: Any, graph: Graph, blocks: Any, asked: dict[Any, Any]) -> Any:
-    """The answers of the chunks to what each row asks."""
+def _round(given: TaskCall, run: Any, graph: Graph, blocks: Any, asked: dict[Any, Any]) -> Any:
+    """Send each row's request to the chunks; returns their answers."""
     rows: dict[int, list[int]] = {}
     for b, r in asked:
         rows.setdefault(b, []).append(r)
@@ -161,10 +165,11 @@ class Axis:
     def __init__(self, op: Any, problem: Problem) -> None:
         x = problem.x
         self.op, self.problem = op, problem
-        self.given = Given(
+        self.given = TaskCall(
             op.__name__,
             problem.options,
             problem.largest,
+            problem.clamp_k,
             tuple(x.shape[:-1]),
             tuple(x.chunks[-1]),
             x.dtype,
@@ -174,7 +179,7 @@ class Axis:
         self._solutions: dict[str, Delayed] = {}
 
     def _task(self, verb: str, numbers: tuple[Any, ...], solved: Any, v: Any) -> Delayed:
-        """The search, as a task of its own."""
+        """A search, as a task of its own."""
         problem = self.problem
         arrays, tasks = low_level([problem.x, problem.where, v])
         starts = [np.cumsum((0, *sizes)) for sizes in problem.batch]
@@ -212,14 +217,14 @@ class Axis:
         return Delayed(name, HighLevelGraph.from_collections(name, {name: task}, needed))
 
     def solution(self, wanted: bool = True) -> Delayed:
-        """The search for the value: one for all that is asked of this call."""
+        """The search for the value, made once for all methods of this call."""
         verb = "solve" if wanted else "record"
         if verb not in self._solutions:
             self._solutions[verb] = self._task(verb, self.problem.numbers, None, None)
         return self._solutions[verb]
 
     def _array(self, found: Delayed, take: Any, v: Any, sign: float = 1.0) -> Any:
-        """What is written by chunk, once the search has ended."""
+        """The array that is written by chunk, once the search has ended."""
         x = self.problem.x
         arrays, tasks = low_level([x, self.problem.where, v])
         name = f"softtopk-write-{tokenize(found.key, sign, take.__name__)}"
@@ -230,7 +235,7 @@ class Axis:
             for i in range(len(self.given.lengths)):
                 key = (name, *block, i)
                 keys = [None if a is None else (a.name, *block, i) for a in arrays]
-                keys = [names.get(key, key) for key in keys]  # what is persisted has its own
+                keys = [names.get(key, key) for key in keys]  # persisted ones have other keys
                 refs = [None if key is None else TaskRef(key) for key in keys]
                 layer[key] = Task(key, _write, self.given, TaskRef(own), i, sign, *refs)
         graph = HighLevelGraph.from_collections(name, layer, [found])
@@ -238,7 +243,7 @@ class Axis:
         return self.problem.back(p)
 
     def _numbers(self, found: Delayed, take: Any, sign: float = 1.0) -> Any:
-        """One number for each row."""
+        """An array with a number for each row, from the search."""
         batch, dtype = self.problem.batch, self.problem.x.dtype
         name = f"softtopk-numbers-{tokenize(found.key, sign, repr(take))}"
         layer = {}
@@ -252,27 +257,27 @@ class Axis:
     def value(self) -> Any:
         """The operator's value."""
         if self.op.reduces:
-            return self.height("value")
+            return self.number("value")
         return self._array(self.solution(), second, None)
 
-    def height(self, verb: str) -> Any:
-        """One number for each row, in the units of x."""
+    def number(self, verb: str) -> Any:
+        """A number per row in the units of x, as `verb` says."""
         found = self._task(verb, self.problem.numbers, self.solution(False), None)
         return self._numbers(found, itself, 1.0 if self.problem.largest else -1.0)
 
-    def push(self, v: Any, moves: tuple[Any, ...]) -> Any:
+    def jvp(self, v: Any, moves: tuple[Any, ...]) -> Any:
         """The derivative along a direction."""
         v = v if self.problem.largest else -v
-        found = self._task("push", moves, self.solution(not self.op.reduces), v)
+        found = self._task("jvp", moves, self.solution(not self.op.reduces), v)
         return self._numbers(found, itself) if self.op.reduces else self._array(found, itself, v)
 
-    def pull(self, g: Any) -> tuple[Any, ...]:
-        """The gradients in x and in the numbers."""
+    def vjp(self, g: Any) -> tuple[Any, ...]:
+        """The gradients in x and in the numbers, one per row."""
         zero, v = per_row(None, self.problem, "the cotangent"), g
         numbers: tuple[Any, ...] = (zero,)
         if self.op.reduces:
             v, numbers = None, (g,)
-        found = self._task("pull", numbers, self.solution(not self.op.reduces), v)
+        found = self._task("vjp", numbers, self.solution(not self.op.reduces), v)
         sign = 1.0 if self.problem.largest else -1.0
         gx = self._array(found, first, v, sign)
         return gx, *(self._numbers(found, place) for place in range(len(self.op.names)))
@@ -289,9 +294,9 @@ def low_level(arrays: list[Any]) -> tuple[list[Any], dict[Any, Any]]:
 
 
 def after(tasks: dict[Any, Any], key: Any) -> tuple[dict[Any, Any], dict[Any, Any]]:
-    """Copies of tasks that are not begun before this key is there, and their names.
+    """(copies of tasks that start only after this key is computed, their names).
 
-    Chunks loaded for the search would else be kept until they are written.
+    Otherwise chunks loaded for the search would be kept in memory until the results are written.
     """
     token = tokenize(key)
     names = {
@@ -319,12 +324,12 @@ def itself(result: Any) -> Any:
 
 
 def first(result: Any) -> Any:
-    """How a row is written, where numbers follow."""
+    """The writing of a row, from (writing, numbers)."""
     return result[0]
 
 
 def second(result: Any) -> Any:
-    """How a row is written, where it follows what derivatives need."""
+    """The writing of a row, from (solved row, writing)."""
     return result[1]
 
 
@@ -341,7 +346,7 @@ def _as_array(
 
 
 def is_in_chunks(op: Any, problem: Problem) -> bool:
-    """Whether the axis is, and rows are so long that they are not brought together."""
+    """Whether the axis is in chunks, and rows are too long to be brought together."""
     x = problem.x
     if len(x.chunks[-1]) == 1:
         return False

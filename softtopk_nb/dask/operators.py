@@ -1,4 +1,4 @@
-"""The operators: one object for each, called like the one of `softtopk_nb` with its name."""
+"""The operators on Dask arrays: one object for each, named as in `softtopk_nb`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from .._api.base import Gradients
 from . import rows
-from .arguments import Problem, check, direction, named, per_row
+from .arguments import Problem, check, direction, per_row
 from .axis import Axis, is_in_chunks
 
 _DOC = """`softtopk_nb.{name}` of Dask arrays: lazy in, lazy out.
@@ -26,7 +26,7 @@ largest : bool, optional
 where : dask.array.Array or array of bool, optional
     Entries that take part, broadcastable to x's shape.
 **options
-    The operator's own: see `softtopk_nb.{name}`.
+    The operator's own: see `softtopk_nb.{name}`.{clamp}
 
 Returns
 -------
@@ -53,6 +53,8 @@ Examples
 {shown}
 """
 
+_CLAMP = """ And `clamp_k`: True takes min(k, entries that take
+    part) in each row; a row with fewer is NaN otherwise."""
 _CHUNKED = (
     "Where the axis is in chunks, rows of a million entries and more are searched where their "
     "chunks are, in a few passes, with the bits of one process if chunk edges are multiples of "
@@ -67,7 +69,8 @@ class Operator:
         self._op, self.__name__ = op, op.__name__
         chunked, with_k = op.chunks is not None, op.names[0] == "k"
         kind = "float" if op.real_k else "int"
-        numbers = f"*k : {kind} or array\n    Broadcastable to x's shape without the axis.\n"
+        fits = "Broadcastable to x's shape without the axis, or with 1 along it."
+        numbers = f"*k : {kind} or array\n    {fits}\n"
         numbers = (numbers if with_k else "") + (
             "temperature : float or array, optional\n    Likewise, positive; 1 by default.\n"
         )
@@ -76,6 +79,7 @@ class Operator:
             name=op.__name__,
             along="" if chunked else ", one along the axis",
             numbers=numbers,
+            clamp=_CLAMP if with_k else "",
             returns=batch if op.reduces else "p : dask.array.Array of x's shape, type and chunks",
             chunked=_CHUNKED if chunked else "The axis itself must be in one chunk.",
             k=", 2" if with_k else "",
@@ -96,7 +100,7 @@ class Operator:
         where: Any = None,
         **options: Any,
     ) -> Any:
-        return self._height("value", x, k, temperature, axis, largest, where, options)
+        return self._verb("value", x, k, temperature, axis, largest, where, options)
 
     def _check(self, x: Any, k: Any, temperature: Any, *given: Any) -> Problem:
         wanted = len(self._op.names) - 1
@@ -104,11 +108,11 @@ class Operator:
             raise TypeError(f"{self.__name__} takes {wanted} positional k, got {len(k)}")
         return check(self._op, x, (*k, temperature), *given)
 
-    def _height(self, verb: str, x: Any, k: Any, *given: Any) -> Any:
+    def _verb(self, verb: str, x: Any, k: Any, *given: Any) -> Any:
         problem = self._check(x, k, *given)
         if is_in_chunks(self._op, problem):
             at = Axis(self._op, problem)
-            return at.value() if verb == "value" else at.height(verb)
+            return at.value() if verb == "value" else at.number(verb)
         found = rows.run(self._op, _together(problem), verb)
         if self._op.reduces or verb != "value":
             return found
@@ -168,7 +172,7 @@ class Differentiable(Operator):
         )
         if is_in_chunks(op, problem):
             at = Axis(op, problem)
-            return at.value(), at.push(v, moves)
+            return at.value(), at.jvp(v, moves)
         whole, v = _together(problem), v.rechunk({-1: -1})
         part = rows.run(op, whole, "jvp", v, *moves[op.fixed :])
         value, tangent = part(0, op.reduces), part(1, op.reduces)
@@ -216,17 +220,17 @@ class Differentiable(Operator):
         if is_in_chunks(op, problem):
             at = Axis(op, problem)
 
-            def pull(g: Any) -> tuple[Any, ...]:
-                return at.pull(reads(g, problem, "the cotangent"))
+            def gradients(g: Any) -> tuple[Any, ...]:
+                return at.vjp(reads(g, problem, "the cotangent"))
 
             value = at.value()
         else:
             whole = _together(problem)
 
-            def pull(g: Any) -> tuple[Any, ...]:
+            def gradients(g: Any) -> tuple[Any, ...]:
                 v = reads(g, problem, "the cotangent")
                 v = v if op.reduces else v.rechunk({-1: -1})
-                part = rows.run(op, whole, "pull", v)
+                part = rows.run(op, whole, "vjp", v)
                 places = (1, 2)[-len(op.names) :]
                 return _back(part(0, False), problem), *(part(i, True) for i in places)
 
@@ -234,9 +238,9 @@ class Differentiable(Operator):
             value = value if op.reduces else _back(value, problem)
 
         def vjp_function(g: Any, /) -> Gradients:
-            gx, *numbers = pull(g)
+            gx, *numbers = gradients(g)
             sums: list[Any] = [
-                None if i < op.fixed else _sum_to(each, given)
+                None if i < op.fixed else _sum_to(each, given, problem.axis)
                 for i, (each, given) in enumerate(zip(numbers, problem.given, strict=True))
             ]
             return Gradients(gx, *((None,) * (2 - len(sums))), *sums)
@@ -278,7 +282,7 @@ class WithPotential(Differentiable):
         >>> std.thretopk.potential(x, 2).compute(scheduler="synchronous").round(3)
         array([7.83])
         """
-        return self._height("potential", x, k, temperature, axis, largest, where, options)
+        return self._verb("potential", x, k, temperature, axis, largest, where, options)
 
 
 class WithThreshold(WithPotential):
@@ -315,11 +319,11 @@ class WithThreshold(WithPotential):
         >>> std.thretopk.threshold(x, 2).compute(scheduler="synchronous").round(3)
         array([2.5])
         """
-        return self._height("threshold", x, k, temperature, axis, largest, where, options)
+        return self._verb("threshold", x, k, temperature, axis, largest, where, options)
 
 
 def _together(problem: Problem) -> Problem:
-    """The same with the axis in one chunk."""
+    """The problem with the axis rechunked to one chunk."""
     last = {-1: -1}
     where = None if problem.where is None else problem.where.rechunk(last)
     return problem._replace(x=problem.x.rechunk(last), where=where)
@@ -330,21 +334,13 @@ def _back(p: Any, problem: Problem) -> Any:
     return problem.back(p.rechunk(problem.x.chunks))
 
 
-def _sum_to(numbers: Any, given: Any) -> Any:
-    """One number for each row, summed over the axes along which an argument was broadcast."""
+def _sum_to(numbers: Any, given: Any, axis: int) -> Any:
+    """A number per row, summed over the axes along which an argument was broadcast."""
     shape = getattr(given, "shape", None)
     shape = np.shape(given) if shape is None else shape
+    if len(shape) > numbers.ndim:
+        numbers = da.expand_dims(numbers, axis)
     extra = numbers.ndim - len(shape)
     stretched = tuple(extra + i for i, n in enumerate(shape) if n == 1 != numbers.shape[extra + i])
     total = numbers.sum(axis=(*range(extra), *stretched)) if extra or stretched else numbers
     return da.reshape(total, shape) if total.shape != tuple(shape) else total
-
-
-hardtopk = Operator(named("hardtopk"), "array([[1., 0., 0., 1.]])")
-thretopk = WithThreshold(named("thretopk"), "array([[0.697, 0.303, 0.112, 0.888]])")
-gradtopk = WithPotential(named("gradtopk"), "array([[0.694, 0.306, 0.119, 0.881]])")
-itertopk = Differentiable(named("itertopk"), "array([[0.655, 0.314, 0.123, 0.908]])")
-wsoftmaxtopk = Differentiable(named("wsoftmaxtopk"), "array([[0.584, 0.24 , 0.092, 1.084]])")
-softmax = Differentiable(named("softmax"), "array([[0.237, 0.087, 0.032, 0.644]])")
-log_softmax = Differentiable(named("log_softmax"), "array([[-1.44, -2.44, -3.44, -0.44]])")
-logsumexp = Differentiable(named("logsumexp"), "array([4.44])")

@@ -1,4 +1,4 @@
-"""Running what the pieces of a row are asked: on the cluster at hand, or on threads here."""
+"""Running requests to the chunks of rows: on the cluster at hand, or on threads of this process."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from dask.core import reverse_dict
 
 from .._threads import pool
 
-_EACH = 2  # tasks for each thread in a round: the first to end takes from the slower
+_EACH = 2  # tasks for each thread in a round: a thread that ends first takes over from slower ones
 
 
 class Graph:
-    """A graph that Dask does not look into: it is run by the task that has it.
+    """A graph that Dask does not look into: it is run by the task that holds it.
 
-    Of what has been persisted the tasks know the names alone. The arrays that it is of keep it from
-    being released, where the graph was built; they are not sent along.
+    Of persisted arrays its tasks hold the keys alone. `arrays` keeps these from being released in
+    the process where the graph was built; they are not sent along.
     """
 
     def __init__(self, tasks: Any, arrays: tuple[Any, ...] = ()) -> None:
@@ -43,13 +43,13 @@ class Graph:
 
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    """For rounds inside a task of the threaded scheduler, whose own threads may all be taken."""
+    """A pool for rounds inside a task of the threaded scheduler, whose threads may all be busy."""
     return ThreadPoolExecutor(pool.thread_count(), thread_name_prefix="softtopk_nb")
 
 
 @contextlib.contextmanager
 def _client() -> Iterator[Any]:
-    """The cluster whose task this is, or None; its thread counts as free meanwhile."""
+    """The cluster whose task this is, or None; its thread counts as free within this."""
     try:
         from distributed import get_worker, worker_client
     except ImportError:
@@ -65,11 +65,11 @@ def _client() -> Iterator[Any]:
 
 
 class Runner(NamedTuple):
-    """Where rounds are run."""
+    """The functions that run rounds."""
 
-    get: Any  # the values of keys of a graph
-    tasks: int  # how many a round is best made of, or 0 where they cost nothing
-    places: Any = None  # who holds each of some persisted keys
+    get: Any  # (graph, keys) -> the values of the keys
+    tasks: int  # the best number of tasks in a round, or 0 if tasks cost nothing
+    places: Any = None  # (keys) -> the workers that hold these persisted keys
 
 
 def _of_cluster(client: Any) -> Runner:
@@ -82,7 +82,7 @@ def _of_cluster(client: Any) -> Runner:
 
 @contextlib.contextmanager
 def runner() -> Iterator[Runner]:
-    """What computes keys of a graph."""
+    """The runner for this task's cluster, or for this process."""
     with _client() as client:
         if client is not None:
             yield _of_cluster(client)
@@ -108,11 +108,12 @@ def ask_all(run: Runner, graph: Graph, tasks: dict[Any, tuple[Any, ...]]) -> lis
 
 
 def _shares(run: Runner, graph: Any, wanted: list[Any]) -> list[dict[Any, Any]]:
-    """Which of the wanted keys one task computes, one after the other: a task or key for each.
+    """The wanted keys that each combined task computes, with a task or key for each.
 
     A cluster takes 1.6 ms for a task, as long as a pass over 5 MB: with this a row of 5e7 in 382
-    chunks takes 0.8 s and not 2.6 s (laplace; two workers, AVX-512). Only those go together that
-    hold no more at a time for it: their chunks are loaded by them alone, or lie on one worker.
+    chunks takes 0.8 s and not 2.6 s (laplace; two workers, AVX-512). Keys are combined only where
+    that takes no more memory at a time: their chunks are loaded by them alone, or are on one
+    worker.
     """
     size = -(-len(wanted) // run.tasks) if run.tasks else 1
     if size == 1:
@@ -141,7 +142,7 @@ def _shares(run: Runner, graph: Any, wanted: list[Any]) -> list[dict[Any, Any]]:
 
 
 def _renamed(graph: Any, ends: list[Any]) -> dict[Any, Any]:
-    """The same tasks under names that no other graph has for different ones."""
+    """The tasks under names that no other graph uses for different tasks."""
     token, kept = tokenize(ends), set(ends)
     names = {
         key: key if key in kept else (f"softtopk-load-{token}", i) for i, key in enumerate(graph)
@@ -154,7 +155,7 @@ def _listed(*values: Any) -> list[Any]:
 
 
 def _alone(graph: Any, needed_by: Any, key: Any) -> tuple[list[Any], set[Any]]:
-    """The tasks that this one alone needs, itself among them, and what keys they need besides."""
+    """(the tasks that this key alone needs, its own among them; the other keys that they need)."""
     own, others, ready = [], set(), [key]
     left: dict[Any, int] = {}
     while ready:

@@ -1,4 +1,4 @@
-"""Rows in chunks: each chunk by the operator of NumPy, on the thread that has it."""
+"""Rows in chunks: each chunk by the operator of NumPy, on the thread of its task."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 import dask.array as da
 import numpy as np
 
+from .._api.front import named
 from .._threads import pool
-from .arguments import Problem, named
+from .arguments import Problem
 
 
 def _one(block: Any) -> Any:
-    """A block, of an axis that has one: Dask gives a list of it."""
+    """A block of an axis in one chunk, for which Dask gives a nested list."""
     while isinstance(block, list):
         (block,) = block
     return block
@@ -32,7 +33,7 @@ def _on_block(name: str, verb: str, options: dict[str, Any], n_numbers: int, *bl
             v, *moves = others
             keywords = dict(zip(("dtemperature", "dk"), reversed(moves), strict=False))
             return op.jvp(x, *k, v, **keywords, **given)
-        # A gradient in a number is asked of each row: they are summed over all chunks.
+        # Gradients in numbers are computed per row: they are summed over all chunks later.
         rows = x.shape[:-1]
         *k, given["temperature"] = (np.broadcast_to(each, rows) for each in numbers)
         gradients = op.vjp(x, *k, **given)[1](others[0])
@@ -44,7 +45,7 @@ def _pick(found: Any, i: int) -> Any:
 
 
 def run(op: Any, problem: Problem, verb: str, *others: Any) -> Any:
-    """A verb, whose axis is last and in one chunk; for "jvp" and "pull" a function of the place."""
+    """A verb on rows, the axis last and in one chunk; for "jvp" and "vjp" `part(i, of_rows)`."""
     x = problem.x
     index = tuple(range(x.ndim))
     arrays: list[Any] = []
@@ -52,13 +53,13 @@ def run(op: Any, problem: Problem, verb: str, *others: Any) -> Any:
         arrays += [each, index[: each.ndim] if isinstance(each, da.Array) else None]
     options = dict(problem.options)
     if op.names[0] == "k":
-        options["largest"] = problem.largest
+        options |= {"largest": problem.largest, "clamp_k": problem.clamp_k}
     at = op.__name__, verb, options, len(problem.numbers)
 
     def function(*blocks: Any) -> Any:
         return _on_block(*at, *blocks)
 
-    if verb in ("jvp", "pull"):
+    if verb in ("jvp", "vjp"):
         found = da.blockwise(
             function, index, *arrays, dtype=object, meta=np.empty((0,) * x.ndim, object)
         )

@@ -1,4 +1,4 @@
-"""Compiling on every worker before the first task: Numba compiles in each process once."""
+"""Compiling on every worker before the first task, since each process compiles for itself."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from .._api.front import named
 from .._threads import pool
 from .._threads.long_rows import LONG
-from .arguments import named
 
 _NAME = "softtopk_nb-{}"
 
@@ -18,7 +18,7 @@ def _plugin(calls: tuple[tuple[str, str, dict[str, Any]], ...]) -> Any:
     from distributed import WorkerPlugin
 
     class Warming(WorkerPlugin):  # type: ignore[misc, unused-ignore]
-        """Compiles what these calls need, on workers that are there and on those that come."""
+        """Compile what these calls need, on all present and future workers."""
 
         name = _NAME.format(abs(hash(repr(calls))))
         seconds: float

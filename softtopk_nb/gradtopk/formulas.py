@@ -1,4 +1,4 @@
-"""What happens to one entry, and at one node: the formulas that the CPU and a device share."""
+"""Formulas for one entry, and at one node, shared by the CPU and a device."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from .._math.special import log_of_one_and
 from .nodes import DEGREE
 from .records import EVEN_SUM, ODD_SUM, ORDER, POWERS
 
-# What the series leave out is below 1e-14, in float32 below 1e-7 (Proposition prop-grad-series).
-RATIO, RATIO_32 = 1 / 64, 1 / 8  # of the geometric series in g s that polynomials cut off
-DEEP = 0.98  # of the log of the smallest normal number: below it p is not r times a polynomial
+# The series' truncation error is below 1e-14, in float32 below 1e-7 (Proposition prop-grad-series).
+RATIO, RATIO_32 = 1 / 64, 1 / 8  # largest g s, the ratio of the truncated geometric series
+DEEP = 0.98  # of the log of the smallest normal number: for smaller t p is not r times a polynomial
 
 
 @scalar
 def exponent(variance, inv):
     """L: the nodes' sum is exact to e^-L P(N = k), and nodes of modulus below e^-L are left out.
 
-    log(2/eps), and the bound of Theorem thm-grad-mass on -log P(N = k).
+    It is log(2/eps) plus the bound of Theorem thm-grad-mass on -log P(N = k).
     """
     return math.log(2.0 / limits(inv)[0]) + math.log(16.0 * math.sqrt(variance) + 4.0)
 
 
 @scalar
 def bernstein_radius(level, variance):
-    """How far from its mean the count lies with a probability of at most e^-level, on a side."""
+    """The distance from the mean that the count exceeds with probability <= e^-level, per side."""
     return level / 3.0 + math.sqrt(level * level / 9.0 + 2.0 * level * variance)
 
 
@@ -53,9 +53,9 @@ def minority_probability(t):
 
 @scalar
 def node_count(n, variance, excess, inv, most):
-    """Of how many nodes how many are taken, at most `most`; `excess`: of the mean count over k."""
-    # The tilt need not be exact: what it is off k - 1/2 by costs a node or two. Of counts farther
-    # out than the standard deviation the chance is exact to e^-L, and not to e^-L of itself.
+    """(nodes on the circle, nodes used, at most `most`); `excess`: the mean of the count less k."""
+    # The tilt need not be exact: its distance from k - 1/2 costs a node or two. For counts farther
+    # out than the standard deviation the probability is exact to e^-L, and not relative to itself.
     off = excess + 0.5
     level = exponent(variance, inv) + (off * off / variance if off * off < variance else 1.0)
     wanted = bernstein_radius(level, variance) + abs(excess)
@@ -70,9 +70,10 @@ def node_count(n, variance, excess, inv, most):
 
 @scalar
 def node_weight(j, size, square, sine, order, winding, sums):
-    """What the entries away from the core and w^-k multiply to at node j and its conjugate.
+    """The product of the factors of entries outside the core and w^-k, at node j and its conjugate.
 
-    `winding`: entries with pi >= 1/2, less k: the power of w. `order`: how many power sums.
+    `winding`: number of entries with pi >= 1/2, less k: the power of w. `order`: number of power
+    sums.
     """
     ur, ui = -0.5 * square, sine
     # log(1 + r u) = sum of (-1)^(m+1) (r u)^m / m.
@@ -92,8 +93,7 @@ def node_weight(j, size, square, sine, order, winding, sums):
 def smoothed(value, tau, c, d):
     """(tau log(1 + e^-|t|), the entry itself if t >= 0 else 0, whether t >= 0).
 
-    Above 0, tau log(1 + e^t) + c + tau d is x and a tail: sums of t would only have to be taken
-    back.
+    For t >= 0, tau log(1 + e^t) + c + tau d is x plus a tail: summing t would only cancel again.
     """
     t = (value - c) / tau - d
     above = t >= 0.0
@@ -147,7 +147,7 @@ def tangent_in_core(s, z, move, h, slope, others):
 
 @summing
 def tangent_away(move, s, side, inv, a, b, w, z):
-    """(J v)_i of an entry away from the core; a, b, w, z: the tangent's polynomials."""
+    """(J v)_i of an entry outside the core; a, b, w, z: the polynomials of the derivative."""
     own = horner(a, s)
     own += side * horner(b, s)
     others = horner(w, s)
@@ -170,10 +170,10 @@ def variance_share(s, z, yr, yi):
 
 @scalar
 def cumulant_at_node(s, z, yr, yi, moved, of_node):
-    """What an entry adds to its third cumulant at a node (Theorem thm-grad-second), over s.
+    """The terms of an entry in its third cumulant at a node (Theorem thm-grad-second), over s.
 
-    `moved`: what two directions move it by, and what both do to the temperature. `of_node`: c, and
-    c times the deviations of the sums along the two.
+    `moved`: its derivatives along two directions, and the second-order term of the temperature's
+    directions. `of_node`: c, and c times the deviations of the sums along the two.
     """
     v, a, b = moved
     re, im, vr, vi, ar, ai = of_node
@@ -185,7 +185,7 @@ def cumulant_at_node(s, z, yr, yi, moved, of_node):
     return rho * in_re - tho * in_im
 
 
-LIFT, LIFT_32 = 512.0, 64.0  # of an exponent, out of reach of underflow
+LIFT, LIFT_32 = 512.0, 64.0  # added to an exponent, so that it does not underflow
 
 
 @scalar
@@ -207,15 +207,15 @@ def tail_probability(r, upper, below, middle, above):
     """p below 1/2, 1 - p above, from the polynomials at its s."""
     T = type(r)
     tail = r * ((T(1) - r) * (above if upper else below) + r * middle)
-    # Sums that are 0 or 1 but for rounding.
+    # Sums that are outside [0, 1] by rounding alone.
     return T(0) if tail < T(0) else T(1) if tail > T(1) else tail
 
 
 @scalar
 def deep_tail(t, a0):
-    """p where r is about to underflow, and p = r a(0) can be larger.
+    """p where r nearly underflows, and p = r a(0) can be larger.
 
-    e^t as a product of two normal numbers; t and its exponent have the same digits after the point.
+    e^t is a product of two normal numbers; t and its exponent have the same digits after the point.
     """
     T = type(t)
     lift = LIFT if limits(t)[0] < 1e-10 else LIFT_32
@@ -241,5 +241,5 @@ def core_marginal(r, upper, over, under):
 
 @summing
 def combined_direction(t, s, v, drift):
-    """v - t dtau; where s underflows, t can be infinite."""
+    """v - t dtau; v where s underflows, as t may be infinite there."""
     return v - drift * (t if s > type(t)(0) else type(t)(0))

@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from .. import _threshold
 from .._api import arguments, host_arrays
+from .._api.call import check
 from .._curves.registry import CURVES
-from .._nonfinite import MIXED
+from .._nonfinite import WITH_INFINITIES
 from .._threads import pool
+from .._threads.parts import AT_A_TIME, parts
 from .._threshold.methods import METHODS
 from .._threshold.records import REST, C, D
 from .cpu.conditional_bernoulli import (
@@ -30,8 +32,7 @@ from .records import CODE, LOG_P, SUMS
 Array = npt.NDArray[Any]
 
 TABLE = 1 << 21  # entries of the table that a kernel of `conditional_bernoulli` may fill
-NUMBERS_AT_A_TIME = 1 << 22  # uniform numbers drawn at a time
-AT_ONCE = 1 << 20  # entries whose logarithms are computed at a time, about 50 ms
+NUMBERS_AT_A_TIME = 1 << 22  # uniform random numbers drawn at a time
 
 
 class KSubset:
@@ -84,7 +85,7 @@ class KSubset:
     """
 
     def __init__(self, x: Any, k: Any, temperature: Any = 1.0) -> None:
-        call = gradtopk._check(x, k, temperature, -1, True, None, None, {})
+        call = check(gradtopk, x, k, temperature, -1, True, None, None, {})
         self._call = call
         self._rows = call.rows._replace(x=call.rows.x.astype(np.float64))
         values, sizes = self._rows.x, self._rows.k
@@ -200,11 +201,11 @@ class KSubset:
             for first in range(0, len(chosen), several):
                 some = slice(first, first + several)
                 picked = chosen[some][:, rows]
-                if t.size < present.size:  # which takes its time
+                if t.size < present.size:  # a copy, which takes time
                     picked = picked[:, present]
                 picked = picked.reshape(-1, *t.shape)
                 terms = np.ascontiguousarray(np.where(picked, log_in, log_out))
-                with np.errstate(over="ignore"):  # to -inf, the log of less than can be told from 0
+                with np.errstate(over="ignore"):  # to -inf: too small for float64
                     log_p[some, rows] = terms.sum(axis=-1) - self._state[rows, LOG_P]
         log_p[impossible.any(axis=-1)] = -np.inf
         return log_p.reshape(given.shape[:-1])[()]
@@ -301,20 +302,22 @@ class KSubset:
             i = some.stop
 
     def _alike(self) -> Iterator[tuple[Array, Array]]:
-        """Rows with a choice that have equally many finite entries, and which these are.
+        """Yield (indices, finite mask) of rows with equally many finite entries and a choice.
 
-        Not too many at a time. A sum over them is then to the bit that of a row without others.
+        They are limited in number. A sum over them has the same bits as that of a row alone.
         """
         present = np.isfinite(self._rows.x)
-        counts = np.where(self._state[:, CODE] > MIXED, 0, np.count_nonzero(present, axis=1))
+        counts = np.where(
+            self._state[:, CODE] > WITH_INFINITIES, 0, np.count_nonzero(present, axis=1)
+        )
         for count in np.unique(counts[counts > 0]):
-            these, several = np.flatnonzero(counts == count), max(1, AT_ONCE // int(count))
+            these, several = np.flatnonzero(counts == count), max(1, AT_A_TIME // int(count))
             for first in range(0, len(these), several):
                 rows = these[first : first + several]
                 yield rows, present[rows]
 
     def _tilted(self, rows: Array, present: Array) -> Array:
-        """The tilted log-odds of the entries present, equally many in each of the rows."""
+        """The tilted log-odds of the finite entries, equally many in each of the rows."""
         t: Array = self._log_odds(rows)[present].reshape(len(rows), -1)
         return t
 
@@ -322,7 +325,8 @@ class KSubset:
         """The tilted log-odds of some of the rows."""
         x, _, tau = (each[some] for each in self._rows)
         c, d = self._state[some, C, None], self._state[some, D, None]
-        # To an infinity, which is as certain; a row without a choice may have no tilt.
+        # They may overflow to infinity, which is as certain; a row without a choice may have no
+        # tilt.
         with np.errstate(over="ignore", invalid="ignore"):
             t: Array = (x - c) / tau[:, None] - d
         return t
@@ -332,11 +336,10 @@ class KSubset:
 
 
 def _in_parts(function: Callable[..., Array], *arrays: Array) -> Array:
-    """A function of entries: Python handles signals between parts of a long row."""
+    """A function of entries, applied in parts, between which Python handles signals."""
     out = np.empty(arrays[0].size)
     flat = [each.reshape(-1) for each in arrays]
-    for first in range(0, len(out), AT_ONCE):
-        some = slice(first, first + AT_ONCE)
+    for some in parts(out.shape):
         out[some] = function(*(each[some] for each in flat))
     return out.reshape(arrays[0].shape)
 
@@ -347,7 +350,7 @@ def _log_of_one_and(t: Array) -> Array:
 
 
 def _tails(t: Array, p: Array) -> Array:
-    """log(1 + e^t) - t p, without a difference of large numbers."""
+    """log(1 + e^t) - t p, without cancellation."""
     far = np.minimum(np.abs(t), np.finfo(np.float64).max)  # infinity times 0 is NaN
     tails: Array = np.log1p(np.exp(-far)) + far * np.where(t > 0, 1.0 - p, p)
     return tails
@@ -366,7 +369,7 @@ def _check_size(size: Any) -> tuple[int, ...]:
 
 
 def _draws(t: Array, k: int, count: int, rng: np.random.Generator) -> Array:
-    """`count` draws of k of the entries with log-odds t, 0 < k < n."""
+    """Masks of `count` draws of k of the entries with log-odds t, 0 < k < n."""
     n = len(t)
     if 2 * k > n:
         return ~_draws(-t, n - k, count, rng)
@@ -383,7 +386,7 @@ def _draws(t: Array, k: int, count: int, rng: np.random.Generator) -> Array:
 
 
 def _draw_in_steps(t: Array, k: int, rng: np.random.Generator, mask: Array) -> None:
-    """One draw from a long row: three quarters independently, a quarter to make up the count."""
+    """Draw from a long row: three quarters independently, and a quarter that makes up the count."""
     n = len(t)
     if k in (0, n):
         mask[:] = k > 0
@@ -391,12 +394,12 @@ def _draw_in_steps(t: Array, k: int, rng: np.random.Generator, mask: Array) -> N
     if (n + 1) * (min(k, n - k) + 1) <= TABLE:
         mask[:] = _draws(t, k, 1, rng)[0]
         return
-    # Tilted so that k is the mean, most draws leave a count that the quarter can make up.
+    # Tilted so that k is the mean: then most draws leave a count that the quarter can make up.
     target, tau = np.array([float(k)]), np.ones(1)
     nothing = np.empty((1, 0))
     (tilt,) = _threshold.solve(t[None], target, tau, CURVES["sigmoid"], METHODS["newton"], nothing)
     t = (t - tilt[C]) - (tilt[D] + tilt[REST])
-    # Drawn, so that it has about a quarter of the variance however the row is ordered.
+    # At random, so that it has about a quarter of the variance however the row is ordered.
     kept = rng.random(n) < 0.25
     rest, free = t[kept], t[~kept]
     sums, core = np.empty(SUMS), np.empty(MOST_IN_CORE)

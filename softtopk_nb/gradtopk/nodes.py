@@ -1,8 +1,8 @@
-"""The points of the circle at which GradTopK's products are taken, as a table.
+"""The points of the circle at which GradTopK's products are evaluated, as a table.
 
-At each the table has a polynomial in s for 1/(1 - g s), g = |u|^2: the geometric series where the
-entries with a large g s are a core apart, and where there is none the Chebyshev series, whose
-terms fall like powers of tan(theta/4)^2 over all s (Proposition prop-grad-chebyshev).
+For each the table has a polynomial in s for 1/(1 - g s), g = |u|^2: the geometric series if entries
+with a large g s are a separate core, and without a core the Chebyshev series, whose terms fall like
+powers of tan(theta/4)^2 over all s (Proposition prop-grad-chebyshev).
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ NODES = 32  # most nodes on the upper half of the circle (Theorem thm-grad-nodes
 DEGREE, FEW = 8, 5  # terms of the polynomials in s
 FEWEST_STEPS = 4  # of the Chebyshev sums over a row
 
-# A table of nodes: |u|^2, sin theta, the normalised weight c, the coefficients in powers of s of
-# 1/(1 - |u|^2 s), tan(theta/4), and a term of a series and the logarithm of a product on the way.
+# Rows of a table of nodes: |u|^2, sin theta, the normalised weight c, the coefficients in powers of
+# s of 1/(1 - |u|^2 s), tan(theta/4), and intermediate terms: of a series and of the logarithm of a
+# product.
 SQUARE, SINE, RE, IM, SHARE = 0, 1, 2, 3, 4
 ROOT = SHARE + DEGREE
 TERM, MODULUS, ANGLE = ROOT + 1, ROOT + 2, ROOT + 3
 FIELDS = ROOT + 4
-CAPACITY = 2 * NODES  # nodes of a table: P(N = m) of any m takes up to these
+CAPACITY = 2 * NODES  # nodes of a table: P(N = m) of any m needs up to this many
 
 
 def _chebyshev() -> np.ndarray:
@@ -52,13 +53,13 @@ def node(j, size):
 
 @scalar
 def in_lanes(used):
-    """The number of nodes, rounded up so that no lane is empty."""
+    """The number of nodes, rounded up to full SIMD lanes."""
     return (used + 7) & -8
 
 
 @scalar
 def terms_of(steps):
-    """How many terms the polynomials in s have: where four steps make the sums, fewer will do."""
+    """The number of terms of the polynomials in s: fewer if the sums have only four steps."""
     return FEW if steps == FEWEST_STEPS else DEGREE
 
 
@@ -72,7 +73,7 @@ def write_circle(size, used, steps, nodes):
         table[SQUARE, j], table[SINE, j] = node(j, size)
     if steps > 0:
         for j in range(count):
-            # tan(theta/4); the last node can be one that is only there to fill the lanes.
+            # tan(theta/4); the last node may be one that only fills the lanes.
             g = table[SQUARE, j]
             cosine = math.sqrt(1.0 - 0.25 * (g if g < 3.99 else 3.99))
             table[ROOT, j], table[TERM, j] = math.sqrt(0.25 * g) / (1.0 + cosine), 1.0 / cosine

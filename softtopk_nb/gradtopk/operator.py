@@ -24,7 +24,8 @@ class GradTopK(operator.Differentiable):
         Scores. float16, float32 and float64 keep their type (float16 is computed in float32);
         integers and bools give float64.
     k : int or array_like of int
-        Size of the subset, 0 <= k <= n; broadcast against x's shape without the axis.
+        Size of the subset, 0 <= k <= n; broadcast against x's shape without the axis, or with 1
+        along it.
     method : {"auto", "contour", "dp", "recursion"}, optional
         contour: O(n) for every k, a sum over at most 30 points of a circle. dp: O(n k) time and
         O(k sqrt(n)) memory, sums over prefixes and suffixes; ties agree to rounding only. auto:
@@ -42,6 +43,8 @@ class GradTopK(operator.Differentiable):
         Entries that take part; the others get 0, exactly as if they were not there.
     out : ndarray, optional
         Array of x's shape and of the result's type to write to; it is returned.
+    clamp_k : bool, optional
+        True takes min(k, entries that take part) in each row; a row with fewer is NaN otherwise.
 
     Returns
     -------
@@ -115,13 +118,14 @@ class GradTopK(operator.Differentiable):
         axis: int = -1,
         largest: bool = True,
         where: Any = None,
+        clamp_k: bool = False,
         **options: Any,
     ) -> Any:
         """Smoothed sum of the k largest entries, temperature * log Z_k; its gradient in x is p.
 
         Parameters
         ----------
-        x, k, temperature, axis, largest, where, **options
+        x, k, temperature, axis, largest, where, clamp_k, **options
             As in a call of the operator; the result does not depend on the method.
 
         Returns
@@ -137,8 +141,8 @@ class GradTopK(operator.Differentiable):
         >>> round(float(stk.gradtopk.potential([3.0, 2.0, 1.0, 4.0], 2)), 3)
         7.535
         """
-        arguments = x, k, temperature, axis, largest, where, None, options
-        return self._of_each_row("potential", *arguments)
+        named = {"temperature": temperature, "axis": axis, "largest": largest, "where": where}
+        return self._number("potential", x, k, options, clamp_k=clamp_k, **named)
 
     def _options(self, *, method: str = "auto") -> str:
         if method not in METHODS:

@@ -1,4 +1,4 @@
-"""The hard top-k: what every other construction turns into as the temperature goes to 0."""
+"""The hard top-k, the limit of all other constructions as the temperature goes to 0."""
 
 from .operator import hardtopk
 

@@ -1,4 +1,4 @@
-"""What the CPU and a device share."""
+"""Formulas of the hard top-k that the CPU and a device share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hard top-k: what every other construction turns into as the temperature goes to 0."""
+"""The hard top-k, the limit of all other constructions as the temperature goes to 0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class HardTopK(operator.Operator):
     x : array_like, shape (..., n, ...)
         Scores. float16, float32 and float64 keep their type; integers and bools give float64.
     k : int or array_like of int
-        How many entries, 0 <= k <= n; broadcast against x's shape without the axis.
+        How many entries, 0 <= k <= n; broadcast against x's shape without the axis, or with 1
+        along it.
     temperature : float or array_like, optional
         Accepted so that operators can be exchanged, checked, and without effect.
     axis : int, optional
@@ -28,6 +29,8 @@ class HardTopK(operator.Operator):
         Entries that take part; the others get 0.
     out : ndarray, optional
         Array of x's shape and of the result's type to write to; it is returned.
+    clamp_k : bool, optional
+        True takes min(k, entries that take part) in each row; a row with fewer is NaN otherwise.
 
     Returns
     -------

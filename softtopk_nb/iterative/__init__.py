@@ -1,4 +1,4 @@
-"""The iterative constructions: k shares that each sum to 1, every one aware of those before."""
+"""The iterative constructions: k steps add shares that sum to 1 and depend on the steps before."""
 
 from .operator import itertopk, wsoftmaxtopk
 

@@ -1,4 +1,4 @@
-"""The iterative constructions: k shares that each sum to 1, every one aware of those before."""
+"""The iterative constructions: k steps add shares that sum to 1 and depend on the steps before."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ __all__ = ["itertopk", "wsoftmaxtopk"]
 
 
 class _Iteration(operator.Differentiable):
-    """What the two have in common: all but the step."""
+    """The base of both operators: all but the step."""
 
     bounded = False
-    cpu = cpu  # and no chunks: each step depends on all of a row
+    cpu = cpu  # no chunks: each step depends on all of a row
+    has_programs = False  # memory and launches depend on k
     _kind: Any  # a value of one of the types in `formulas`
 
     def _options(self) -> Any:
@@ -34,7 +35,8 @@ class IterTopK(_Iteration):
         Scores. float16, float32 and float64 keep their type; integers and bools give float64. The
         arithmetic is in float64 in any case: a step magnifies the errors of those before it.
     k : int or array_like of int
-        Number of steps and sum of p, 0 <= k <= n; broadcast against x's shape without the axis.
+        Number of steps and sum of p, 0 <= k <= n; broadcast against x's shape without the axis, or
+        with 1 along it.
     temperature : float or array_like, optional
         Width of the transition, in the units of x; broadcast as k.
     axis : int, optional
@@ -45,6 +47,8 @@ class IterTopK(_Iteration):
         Entries that take part; the others get 0, exactly as if they were not there.
     out : ndarray, optional
         Array of x's shape and of the result's type to write to; it is returned.
+    clamp_k : bool, optional
+        True takes min(k, entries that take part) in each row; a row with fewer is NaN otherwise.
 
     Returns
     -------
@@ -110,7 +114,8 @@ class WSoftmaxTopK(_Iteration):
         Scores. float16, float32 and float64 keep their type; integers and bools give float64. The
         arithmetic is in float64 in any case: a step magnifies the errors of those before it.
     k : int or array_like of int
-        Number of steps and sum of p, 0 <= k <= n; broadcast against x's shape without the axis.
+        Number of steps and sum of p, 0 <= k <= n; broadcast against x's shape without the axis, or
+        with 1 along it.
     temperature : float or array_like, optional
         Width of the transition, in the units of x; broadcast as k.
     axis : int, optional
@@ -121,6 +126,8 @@ class WSoftmaxTopK(_Iteration):
         Entries that take part; the others get 0, exactly as if they were not there.
     out : ndarray, optional
         Array of x's shape and of the result's type to write to; it is returned.
+    clamp_k : bool, optional
+        True takes min(k, entries that take part) in each row; a row with fewer is NaN otherwise.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """The operators on JAX arrays, under its transforms: ``import softtopk_nb.jax``.
 
-Each takes an array and gives one of its shape and type; jit, grad, vmap and what is made of them
-work, to the scores, to the temperature and, where the operator has a derivative there, to k.
+Each takes an array and returns one of its shape and type; jit, grad, vmap and their compositions
+work, in the scores, in the temperature and, where the operator has a derivative in it, in k.
 """
 
 from .._versions import require as _require
@@ -9,23 +9,39 @@ from .._versions import require as _require
 _require("jax", "JAX")
 
 from . import derivatives as _derivatives
-from .operators import (
-    fenchel_young,
-    gradtopk,
-    hardtopk,
-    itertopk,
-    thretopk,
-    wsoftmaxtopk,
-)
+from .assignment import sinkhorn
+from .distribution import KSubset
+from .gumbel import gumbel_softmax, gumbel_topk
+from .operators import OPERATORS as _OPERATORS
+from .operators import fenchel_young
+from .selection import topk
+from .without_k import WITHOUT_K as _WITHOUT_K
 
 _derivatives.register()
 
+hardtopk = _OPERATORS["hardtopk"]
+thretopk = _OPERATORS["thretopk"]
+gradtopk = _OPERATORS["gradtopk"]
+itertopk = _OPERATORS["itertopk"]
+wsoftmaxtopk = _OPERATORS["wsoftmaxtopk"]
+softmax = _WITHOUT_K["softmax"]
+log_softmax = _WITHOUT_K["log_softmax"]
+logsumexp = _WITHOUT_K["logsumexp"]
+
 __all__ = [
+    "KSubset",
     "fenchel_young",
     "gradtopk",
+    "gumbel_softmax",
+    "gumbel_topk",
     "hardtopk",
     "itertopk",
+    "log_softmax",
+    "logsumexp",
+    "sinkhorn",
+    "softmax",
     "thretopk",
+    "topk",
     "wsoftmaxtopk",
 ]
 

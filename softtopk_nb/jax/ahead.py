@@ -1,4 +1,4 @@
-"""What JAX's calls need, compiled ahead of them: programs are lowered, and none is run."""
+"""Compiling ahead of time for JAX's calls: programs are lowered, and none is run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from . import compiled
 from .operators import OPERATORS
 
 K = 3
-# For one thread and for several; rows of which a sample is taken; and those of GradTopK by nodes.
+# For one thread and for several; rows that are sampled; and rows that GradTopK solves by nodes.
 SHAPES = (8, 64), (4096, 64), (8, SAMPLED), (256, SAMPLED), (8, 600), (512, 600)
-LARGE = SHAPES[1::2]  # those that bfloat16 is converted in piece by piece
+LARGE = SHAPES[1::2]  # those in which bfloat16 is converted chunk by chunk
 
 
 def _everything(op: Any, options: dict[str, Any], x: Any) -> Any:
@@ -34,14 +34,14 @@ def _everything(op: Any, options: dict[str, Any], x: Any) -> Any:
 def _lower(op: Any, options: dict[str, Any], shape: tuple[int, int], dtype: Any) -> None:
     function = functools.partial(_everything, op, options)
     jax.jit(function).lower(jax.ShapeDtypeStruct(shape, dtype))
-    with subnormals.kept():  # as where a thread of XLA's calls Python
+    with subnormals.kept():  # as when a thread of XLA's calls Python
         compiled.compile_what_is_awaited()
 
 
 def calls(
     names: list[str], curves: list[str], alpha: float
 ) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Of the operators of these names that JAX has: labels, and what to call."""
+    """Yield (label, function to call) for those of these operators that JAX has."""
     jax.config.update("jax_enable_x64", True)
     for name in filter(OPERATORS.__contains__, names):
         of_curves = [

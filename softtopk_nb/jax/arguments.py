@@ -1,7 +1,7 @@
-"""Arguments: what is accepted, and the error for what is not, as far as it can be told in advance.
+"""Validation of arguments, and errors for invalid ones, as far as it is possible while tracing.
 
-Shapes and types are checked while JAX traces, and so are numbers that are known then. Numbers that
-are not known are checked when they are: the compiled program raises the operator's own message.
+Shapes and types are checked while JAX traces, and so are numbers that are known then. Other numbers
+are checked when the compiled program runs: it raises the operator's own message.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from .._api import arguments as _arguments
+from .._api import call as _call
 
 Array = jax.Array
 
 
 class Layout(NamedTuple):
-    """What of a call is known while it is traced; hashable."""
+    """The parts of a call that are known while it is traced; hashable."""
 
     axis: int
     largest: bool
+    clamp_k: bool
 
     def rows(self, x: Any, where: Any, dtype: Any) -> Any:
         """x as rows of this type along the last axis."""
@@ -39,17 +41,17 @@ class Layout(NamedTuple):
 
 
 def computed_in(dtype: Any) -> Any:
-    """The type to compute in."""
+    """The type to compute in, for x of this type."""
     return jnp.float64 if dtype == jnp.float64 else jnp.float32
 
 
 def kept_in(dtype: Any) -> Any:
-    """The type in which primitives are given x and what is like it: they convert bfloat16."""
+    """The type of x and similar arguments of primitives, which convert bfloat16 themselves."""
     return dtype if dtype == jnp.bfloat16 else computed_in(dtype)
 
 
 def check_array(x: Any, name: str) -> Any:
-    """x as an array of JAX, of real numbers."""
+    """x as a JAX array of real numbers."""
     array = x
     if not isinstance(x, (jax.Array, np.ndarray)):
         try:
@@ -65,8 +67,8 @@ def check_array(x: Any, name: str) -> Any:
     return array
 
 
-def laid_out(x: Any, axis: Any, largest: Any, where: Any) -> Layout:
-    """How the rows of a checked x lie."""
+def laid_out(x: Any, axis: Any, largest: Any, where: Any, clamp_k: Any = False) -> Layout:
+    """The layout of a checked x."""
     _arguments.check_largest(largest)
     axis = _arguments.check_axis(axis, x.ndim)
     if not isinstance(x.shape[axis], int):
@@ -78,15 +80,17 @@ def laid_out(x: Any, axis: Any, largest: Any, where: Any) -> Layout:
         if dtype != np.bool_:
             raise TypeError(f"where has dtype {dtype}; expected bool")
         _check_broadcast(where, x.shape, "where")
-    return Layout(axis, bool(largest))
+    _arguments.check_bool(clamp_k, "clamp_k")
+    return Layout(axis, bool(largest), bool(clamp_k))
 
 
 def _check_broadcast(given: Any, shape: tuple[int, ...], name: str) -> None:
     _arguments.check_broadcast(np.broadcast_to(False, np.shape(given)), shape, name)
 
 
-def check_numbers(op: Any, x: Any, axis: int, k: Any, temperature: Any) -> None:
-    """Refuse a k or a temperature that cannot be right: what is not known passes."""
+def check_numbers(op: Any, x: Any, layout: Layout, k: Any, temperature: Any) -> None:
+    """Refuse an invalid k or temperature; numbers that are not known yet pass."""
+    axis = layout.axis
     n, batch = x.shape[axis], x.shape[:axis] + x.shape[axis + 1 :]
     given: list[Any] = []
     for name, value in (("k", k), ("temperature", temperature)):
@@ -95,25 +99,33 @@ def check_numbers(op: Any, x: Any, axis: int, k: Any, temperature: Any) -> None:
             if not real and not jnp.issubdtype(value.dtype, jnp.integer):
                 expected = "real numbers" if name != "k" or op.real_k else "integers"
                 raise TypeError(f"{name} has dtype {value.dtype}; expected {expected}")
-            _check_broadcast(value, batch, name)
+            _check_broadcast(value, _arguments.shape_of_rows(value.ndim, batch, axis), name)
             given.append(None)
         elif getattr(value, "dtype", None) == jnp.bfloat16:
-            given.append(np.asarray(value, np.float32))  # to NumPy it is no real number
+            given.append(np.asarray(value, np.float32))  # NumPy does not know it as a real number
         else:
             given.append(np.asarray(value) if isinstance(value, jax.Array) else value)
     k, temperature = given
-    op._check_numbers(n, batch, 0 if k is None else k, 1.0 if temperature is None else temperature)
+    k, temperature = 0 if k is None else k, 1.0 if temperature is None else temperature
+    k = _arguments.clamped(k, layout.clamp_k)
+    _call.check_numbers(op, n, batch, axis, k, temperature)
 
 
-def numbers(op: Any, x: Any, k: Any, temperature: Any) -> tuple[Any, Any]:
-    """k and the temperature as arrays of the shape of the batch of the rows x."""
+def numbers(op: Any, x: Any, layout: Layout, k: Any, temperature: Any) -> tuple[Any, Any]:
+    """k and the temperature as arrays of the batch shape of the rows x, which have this layout."""
     dtype = computed_in(x.dtype)
-    return _number(k, x, dtype if op.real_k else jnp.int32), _number(temperature, x, dtype)
+    of_k = _number(k, x, layout.axis, dtype if op.real_k else jnp.int32)
+    if layout.clamp_k:
+        count = (x != -math.inf).sum(-1).astype(of_k.dtype)
+        of_k = jnp.where(of_k > count, count, of_k)  # with the gradient 0 where this is count
+    return of_k, _number(temperature, x, layout.axis, dtype)
 
 
-def _number(value: Any, x: Any, dtype: Any) -> Any:
-    """One for each row, on the devices that the row is on."""
-    each = jnp.broadcast_to(jnp.asarray(value, dtype), x.shape[:-1])
+def _number(value: Any, x: Any, axis: int, dtype: Any) -> Any:
+    """An array with a number for each row, on the devices that the row is on."""
+    given = jnp.asarray(value, dtype)
+    given = given.squeeze(axis) if given.ndim == x.ndim else given
+    each = jnp.broadcast_to(given, x.shape[:-1])
     apart = tuple(_varying(x) - _varying(each))
     if apart:
         if hasattr(jax.lax, "pcast"):  # from JAX 0.8 on
@@ -128,7 +140,7 @@ def _number(value: Any, x: Any, dtype: Any) -> Any:
 
 
 def _varying(x: Any) -> Any:
-    """The axes of a mesh along which x differs, where a program is written for one device."""
+    """The mesh axes along which x differs, in a program written for one device."""
     kind = jax.typeof(x)
-    # Until JAX 0.9 by the first of these names.
+    # Until JAX 0.9 it has the first of these names.
     return kind.vma if hasattr(kind, "vma") else kind.manual_axis_type.varying

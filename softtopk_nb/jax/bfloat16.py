@@ -1,7 +1,7 @@
-"""Rows of bfloat16: a handler of float32 rows is called on some of them at a time.
+"""Rows of bfloat16: the handler of float32 rows is called on a chunk of them at a time.
 
-What XLA would convert, it would convert for all rows before or after: beside x, p and their
-derivatives there would be arrays of twice their size. What a piece takes stays in the caches.
+XLA would convert all rows before and after a call: beside x, p and their derivatives there would be
+arrays of twice their size. A chunk stays in the caches.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from .._compile.subnormals import keep, restore
 from .._threads.jobs import WORD, get
 from .frame import (
     ARGUMENTS,
+    COUNT,
     DATA,
     DIMS,
     EXTENSION,
@@ -28,24 +29,23 @@ from .frame import (
     shape_of,
 )
 from .handlers.verbs import SECOND
-from .sharing import PYTHON, THREADS, call_c, slots_of, together
+from .sharing import PYTHON, THREADS, call_c, handler_data_of, together
 
-LARGE = 1 << 18  # entries from which on it is worth while
+LARGE = 1 << 18  # number of entries from which on this is worth while
 PIECE = 1 << 16  # entries that a thread gets at a time
-MOST = 3  # arrays that are converted: x, a direction or cotangent, a result
-BFLOAT16, FLOAT32, KIND = 16, 11, (1 << 32) - 1  # XLA's words for types, and the bits of one
-NUMBER = 4  # bytes of whatever is not a bfloat16
-COUNT = -2 * WORD  # where a frame says how many buffers a side has, from where their addresses are
-# The slots of `widen`, of `narrow`, and the one with the address of the handler of float32 rows.
+MOST = 3  # arrays that are converted, at most: x, a direction or cotangent, a result
+BFLOAT16, FLOAT32, KIND = 16, 11, (1 << 32) - 1  # XLA's codes of types, and the bits of one
+NUMBER = 4  # bytes of a number of any other type
+# Offsets of the data of `widen`, of `narrow`, and of the address of the handler of float32 rows.
 WIDEN, NARROW, INNER = 0, SECOND, SECOND + PYTHON
-# A copy of a buffer, in words: what XLA says of it, then its two sizes.
+# A copy of a buffer, in words: XLA's struct, then its two sizes.
 SIZES = DIMS // WORD + 1
 BUFFER = SIZES + 2
 
 
 @kernel
 def widen(lo, hi, bits, wide):
-    """Rows lo .. hi of bfloat16 as float32."""
+    """Convert rows lo .. hi of bfloat16 to float32."""
     words = wide.view(np.uint32)
     for i in range(lo, hi):
         for j in range(bits.shape[1]):
@@ -54,7 +54,7 @@ def widen(lo, hi, bits, wide):
 
 @kernel
 def narrow(lo, hi, wide, bits):
-    """Rows lo .. hi of float32 as bfloat16: the nearest, of two that are as near the even one."""
+    """Convert rows lo .. hi of float32 to bfloat16, rounded to nearest, ties to even."""
     words = wide.view(np.uint32)
     for i in range(lo, hi):
         for j in range(bits.shape[1]):
@@ -80,8 +80,8 @@ def _is_narrow(buffer):
 
 
 @scalar
-def _fit(frame, buffers, room, lo, count):
-    """Write buffers of so many rows from `lo` on: in `room`, if they are to be float32."""
+def _fit(frame, buffers, scratch, lo, count):
+    """Write structs for `count` rows of the buffers from row `lo` on; float32 ones in `scratch`."""
     rows, _ = shape_of(frame)
     rank_of_x, used = get(buffer_at(frame, ARGUMENTS, 0) + RANK), 0
     for b in range(buffers.shape[0]):
@@ -97,15 +97,15 @@ def _fit(frame, buffers, room, lo, count):
         own[DIMS // WORD] = own.ctypes.data + SIZES * WORD
         own[SIZES], own[SIZES + 1] = count, entries // rows
         if _is_narrow(original):
-            own[TYPE // WORD], own[DATA // WORD] = FLOAT32, room[used].ctypes.data
+            own[TYPE // WORD], own[DATA // WORD] = FLOAT32, scratch[used].ctypes.data
             used += 1
         else:
             own[DATA // WORD] += lo * (entries // rows) * NUMBER
 
 
 @scalar
-def _convert(frame, slots, buffers, lo, back):
-    """Convert the arguments of a piece or, back, its results."""
+def _convert(frame, handler_data, buffers, lo, back):
+    """Convert the arguments of a chunk of rows or, if `back`, its results."""
     _, n = shape_of(frame)
     arguments = get(frame + ARGUMENTS + COUNT)
     for b in range(buffers.shape[0]):
@@ -115,20 +115,20 @@ def _convert(frame, slots, buffers, lo, back):
             bits = carray(pointer(place, np.uint16), (count, n))
             wide = carray(pointer(buffers[b, DATA // WORD], np.float32), (count, n))
             if back:
-                together(frame, slots + NARROW, count, count * n // 4, (wide, bits))
+                together(frame, handler_data + NARROW, count, count * n // 4, (wide, bits))
             else:
-                together(frame, slots + WIDEN, count, count * n // 4, (bits, wide))
+                together(frame, handler_data + WIDEN, count, count * n // 4, (bits, wide))
 
 
 @scalar
-def _by_pieces(frame, slots):
-    """Call the handler of float32 rows on piece after piece; the first error, or 0."""
+def _by_pieces(frame, handler_data):
+    """Call the handler of float32 rows on chunk after chunk; returns the first error, or 0."""
     rows, n = shape_of(frame)
     arguments, results = get(frame + ARGUMENTS + COUNT), get(frame + RESULTS + COUNT)
     own, places = np.empty(get(frame) // WORD, np.int64), np.empty(arguments + results, np.int64)
     buffers = np.empty((arguments + results, BUFFER), np.int64)
-    piece = min(rows, max(1, PIECE * get(slots + THREADS) // n))
-    room, error = np.empty((MOST, piece, n), np.float32), 0
+    piece = min(rows, max(1, PIECE * get(handler_data + THREADS) // n))
+    scratch, error = np.empty((MOST, piece, n), np.float32), 0
     for word in range(own.shape[0]):
         own[word] = get(frame + word * WORD)
     for b in range(places.shape[0]):
@@ -136,30 +136,30 @@ def _by_pieces(frame, slots):
     own[ARGUMENTS // WORD] = places.ctypes.data
     own[RESULTS // WORD] = places.ctypes.data + arguments * WORD
     for lo in range(0, rows, piece):
-        _fit(frame, buffers, room, lo, min(piece, rows - lo))
-        _convert(frame, slots, buffers, lo, False)
-        error = call_c(get(slots + INNER), own.ctypes.data)
+        _fit(frame, buffers, scratch, lo, min(piece, rows - lo))
+        _convert(frame, handler_data, buffers, lo, False)
+        error = call_c(get(handler_data + INNER), own.ctypes.data)
         if error != 0:
             break
-        _convert(frame, slots, buffers, lo, True)
-    held((own, places, buffers, room))
+        _convert(frame, handler_data, buffers, lo, True)
+    held((own, places, buffers, scratch))
     return error
 
 
 def made(name: str) -> Any:
-    """The handler itself, whose slots are known to the linker by this name."""
+    """A handler, whose data the linker knows by this name."""
 
     @called_by_c
     def handle(frame):
         control = keep()
-        slots, error = slots_of(name), 0
+        handler_data, error = handler_data_of(name), 0
         if get(frame + EXTENSION) != 0:
-            error = call_c(get(slots + PYTHON), frame)
+            error = call_c(get(handler_data + PYTHON), frame)
         else:
             try:
-                error = _by_pieces(frame, slots)
-            except Exception:  # without memory, say: Python meets it again, and says so
-                error = call_c(get(slots + PYTHON), frame)
+                error = _by_pieces(frame, handler_data)
+            except Exception:  # out of memory, for example: Python raises it again, with a message
+                error = call_c(get(handler_data + PYTHON), frame)
         restore(control)
         return error
 

@@ -1,4 +1,4 @@
-"""Calls: which operator with which options, as one hashable word that a compiled program holds."""
+"""Calls: an operator and its options, as one hashable string that a compiled program holds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import itertools
 from typing import Any, NamedTuple
 
-from .._api.operator import registry
+from .._api.front import named
 from .._compile import subnormals
 from . import host
 
@@ -19,21 +19,21 @@ class Call(NamedTuple):
 
     name: str
     settings: tuple[tuple[str, Any], ...]
-    word: str  # the same in every process, but for options that live in one
+    key: str  # the same in every process, except for options that exist in one process only
 
     @property
     def op(self) -> Any:
         """The operator of arrays."""
-        return registry[self.name]
+        return named(self.name)
 
     @property
     def options(self) -> dict[str, Any]:
-        """Its options by name."""
+        """The operator's options by name."""
         return dict(self.settings)
 
     def compute(self, verb: str, *arrays: Any, **where: Any) -> tuple[Any, ...]:
-        """What the primitive of this name does."""
-        with subnormals.kept():  # of x, and of a temperature that is compared with 0
+        """The results of the primitive with this name, on arrays of NumPy."""
+        with subnormals.kept():  # in x, and in a temperature that is compared with 0
             given = host.nan_rows(*arrays)
             result: tuple[Any, ...] = getattr(host, verb)(self.op, self.options, *given, **where)
         return result
@@ -45,18 +45,18 @@ def call(name: str, settings: tuple[tuple[str, Any], ...]) -> Call:
     words = [name]
     for key, option in settings:
         plain = isinstance(option, (str, int, float))
-        # A curve of one's own ends with the process: its number is one that no other has.
+        # A user's curve exists in this process only: it gets a number that is never used again.
         words.append(f"{key}={option!r}" if plain else f"{key}=<{id(option):x}.{next(_numbers)}>")
     made = Call(name, settings, " ".join(words))
-    _made[made.word] = made
+    _made[made.key] = made
     return made
 
 
-def find(word: str) -> Call:
-    """The call of this word."""
+def find(key: str) -> Call:
+    """The call with this key."""
     try:
-        return _made[word]
+        return _made[key]
     except KeyError:
         raise ValueError(
-            f"the operator {word!r} was compiled in another process; call it once in this one first"
+            f"the operator {key!r} was compiled in another process; call it once in this one first"
         ) from None

@@ -1,8 +1,8 @@
-"""Derivatives of the primitives, as JAX asks for them: along a direction, and transposed.
+"""The JVP and transposition rules of the primitives.
 
-A linear primitive is differentiated in its direction by itself and in the problem by one that is
-quadratic; the Jacobian along a direction and its transpose are `push` and `pull`, and likewise
-`push_twice` and `pull_push`, which are linear in each of two.
+A linear primitive is differentiated in its direction by itself and in the problem by a primitive
+that is quadratic; the Jacobian along a direction and its transpose are `jvp` and `vjp`, and
+likewise `jvp_of_jvp` and `vjp_of_jvp`, which are linear in each of two operands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from . import primitives
 from .arguments import computed_in
 from .calls import Call
 
-# Where operands are: the problem (x, k, temperature), its state, and what a primitive is linear in.
+# Positions of operands: the problem (x, k, temperature), its state, and the linear operands.
 PROBLEM = slice(0, 3)
 SOLVED = slice(0, 4)
 DIRECTION, OTHER_DIRECTION = slice(4, 7), slice(7, 10)
@@ -34,7 +34,7 @@ def _unmoved(array: Any) -> Any:
 
 
 def _moves(tangents: Any, like: Any) -> list[Any]:
-    """Tangents with their zeros written out: of integers, as numbers of the type computed in."""
+    """Tangents with symbolic zeros instantiated; for integers, zeros of the type to compute in."""
     dtype = like[0].dtype
     kinds = dtype, *[computed_in(dtype)] * len(like[1:])
     return [
@@ -48,14 +48,14 @@ def _solve_jvp(primals: Any, tangents: Any, *, call: Call) -> Any:
     still = _unmoved(state)
     if all(map(_is_zero, tangents)):
         return [p, state], [_unmoved(p), still]
-    (dp,) = primitives.push.bind(*primals, state, *_moves(tangents, primals), call=call)
+    (dp,) = primitives.jvp.bind(*primals, state, *_moves(tangents, primals), call=call)
     return [p, state], [dp, still]
 
 
 def _jvp(
     primitive: Any, groups: Any, of_problem: Any, primals: Any, tangents: Any, *, call: Call
 ) -> Any:
-    """The derivative of what is linear in each of these groups of operands."""
+    """The JVP of a primitive that is linear in each of these groups of operands."""
     results = primitive.bind(*primals, call=call)
     terms = []
     for group in groups:
@@ -71,15 +71,15 @@ def _jvp(
     return results, [sum(each[1:], each[0]) for each in zip(*terms, strict=True)]
 
 
-def _push_of_problem(call: Call, primals: Any, moves: Any) -> Any:
-    call.op._check_second()
-    return primitives.push_twice.bind(*primals, *moves, call=call)
+def _jvp_of_problem(call: Call, primals: Any, moves: Any) -> Any:
+    call.op.check_second()
+    return primitives.jvp_of_jvp.bind(*primals, *moves, call=call)
 
 
-def _pull_of_problem(call: Call, primals: Any, moves: Any) -> Any:
-    call.op._check_second()
+def _vjp_of_problem(call: Call, primals: Any, moves: Any) -> Any:
+    call.op.check_second()
     solved, cotangent = primals[SOLVED], primals[COTANGENT]
-    return primitives.pull_push.bind(*solved, *moves, *cotangent, call=call)
+    return primitives.vjp_of_jvp.bind(*solved, *moves, *cotangent, call=call)
 
 
 def _no_third(call: Call, primals: Any, moves: Any) -> Any:
@@ -87,7 +87,7 @@ def _no_third(call: Call, primals: Any, moves: Any) -> Any:
 
 
 def _transposed(groups: Any, cotangents: Any, *operands: Any, call: Call) -> Any:
-    """Cotangents of the group of operands that is linear now, which is not known."""
+    """Cotangents of the group of operands that is unknown here, and in which it is linear."""
     given = [ad.instantiate_zeros(each) if _is_zero(each) else each for each in cotangents]
     unknown = [ad.is_undefined_primal(each) for each in operands]
     group, transpose = next(each for each in groups if any(unknown[each[0]]))
@@ -99,48 +99,48 @@ def _transposed(groups: Any, cotangents: Any, *operands: Any, call: Call) -> Any
     return results
 
 
-def _push_transposed(call: Call, operands: Any, given: Any) -> Any:
-    return primitives.pull.bind(*operands[SOLVED], *given, call=call)
+def _jvp_transposed(call: Call, operands: Any, given: Any) -> Any:
+    return primitives.vjp.bind(*operands[SOLVED], *given, call=call)
 
 
-def _pull_transposed(call: Call, operands: Any, given: Any) -> Any:
-    return primitives.push.bind(*operands[SOLVED], *given, call=call)
+def _vjp_transposed(call: Call, operands: Any, given: Any) -> Any:
+    return primitives.jvp.bind(*operands[SOLVED], *given, call=call)
 
 
-def _push_twice_transposed(other: slice, call: Call, operands: Any, given: Any) -> Any:
-    return primitives.pull_push.bind(*operands[SOLVED], *operands[other], *given, call=call)
+def _jvp_of_jvp_transposed(other: slice, call: Call, operands: Any, given: Any) -> Any:
+    return primitives.vjp_of_jvp.bind(*operands[SOLVED], *operands[other], *given, call=call)
 
 
-def _pull_push_transposed(call: Call, operands: Any, given: Any) -> Any:
-    """To the direction: the two directions of a second derivative may change places."""
+def _vjp_of_jvp_transposed(call: Call, operands: Any, given: Any) -> Any:
+    """The transpose in the direction: the directions of a second derivative may be exchanged."""
     cotangent = operands[COTANGENT_AFTER]
-    return primitives.pull_push.bind(*operands[SOLVED], *given, *cotangent, call=call)
+    return primitives.vjp_of_jvp.bind(*operands[SOLVED], *given, *cotangent, call=call)
 
 
-def _pull_push_transposed_after(call: Call, operands: Any, given: Any) -> Any:
-    """To the cotangent."""
+def _vjp_of_jvp_transposed_after(call: Call, operands: Any, given: Any) -> Any:
+    """The transpose in the cotangent."""
     solved, direction = operands[SOLVED], operands[DIRECTION]
-    return primitives.push_twice.bind(*solved, *direction, *given, call=call)
+    return primitives.jvp_of_jvp.bind(*solved, *direction, *given, call=call)
 
 
 def _linear(primitive: Any, of_problem: Any, *groups: Any) -> None:
-    """Give a primitive its rules: `groups` of operands in which it is linear, and transposes."""
+    """Register a primitive's rules: `groups` of operands in which it is linear, with transposes."""
     slices = [group for group, _ in groups]
     ad.primitive_jvps[primitive] = functools.partial(_jvp, primitive, slices, of_problem)
     ad.primitive_transposes[primitive] = functools.partial(_transposed, groups)
 
 
 def register() -> None:
-    """Tell JAX all derivatives."""
+    """Register all rules with JAX."""
     ad.primitive_jvps[primitives.solve] = _solve_jvp
-    _linear(primitives.push, _push_of_problem, (DIRECTION, _push_transposed))
-    _linear(primitives.pull, _pull_of_problem, (COTANGENT, _pull_transposed))
-    to_first = functools.partial(_push_twice_transposed, OTHER_DIRECTION)
-    to_other = functools.partial(_push_twice_transposed, DIRECTION)
-    _linear(primitives.push_twice, _no_third, (DIRECTION, to_first), (OTHER_DIRECTION, to_other))
+    _linear(primitives.jvp, _jvp_of_problem, (DIRECTION, _jvp_transposed))
+    _linear(primitives.vjp, _vjp_of_problem, (COTANGENT, _vjp_transposed))
+    to_first = functools.partial(_jvp_of_jvp_transposed, OTHER_DIRECTION)
+    to_other = functools.partial(_jvp_of_jvp_transposed, DIRECTION)
+    _linear(primitives.jvp_of_jvp, _no_third, (DIRECTION, to_first), (OTHER_DIRECTION, to_other))
     _linear(
-        primitives.pull_push,
+        primitives.vjp_of_jvp,
         _no_third,
-        (DIRECTION, _pull_push_transposed),
-        (COTANGENT_AFTER, _pull_push_transposed_after),
+        (DIRECTION, _vjp_of_jvp_transposed),
+        (COTANGENT_AFTER, _vjp_of_jvp_transposed_after),
     )

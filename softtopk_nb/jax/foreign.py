@@ -1,8 +1,8 @@
-"""XLA's foreign function interface: how a compiled program calls the operators.
+"""XLA's foreign function interface, by which a compiled program calls the operators.
 
-XLA gives a handler one address, that of a call frame, whose layout is that of `c_api.h`, which
-comes with jaxlib: arguments, results and attributes with their addresses, types and shapes. What is
-here reads it in Python and computes in place: no array is copied but for the results.
+XLA gives a handler one address, that of a call frame, whose layout is defined in `c_api.h`, which
+comes with jaxlib: arguments, results and attributes with their addresses, types and shapes. This
+module reads it in Python and computes in place: no array is copied but the results.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import atexit
 import ctypes
 import functools
 import logging
+import os
 from typing import Any
 
 import jax
@@ -20,21 +21,22 @@ import numpy as np
 from .._threads import pool
 from . import bfloat16, calls, compiled, host
 
-#: The version of the interface, (major, minor), for which the handlers are written: the oldest that
-#: has all they use. XLA takes handlers of earlier versions than its own.
+#: The version of the interface, (major, minor), for which the handlers are written: the oldest with
+#: all they use. XLA accepts handlers of earlier versions than its own.
 CLAIMED = (0, 1)
-_FIRST = "softtopk_nb.first"  # the name of a handler that is registered to find out
+_FIRST = "softtopk_nb.first"  # the name of a handler that is registered as a test
 
 _LOG = logging.getLogger("softtopk_nb")
 _Address = ctypes.c_void_p
 
-# Codes of XLA's, for errors and for the types of numbers.
+# XLA's codes for errors and for the types of numbers.
 _INVALID_ARGUMENT, _UNIMPLEMENTED, _INTERNAL = 3, 12, 13
 _TYPES = {
     code: np.dtype(name)
     for code, name in {1: "?", 4: "i4", 5: "i8", 8: "u4", 11: "f4", 12: "f8"}.items()
 }
-_METADATA, _STRING = 1, 4  # an extension, an attribute
+_METADATA = 1  # the kind of an extension
+COMMAND_BUFFER_COMPATIBLE = 1  # a trait: what a handler launches may be captured in a CUDA graph
 
 
 class _Extension(ctypes.Structure):
@@ -51,7 +53,11 @@ class _Version(ctypes.Structure):
 
 
 class _Metadata(ctypes.Structure):
-    _fields_ = [("size", ctypes.c_size_t), ("version", _Version)]
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("version", _Version),
+        ("traits", ctypes.c_uint32),
+    ]
 
 
 class _MetadataExtension(ctypes.Structure):
@@ -77,7 +83,9 @@ class _ErrorArguments(ctypes.Structure):
     ]
 
 
-class _Buffer(ctypes.Structure):
+class Buffer(ctypes.Structure):
+    """An argument or result: its type, address and shape."""
+
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("extension", _Address),
@@ -88,13 +96,15 @@ class _Buffer(ctypes.Structure):
     ]
 
 
-class _Buffers(ctypes.Structure):
+class Buffers(ctypes.Structure):
+    """All arguments, or all results."""
+
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("extension", _Address),
         ("count", ctypes.c_int64),
         ("kinds", ctypes.POINTER(ctypes.c_int)),
-        ("each", ctypes.POINTER(ctypes.POINTER(_Buffer))),
+        ("each", ctypes.POINTER(ctypes.POINTER(Buffer))),
     ]
 
 
@@ -113,61 +123,67 @@ class _Attributes(ctypes.Structure):
     ]
 
 
-class _Frame(ctypes.Structure):
+class Frame(ctypes.Structure):
+    """A call frame."""
+
     _fields_ = [
         ("size", ctypes.c_size_t),
         ("extension", ctypes.POINTER(_MetadataExtension)),
         ("api", ctypes.POINTER(_Api)),
         ("context", _Address),
         ("stage", ctypes.c_int),
-        ("arguments", _Buffers),
-        ("results", _Buffers),
+        ("arguments", Buffers),
+        ("results", Buffers),
         ("attributes", _Attributes),
     ]
 
 
-_Handler = ctypes.CFUNCTYPE(_Address, ctypes.POINTER(_Frame))
+Handler = ctypes.CFUNCTYPE(_Address, ctypes.POINTER(Frame))
 _CreateError = ctypes.CFUNCTYPE(_Address, ctypes.POINTER(_ErrorArguments))
 
 
-def _describe(frame: _Frame) -> bool:
-    """Say which version a handler is written for; whether that is what XLA asks."""
+def describe(frame: Frame, traits: int = 0) -> bool:
+    """Write what the handler is to the frame if XLA asks for it; returns whether it does."""
     if not frame.extension or frame.extension.contents.base.kind != _METADATA:
         return False
-    described = frame.extension.contents.metadata.contents.version
-    described.major, described.minor = CLAIMED
+    described = frame.extension.contents.metadata.contents
+    described.version.major, described.version.minor = CLAIMED
+    described.traits |= traits
     return True
 
 
-def _sizes(frame: _Frame) -> tuple[int, ...]:
-    """The sizes that a call frame states of its parts, each of which moves what follows it."""
+def sizes(frame: Frame) -> tuple[int, ...]:
+    """The sizes that a call frame states for its parts, each of which shifts what follows it."""
     return frame.arguments.size, frame.results.size, frame.attributes.size
 
 
-_EXPECTED = ctypes.sizeof(_Buffers), ctypes.sizeof(_Buffers), ctypes.sizeof(_Attributes)
+EXPECTED = ctypes.sizeof(Buffers), ctypes.sizeof(Buffers), ctypes.sizeof(_Attributes)
 
 
 def _obstacle() -> str:
-    """Why XLA cannot call the handlers, empty if it can: a first one is registered to find out."""
-    jax.local_devices(backend="cpu")  # a handler refused before it is there would take it along
+    """The reason why XLA cannot call the handlers, or "", found by registering a first one."""
+    try:  # a handler refused before the backend exists would prevent it
+        jax.local_devices(backend="cpu")
+    except RuntimeError:
+        return ""  # JAX_PLATFORMS leaves the CPU out, and nobody would ask a handler there
     seen: list[tuple[int, ...]] = []
 
     def look(address: Any) -> Any:
-        seen.append(_sizes(address.contents))
-        _describe(address.contents)
+        seen.append(sizes(address.contents))
+        describe(address.contents)
 
     try:
-        _register(_FIRST, _Handler(look))
-    except Exception as error:  # of the types that JAX raises none is documented
+        _register(_FIRST, Handler(look))
+    except Exception as error:  # JAX does not document the types of exceptions that it raises here
         return str(error)
-    if seen and seen[0] == _EXPECTED:
+    if seen and seen[0] == EXPECTED:
         return ""
-    return f"the parts of its call frame have the sizes {seen}, expected {_EXPECTED}"
+    return f"the parts of its call frame have the sizes {seen}, expected {EXPECTED}"
 
 
 @functools.cache
 def is_known() -> bool:
-    """Whether XLA, as it comes with this jaxlib, can call the handlers."""
+    """Whether the XLA of this jaxlib can call the handlers."""
     if obstacle := _obstacle():
         _LOG.info(
             "XLA's foreign function interface cannot be used here: softtopk_nb.jax computes by "
@@ -178,9 +194,9 @@ def is_known() -> bool:
 
 
 class _Memory:
-    """A buffer, as NumPy asks for it: a type of `ctypes` for each size would take 100 us."""
+    """A buffer with NumPy's array interface: a type of `ctypes` for each size would take 100 us."""
 
-    def __init__(self, buffer: _Buffer, shape: tuple[int, ...], dtype: Any) -> None:
+    def __init__(self, buffer: Buffer, shape: tuple[int, ...], dtype: Any) -> None:
         self.__array_interface__ = {
             "version": 3,
             "data": (buffer.data, False),
@@ -189,7 +205,7 @@ class _Memory:
         }
 
 
-def _array(buffer: _Buffer) -> Any:
+def _array(buffer: Buffer) -> Any:
     """The memory of a buffer as an array."""
     shape, dtype = tuple(buffer.dims[: buffer.rank]), _TYPES[buffer.dtype]
     if not buffer.data or 0 in shape:
@@ -197,24 +213,24 @@ def _array(buffer: _Buffer) -> Any:
     return np.asarray(_Memory(buffer, shape, dtype))
 
 
-def _arrays(buffers: _Buffers) -> list[Any]:
+def _arrays(buffers: Buffers) -> list[Any]:
     return [_array(buffers.each[i].contents) for i in range(buffers.count)]
 
 
 def _spread(arrays: list[Any]) -> list[Any]:
-    """With numbers that came as one for all rows as one for each."""
+    """The arrays, with scalars that stand for all rows broadcast to the batch."""
     batch = arrays[0].shape[:-1]
     return [np.broadcast_to(each, batch) if each.ndim == 0 else each for each in arrays]
 
 
-def _word(attributes: _Attributes) -> str:
-    """Which call it is: the one attribute."""
+def _key(attributes: _Attributes) -> str:
+    """The key of the call: the one attribute."""
     span = attributes.each[0].contents
     return ctypes.string_at(span.data, span.length).decode()
 
 
-def _error(frame: _Frame, error: BaseException) -> Any:
-    """An exception as XLA's own kind of error, which JAX raises."""
+def error_of(frame: Frame, error: BaseException) -> Any:
+    """An exception as an error of XLA, which JAX raises."""
     code = _INTERNAL
     if isinstance(error, (ValueError, TypeError)):
         code = _INVALID_ARGUMENT
@@ -226,12 +242,12 @@ def _error(frame: _Frame, error: BaseException) -> Any:
 
 
 def _answer(verb: str, address: Any) -> Any:
-    """What XLA asks: the version of its interface that is meant, or a call."""
+    """Answer XLA: state the version of its interface, or compute a call."""
     frame = address.contents
-    if _describe(frame):
+    if describe(frame):
         return None
     try:
-        made = calls.find(_word(frame.attributes))
+        made = calls.find(_key(frame.attributes))
         arguments, results = _arrays(frame.arguments), _arrays(frame.results)
         where = {"out": results[0]} if verb in host.IN_PLACE else {}
         found = made.compute(verb, *_spread(arguments), **where)
@@ -239,41 +255,43 @@ def _answer(verb: str, address: Any) -> Any:
             if result is not values:
                 result[...] = values
         compiled.tell_what_is_compiled(verb, made, str(arguments[0].dtype))
-    except BaseException as error:  # nothing may go through XLA's own frames
-        return _error(frame, error)
+    except BaseException as error:  # no exception may pass through XLA's own frames
+        return error_of(frame, error)
     return None
 
 
-_handlers: dict[str, Any] = {}  # what XLA has the address of lives for ever
+_handlers: dict[str, Any] = {}  # XLA keeps these addresses for ever
 
 
 def _register(name: str, handler: Any) -> None:
     if name not in _handlers:
-        _handlers[name] = handler  # also of one that is refused
+        _handlers[name] = handler  # also if it is refused
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
         jax.ffi.register_ffi_target_as_batch_partitionable(name)
 
 
-def _wait_for_programs() -> None:
-    """Return when all that this thread has started on the CPU has been computed."""
+def _wait_for_programs(process: int) -> None:
+    """Wait until all programs that this thread has started on the CPU have ended."""
+    if os.getpid() != process:
+        return  # a forked child has no threads of XLA, and would wait forever
     for device in jax.local_devices(backend="cpu"):
         # A program waits for those that were started before it.
-        jax.block_until_ready(jax.jit(jax.numpy.negative)(jax.device_put(1, device)))
+        jax.block_until_ready(jax.jit(jnp.negative)(jax.device_put(1, device)))
 
 
 @functools.cache
 def _end_in_order() -> None:
-    """Have Python wait, as it ends, for programs that call it.
+    """Make Python wait, as it ends, for programs that call it.
 
-    It would end a thread of XLA's that calls it later, and XLA waits for its threads forever.
+    It would end a thread of XLA that calls it later, and XLA waits for its threads forever.
     """
-    atexit.register(_wait_for_programs)
+    atexit.register(_wait_for_programs, os.getpid())
 
 
 @functools.cache
 def _in_python(verb: str) -> Any:
     _end_in_order()
-    return _Handler(functools.partial(_answer, verb))
+    return Handler(functools.partial(_answer, verb))
 
 
 def are_known(shape: tuple[Any, ...]) -> bool:
@@ -282,13 +300,13 @@ def are_known(shape: tuple[Any, ...]) -> bool:
 
 
 def target(verb: str, call: calls.Call, x: Any) -> str | None:
-    """The name by which XLA calls the primitive; it is made known first.
+    """The name by which XLA calls the primitive, registered if needed.
 
-    None if x is bfloat16, and is to be converted.
+    None if x is bfloat16 and is to be converted.
     """
     python = _in_python(verb)
     address = ctypes.cast(python, ctypes.c_void_p).value
-    # Of a number of rows that is not known yet, the handler may need all threads.
+    # If the number of rows is not known yet, the handler may need all threads.
     small = are_known(x.shape) and x.size * compiled.work_of(call) < pool.WORTH_A_THREAD
     given: Any = (call, x.shape[-1], small, address)
     if x.dtype == jnp.bfloat16:

@@ -1,4 +1,4 @@
-"""The operators: one object for each of the registry, called like `jax.nn.softmax`."""
+"""The operators on JAX arrays: one object for each, called like `jax.nn.softmax`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import jax
 
+from .._api.front import FrontOperator, check_potential, check_threshold
 from .._api.operator import Differentiable, chosen, registry
-from . import arguments, calls, heights, primitives
+from . import arguments, calls, potentials, primitives
 from .arguments import Layout
 
 _DOC = """`softtopk_nb.{name}` of JAX arrays, under every transform of JAX.
@@ -19,7 +20,8 @@ x : array, shape (..., n, ...)
     Scores: float32, or float64 where JAX is set to it; float16 and bfloat16 are computed in
     float32.
 k : {k_type} or array
-    As in `softtopk_nb.{name}`: a number, or an array that broadcasts to x's shape without `axis`.
+    As in `softtopk_nb.{name}`: a number, or an array that broadcasts to x's shape without
+    `axis`, or with 1 along it.
 temperature : float or array, optional
     Likewise, positive; 1 by default. Both have the type that x is computed in.
 axis : int, optional
@@ -31,6 +33,9 @@ where : array of bool, optional
 hard : bool, optional
     Straight-through: the value is the 0/1 mask of the k largest entries (of round(k), where k is
     real), the derivatives are those of the soft operator.
+clamp_k : bool, optional
+    True takes min(k, entries that take part) in each row, with the gradient 0 in k where that is
+    less than k; a row with fewer entries is NaN otherwise.
 **options
     The operator's own: see `softtopk_nb.{name}`.
 
@@ -46,7 +51,7 @@ TypeError, ValueError
 jax.errors.JaxRuntimeError, ValueError
     INVALID_ARGUMENT, from the compiled program, where a k or a temperature that was not known
     before is out of range in any row: the second where JAX had handed the result on. One that is
-    NaN is no error: it makes its row NaN.
+    NaN is no error: it makes its row NaN, as on CUDA devices every wrong one does.
 
 Notes
 -----
@@ -64,32 +69,11 @@ True
 """
 
 
-class Operator:
+class Operator(FrontOperator):
     """An operator of the registry, on arrays of JAX."""
 
-    def __init__(self, op: Any) -> None:
-        self._op = op
-        self._known = tuple(op._known)
-        self.__name__ = op.__name__
-        second = "first and second" if op.has_second else "first"
-        to = "x, k and the temperature" if op.real_k else "x and the temperature"
-        soft = isinstance(op, Differentiable)
-        self.__doc__ = _DOC.format(
-            name=op.__name__,
-            k_type="float" if op.real_k else "int",
-            derivatives=f"Derivatives: {second}, in {to}." if soft else "All derivatives are 0.",
-        )
-
-    @property
-    def real_k(self) -> bool:
-        """Whether k may be any real number, and has a derivative."""
-        return bool(self._op.real_k)
-
-    def __repr__(self) -> str:
-        return f"<operator {self.__name__!r} of softtopk_nb.jax>"
-
-    def __reduce__(self) -> str:
-        return str(self.__name__)
+    documentation = _DOC
+    without_derivatives = "All derivatives are 0."
 
     def __call__(
         self,
@@ -101,10 +85,11 @@ class Operator:
         largest: bool = True,
         where: Any = None,
         hard: bool = False,
+        clamp_k: bool = False,
         **options: Any,
     ) -> jax.Array:
         """The value: see the class."""
-        x, layout = checked(self._op, "x", x, k, temperature, axis, largest, where)
+        x, layout = checked(self._op, "x", x, k, temperature, axis, largest, where, clamp_k)
         call = call_of(self._op, options)
         result: jax.Array = _values(
             x, k, temperature, where, call=call, layout=layout, hard=bool(hard)
@@ -120,13 +105,14 @@ class Operator:
         axis: int = -1,
         largest: bool = True,
         where: Any = None,
+        clamp_k: bool = False,
         **options: Any,
     ) -> jax.Array:
         """The smoothed sum of the k largest entries, whose gradient in x is the operator itself.
 
         Parameters
         ----------
-        x, k, temperature, axis, largest, where, **options
+        x, k, temperature, axis, largest, where, clamp_k, **options
             As in a call.
 
         Returns
@@ -142,25 +128,69 @@ class Operator:
         7.83
         """
         check_potential(self._op)
-        x, layout = checked(self._op, "x", x, k, temperature, axis, largest, where)
+        x, layout = checked(self._op, "x", x, k, temperature, axis, largest, where, clamp_k)
         call = call_of(self._op, options)
-        result: jax.Array = _potentials(x, k, temperature, where, call=call, layout=layout)
+        result: jax.Array = _numbers(
+            x, k, temperature, where, of_rows=potentials.potential, call=call, layout=layout
+        )
+        return result
+
+    def threshold(
+        self,
+        x: Any,
+        k: Any,
+        *,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: Any = None,
+        clamp_k: bool = False,
+        **options: Any,
+    ) -> jax.Array:
+        """The threshold lambda of p = f((x - lambda)/temperature), which `thretopk` has.
+
+        Parameters
+        ----------
+        x, k, temperature, axis, largest, where, clamp_k, **options
+            As in a call.
+
+        Returns
+        -------
+        lam : array of x's shape without `axis`
+            In the units of x; differentiable in x and the temperature.
+
+        Examples
+        --------
+        >>> import jax
+        >>> import softtopk_nb.jax as stj
+        >>> float(stj.thretopk.threshold(jax.numpy.array([3.0, 2.0, 1.0, 4.0]), 2))
+        2.5
+        """
+        check_threshold(self._op)
+        x, layout = checked(self._op, "x", x, k, temperature, axis, largest, where, clamp_k)
+        call = call_of(self._op, options)
+        result: jax.Array = _numbers(
+            x, k, temperature, where, of_rows=potentials.threshold, call=call, layout=layout
+        )
         return result
 
 
 def checked(
-    op: Any, name: str, x: Any, k: Any, temperature: Any, axis: Any, largest: Any, where: Any
+    op: Any, name: str, x: Any, k: Any, temperature: Any, *order: Any
 ) -> tuple[Any, Layout]:
-    """x as an array, and how its rows lie: everything that can be told now has been checked."""
+    """(x as an array, its layout), with everything checked that is known while tracing.
+
+    order: axis, largest, where and, if it has a k, clamp_k.
+    """
     x = arguments.check_array(x, name)
-    layout = arguments.laid_out(x, axis, largest, where)
-    arguments.check_numbers(op, x, layout.axis, k, temperature)
+    layout = arguments.laid_out(x, *order)
+    arguments.check_numbers(op, x, layout, k, temperature)
     return x, layout
 
 
 def call_of(op: Any, options: dict[str, Any]) -> calls.Call:
-    """The operator with its own options, which are checked."""
-    op._plan(options)
+    """The call of the operator with its own options, which are checked."""
+    op.check_options(options)
     return calls.call(op.__name__, tuple(sorted(options.items())))
 
 
@@ -169,7 +199,7 @@ def _values(
     x: Any, k: Any, temperature: Any, where: Any, *, call: calls.Call, layout: Layout, hard: bool
 ) -> Any:
     rows = layout.rows(x, where, arguments.kept_in(x.dtype))
-    problem = rows, *arguments.numbers(call.op, rows, k, temperature)
+    problem = rows, *arguments.numbers(call.op, rows, layout, k, temperature)
     soft = isinstance(call.op, Differentiable)
     if soft:
         p, _ = primitives.solve.bind(*problem, call=call)
@@ -181,7 +211,7 @@ def _values(
 
 @jax.custom_jvp
 def _straight_through(mask: Any, p: Any) -> Any:
-    """The mask, whose derivatives are those of p: what else p is the compiler does not compute."""
+    """The mask with the derivatives of p; the compiler does not compute p's value otherwise."""
     return mask
 
 
@@ -190,19 +220,13 @@ def _straight_through_jvp(given: Any, moves: Any) -> Any:
     return _straight_through(*given), moves[1]
 
 
-@functools.partial(jax.jit, static_argnames=("call", "layout"), inline=True)
-def _potentials(
-    x: Any, k: Any, temperature: Any, where: Any, *, call: calls.Call, layout: Layout
+@functools.partial(jax.jit, static_argnames=("of_rows", "call", "layout"), inline=True)
+def _numbers(
+    x: Any, k: Any, temperature: Any, where: Any, *, of_rows: Any, call: calls.Call, layout: Layout
 ) -> Any:
     rows = layout.rows(x, where, arguments.computed_in(x.dtype))
-    phi = heights.potential(rows, *arguments.numbers(call.op, rows, k, temperature), call)
-    return (phi if layout.largest else -phi).astype(x.dtype)
-
-
-def check_potential(op: Any) -> None:
-    """Refuse an operator without a potential."""
-    if not op.has_potential:
-        raise TypeError(f"{op.__name__} is the gradient of no potential")
+    number = of_rows(rows, *arguments.numbers(call.op, rows, layout, k, temperature), call)
+    return (number if layout.largest else -number).astype(x.dtype)
 
 
 def fenchel_young(
@@ -216,6 +240,7 @@ def fenchel_young(
     axis: int = -1,
     largest: bool = True,
     where: Any = None,
+    clamp_k: bool = False,
     **options: Any,
 ) -> jax.Array:
     """The Fenchel-Young loss of scores: `softtopk_nb.fenchel_young` of JAX arrays.
@@ -230,7 +255,7 @@ def fenchel_young(
         Of theta's shape: 0/1 vectors with k ones or, for `thretopk` or without the constant,
         numbers in [0, 1] that sum to k. Or integer labels, k of each row along `axis`, where -1
         fills up rows with fewer; with k = 1 the axis may be left out. It is not differentiated.
-    k, temperature, axis, largest, where, **options
+    k, temperature, axis, largest, where, clamp_k, **options
         As in a call of the operator.
     constant : bool, optional
         False leaves out the conjugate of the target, which does not depend on theta.
@@ -257,8 +282,9 @@ def fenchel_young(
     ['0.535', '0.851']
     """
     inner = chosen(op, with_potential=True)
-    theta, layout = checked(inner, "theta", theta, k, temperature, axis, largest, where)
-    target = heights.check_target(target, theta, layout)
+    order = axis, largest, where, clamp_k
+    theta, layout = checked(inner, "theta", theta, k, temperature, *order)
+    target = potentials.check_target(target, theta, layout)
     call = call_of(inner, options)
     result: jax.Array = _losses(
         theta, target, k, temperature, where, call=call, layout=layout, constant=bool(constant)
@@ -279,11 +305,9 @@ def _losses(
     constant: bool,
 ) -> Any:
     rows = layout.rows(theta, where, arguments.computed_in(theta.dtype))
-    of_rows = arguments.numbers(call.op, rows, k, temperature)
-    y = jax.lax.stop_gradient(heights.vectors(target, rows, layout))
-    return heights.loss(rows, *of_rows, y, call, constant).astype(theta.dtype)
+    of_rows = arguments.numbers(call.op, rows, layout, k, temperature)
+    y = jax.lax.stop_gradient(potentials.vectors(target, rows, layout))
+    return potentials.loss(rows, *of_rows, y, call, constant).astype(theta.dtype)
 
 
 OPERATORS = {name: Operator(op) for name, op in registry.items()}
-hardtopk, thretopk, gradtopk = (OPERATORS[name] for name in ("hardtopk", "thretopk", "gradtopk"))
-itertopk, wsoftmaxtopk = OPERATORS["itertopk"], OPERATORS["wsoftmaxtopk"]

@@ -1,8 +1,8 @@
-"""The primitives: shapes, batches, and who computes them.
+"""The primitives: their shapes, batching, and lowering.
 
-Each takes arrays of rows, with any number of axes before, and one word, the *call*, that says of
-which operator and with which options. On the CPU XLA calls us (`foreign`); elsewhere, and where
-XLA's interface is not known, JAX does, by way of Python.
+Each takes arrays of rows, with any number of leading axes, and the *call*, a key that names the
+operator and its options. On the CPU XLA calls the handlers (`foreign`), on CUDA devices the one
+that repeats launches (`device`); elsewhere, and where its interface is not known, JAX calls Python.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from . import foreign, host
+from . import device, foreign, host
 from .arguments import computed_in
 from .calls import Call
 
@@ -26,7 +26,7 @@ Avals = list[Any]
 
 
 def _of_rows(x: Any, *shape: int, dtype: Any = None) -> Any:
-    """An abstract array of x's batch shape and what follows, on the devices that x is on."""
+    """An abstract array of x's batch shape and `shape`, on the devices that x is on."""
     dtype = x.dtype if dtype is None else dtype
     spec = (*x.sharding.spec[: x.ndim - 1], *(None for _ in shape))
     apart = NamedSharding(x.sharding.mesh, PartitionSpec(*spec))
@@ -37,9 +37,13 @@ def _like_x(call: Call, x: Any, *_: Any) -> Avals:
     return [_of_rows(x, x.shape[-1])]
 
 
+def _like_value(call: Call, x: Any, *_: Any) -> Avals:
+    return [_of_rows(x)] if call.op.reduces else [_of_rows(x, x.shape[-1])]
+
+
 def _with_state(call: Call, x: Any, *_: Any) -> Avals:
     width = host.state_width(call.op, call.options, x.shape[-1])
-    return [_of_rows(x, x.shape[-1]), _of_rows(x, width, dtype=np.uint32)]
+    return [*_like_value(call, x), _of_rows(x, width, dtype=np.uint32)]
 
 
 def _like_problem(call: Call, x: Any, *_: Any) -> Avals:
@@ -57,13 +61,13 @@ def _compiled(primitive: Primitive, call: Call) -> Any:
         return primitive.bind(*arrays, call=call)
 
     one.__name__ = one.__qualname__ = primitive.name
-    # As JAX marks its own primitives, so that its search for a NaN ends here.
+    # Marked as JAX marks its own primitives, so that its search for a NaN ends here.
     one._apply_primitive = True  # type: ignore[attr-defined]
     return jax.jit(one)
 
 
 def _evaluated(primitive: Primitive, *arrays: Any, call: Call) -> Any:
-    """A primitive is compiled by itself where it is called alone, also where `jit` is disabled."""
+    """Compile and run a primitive that is called alone, also where `jit` is disabled."""
     if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
         with jax.disable_jit(False):
             return _compiled(primitive, call)(*arrays)
@@ -71,7 +75,7 @@ def _evaluated(primitive: Primitive, *arrays: Any, call: Call) -> Any:
 
 
 def _batched(primitive: Primitive, arrays: Any, axes: Any, *, call: Call) -> Any:
-    """One more leading axis is one more axis of the batch."""
+    """The batching rule: the axis of `vmap` becomes the first axis of the batch."""
     size = next(a.shape[i] for a, i in zip(arrays, axes, strict=True) if i is not None)
     moved = [
         jnp.broadcast_to(a, (size, *a.shape)) if i is None else jnp.moveaxis(a, i, 0)
@@ -84,7 +88,7 @@ def _batched(primitive: Primitive, arrays: Any, axes: Any, *, call: Call) -> Any
 def _anywhere(
     primitive: Primitive, verb: str, shapes: Callable[..., Avals], *arrays: Any, call: Call
 ) -> Any:
-    """By way of Python: what it takes is a hundred times as long on a short row.
+    """Compute by a callback to Python, which takes a hundred times as long on a short row.
 
     Rows of bfloat16 are converted to float32, wherever they are computed then.
     """
@@ -109,15 +113,22 @@ def _lowered_for_cpu(verb: str, anywhere: Any, context: Any, *operands: Any, cal
     target = foreign.target(verb, call, context.avals_in[0]) if foreign.is_known() else None
     if target is None:
         return anywhere(context, *operands, call=call)
-    given = [_given(*each) for each in zip(operands, context.avals_in, strict=True)]
+    rank = context.avals_in[0].ndim
+    pairs = zip(operands, context.avals_in, strict=True)
+    given = [_scalar(*each) if each[1].ndim < rank else each for each in pairs]
     values, avals = zip(*given, strict=True)
     context = context.replace(avals_in=avals)
     rule = jax.ffi.ffi_lowering(target, extra_attributes=_divisible(context))
-    return rule(context, *values, call=call.word)
+    return rule(context, *values, call=call.key)
 
 
-def _given(operand: Any, aval: Any) -> tuple[Any, Any]:
-    """An operand as it is, or the one number that is all of it: to spread it out takes 0.5 us."""
+def _lowered_for_cuda(verb: str, anywhere: Any, context: Any, *operands: Any, call: Call) -> Any:
+    found = device.lowered(verb, call, context, operands)
+    return anywhere(context, *operands, call=call) if found is None else found
+
+
+def _scalar(operand: Any, aval: Any) -> tuple[Any, Any]:
+    """A number of each row, or the scalar that it was broadcast from, which saves 0.5 us."""
     operation = operand.owner
     if getattr(operation, "name", "") == "stablehlo.broadcast_in_dim":
         number = operation.operands[0]
@@ -127,13 +138,13 @@ def _given(operand: Any, aval: Any) -> tuple[Any, Any]:
 
 
 def _divisible(context: Any) -> dict[str, Any]:
-    """Tell the compiler that rows may be computed on as many devices as it likes."""
+    """Attributes that let the compiler divide the rows among devices."""
     batch = context.avals_in[0].shape[:-1]
     divisible = {
         # For targets that are registered as batch partitionable.
         "mhlo.frontend_attributes": mlir.ir_attribute({"num_batch_dims": str(len(batch))}),
     }
-    if not foreign.are_known(batch):  # the notation has no place for a size's name
+    if not foreign.are_known(batch):  # the notation cannot express a symbolic size
         return divisible
     sizes = [*batch]  # of the axes that differ: those of the batch, and each array's own
     sides = []
@@ -152,7 +163,7 @@ def _divisible(context: Any) -> dict[str, Any]:
 
 
 def _symbol(axis: int) -> str:
-    """What the compiler's notation calls an axis: i to z, then z_1 and on."""
+    """The compiler's symbol for an axis: i to z, then z_1 and so on."""
     letter = "ijklmnopqrstuvwxyz"[min(axis, 17)]
     return letter if axis < 18 else f"{letter}_{axis - 17}"
 
@@ -164,19 +175,40 @@ def _primitive(verb: str, shapes: Callable[..., Avals]) -> Primitive:
     primitive.def_impl(functools.partial(_evaluated, primitive))
     batching.primitive_batchers[primitive] = functools.partial(_batched, primitive)
     anywhere = mlir.lower_fun(functools.partial(_anywhere, primitive, verb, shapes))
-    mlir.register_lowering(primitive, anywhere)
-    on_cpu = functools.partial(_lowered_for_cpu, verb, anywhere)
-    mlir.register_lowering(primitive, on_cpu, platform="cpu")
+    rules = {
+        "cpu": functools.partial(_lowered_for_cpu, verb, anywhere),
+        "cuda": functools.partial(_lowered_for_cuda, verb, anywhere),
+    }
+    for_several = Primitive(f"softtopk_nb_{verb}_for_several")
+    for_several.multiple_results = True
+    for_several.def_abstract_eval(lambda *given, call: shapes(call, *given))
+    mlir.register_lowering(for_several, anywhere)
+    for platform, rule in rules.items():
+        mlir.register_lowering(for_several, rule, platform=platform)
+    # Not kept for a later call, so that a rule sees which operands are constants.
+    lowered = functools.partial(_lowered, rules, anywhere, for_several)
+    mlir.register_lowering(primitive, lowered, cacheable=False)
     return primitive
 
 
-# The problem is (x, k, temperature), a direction likewise; `host` says what each does.
+def _lowered(
+    rules: Any, anywhere: Any, for_several: Primitive, context: Any, *operands: Any, call: Call
+) -> Any:
+    """Lower by the platform's rule; JAX chooses where it compiles for several at once."""
+    platforms = context.platforms or context.module_context.platforms
+    if len(platforms) == 1:
+        return rules.get(platforms[0], anywhere)(context, *operands, call=call)
+    return mlir.lower_fun(for_several.bind)(context, *operands, call=call)
+
+
+# The problem is (x, k, temperature), a direction likewise, also where an operator has no k and does
+# not look at it; `host` defines each verb.
 mark = _primitive("mark", _like_x)
 solve = _primitive("solve", _with_state)
-push = _primitive("push", _like_x)
-pull = _primitive("pull", _like_problem)
-push_twice = _primitive("push_twice", _like_x)
-pull_push = _primitive("pull_push", _like_problem)
+jvp = _primitive("jvp", _like_value)
+vjp = _primitive("vjp", _like_problem)
+jvp_of_jvp = _primitive("jvp_of_jvp", _like_x)
+vjp_of_jvp = _primitive("vjp_of_jvp", _like_problem)
 potential = _primitive("potential", _number)
 threshold = _primitive("threshold", _number)
 loss = _primitive("loss", _number)

@@ -1,10 +1,10 @@
-"""Work of XLA's, shared out among XLA's own threads, without the interpreter's lock.
+"""Sharing a call's rows among XLA's own threads, without the GIL.
 
-The thread that was called writes down the work as a job (`_threads.jobs`) in its own frame, and
-hands out *tickets* for it to XLA's pool: one small piece of memory, which every thread that holds
-it may read at any time. Who comes while the caller is at work takes part; who comes later finds the
-ticket closed. So the caller waits for nobody who has not begun, and calls that wait for one another
-cannot all wait. Who puts the ticket down last frees it.
+The thread that was called writes the work as a job (`_threads.jobs`) into its own stack frame, and
+passes a *shared job* to XLA's pool: a small allocation that every thread which holds it may read at
+any time. Threads that start while the caller is working take part; those that start later find it
+closed. So the caller never waits for a thread that has not started, and calls that wait for one
+another cannot all wait. The last thread to release a shared job frees it.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ from .._threads import jobs
 from .._threads.jobs import WORD, call_at, get, put, replace, take_part, written_down
 from .._threads.pool import LANES, UNIT, WORTH_A_THREAD
 
-# A ticket: who holds it, how many are at work (less CLOSED once nobody may begin), on what job.
+# Fields of a shared job: holders, threads at work (less CLOSED once none may start), the job.
 HOLDERS, AT_WORK, JOB = range(0, 3 * WORD, WORD)
-TICKET = 3 * WORD
+SHARED_JOB = 3 * WORD
 CLOSED = 1 << 32
 
-# The call frame of XLA and its interface, in bytes, as `c_api.h` has them.
+# The call frame of XLA and its interface, byte offsets as in `c_api.h`.
 API, CONTEXT = 2 * WORD, 3 * WORD
 ERROR_DESTROY, SCHEDULE, NUM_THREADS = 8 * WORD, 17 * WORD, 18 * WORD
 
-# What a handler keeps: how Python is called, the kernel, the most threads, `shared`, `help_out`.
+# Fields of a handler's data: the address that calls Python, the kernel, the most threads, `shared`,
+# `help_out`.
 PYTHON, KERNEL, THREADS, SHARED, HELP = range(0, 5 * WORD, WORD)
-SLOTS = 5
+HANDLER_DATA = 5
 
 _word = ir.IntType(64)
 
 
 @intrinsic
-def slots_of(typingctx: Any, name: Any) -> Any:
-    """The address of what was made known to the linker under this name (a literal)."""
+def handler_data_of(typingctx: Any, name: Any) -> Any:
+    """The address of the data that the linker knows by this name (a literal)."""
     if not isinstance(name, types.StringLiteral):
         return None
     symbol = name.literal_value
@@ -58,7 +59,7 @@ def slots_of(typingctx: Any, name: Any) -> Any:
 
 @intrinsic
 def call_c(typingctx: Any, function: Any, argument: Any) -> Any:
-    """Call what is at this address with one word, as C does; the word that it returns."""
+    """Call the C function at this address with one word; returns the word that it returns."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(_word, [_word])
@@ -69,7 +70,7 @@ def call_c(typingctx: Any, function: Any, argument: Any) -> Any:
 
 @intrinsic
 def _allocated(typingctx: Any, size: Any) -> Any:
-    """The address of so many bytes, or 0."""
+    """The address of `size` new bytes, or 0."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(_word, [_word])
@@ -81,7 +82,7 @@ def _allocated(typingctx: Any, size: Any) -> Any:
 
 @intrinsic
 def _free(typingctx: Any, address: Any) -> Any:
-    """Give memory back."""
+    """Free memory that `_allocated` has returned."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [_word])
@@ -93,7 +94,7 @@ def _free(typingctx: Any, address: Any) -> Any:
 
 @scalar
 def _added(address, number):
-    """Add to the word at this address; what it was before."""
+    """Add to the word at this address (atomic); returns its old value."""
     while True:
         before = get(address)
         if replace(address, before, before + number):
@@ -101,31 +102,32 @@ def _added(address, number):
 
 
 @scalar
-def _put_down(ticket):
-    """Hold a ticket no longer."""
-    if _added(ticket + HOLDERS, -1) == 1:
-        _free(ticket)
+def _put_down(shared_job):
+    """Release a shared job; the last holder frees it."""
+    if _added(shared_job + HOLDERS, -1) == 1:
+        _free(shared_job)
 
 
 @called_by_c
-def help_out(ticket):
-    """What a thread of XLA's pool does with a ticket: part of its job, if there is one still."""
+def help_out(shared_job):
+    """Take part in a shared job, if it is still open, from a thread of XLA's pool."""
     while True:
-        before = get(ticket + AT_WORK)
+        before = get(shared_job + AT_WORK)
         if before < 0:
             break
-        if replace(ticket + AT_WORK, before, before + 1):
+        if replace(shared_job + AT_WORK, before, before + 1):
             control = keep()
-            take_part(get(ticket + JOB))
+            take_part(get(shared_job + JOB))
             restore(control)
-            _added(ticket + AT_WORK, -1)
+            _added(shared_job + AT_WORK, -1)
             break
-    _put_down(ticket)
+    _put_down(shared_job)
     return 0
 
 
 @scalar
-def _destroy(frame, error):
+def destroy(frame, error):
+    """Free an error of XLA's."""
     words = np.zeros(3, np.int64)
     words[0], words[2] = 3 * WORD, error
     call_c(get(get(frame + API) + ERROR_DESTROY), words.ctypes.data)
@@ -134,37 +136,37 @@ def _destroy(frame, error):
 
 @scalar
 def _pool_size(frame):
-    """How many threads XLA has for us."""
+    """The number of threads in XLA's pool, or 0."""
     count, words = np.zeros(1, np.int64), np.zeros(4, np.int64)
     words[0], words[2], words[3] = 4 * WORD, get(frame + CONTEXT), count.ctypes.data
     error = call_c(get(get(frame + API) + NUM_THREADS), words.ctypes.data)
     held((words, count))
     if error != 0:
-        _destroy(frame, error)
+        destroy(frame, error)
         return 0
     return count[0]
 
 
 @scalar
-def _hand_out(frame, ticket, helpers, function):
-    """Offer a ticket to so many threads."""
+def _hand_out(frame, shared_job, helpers, function):
+    """Schedule `function` with a shared job on `helpers` threads of XLA's pool."""
     words = np.zeros(5, np.int64)
     words[0], words[2] = 5 * WORD, get(frame + CONTEXT)
-    words[3], words[4] = function, ticket
+    words[3], words[4] = function, shared_job
     schedule = get(get(frame + API) + SCHEDULE)
     for _ in range(helpers):
         error = call_c(schedule, words.ctypes.data)
         if error != 0:
-            _destroy(frame, error)
-            _put_down(ticket)
+            destroy(frame, error)
+            _put_down(shared_job)
     held((words,))
 
 
 @scalar
-def _wait_for_helpers(ticket):
-    """Until all who have begun have ended."""
+def _wait_for_helpers(shared_job):
+    """Wait until all threads that have started have ended."""
     waited = 0
-    while get(ticket + AT_WORK) != -CLOSED:
+    while get(shared_job + AT_WORK) != -CLOSED:
         waited += 1
         if waited > jobs.YIELD_AFTER:
             jobs.offer_core()
@@ -173,12 +175,12 @@ def _wait_for_helpers(ticket):
 
 
 @kernel
-def shared(frame, slots, count, work, threads, arguments):
-    """`together` by so many threads.
+def shared(frame, handler_data, count, work, threads, arguments):
+    """Run the kernel as `together`, by this number of threads.
 
-    It is called by its address: its memory in the frame of each handler would take 0.6 us more.
+    It is called by its address: its variables in each handler's frame would take 0.6 us more.
     """
-    job = written_down(get(slots + KERNEL), arguments)
+    job = written_down(get(handler_data + KERNEL), arguments)
     unit = (count * UNIT + work - 1) // work
     unit = unit if unit < LANES // 2 else (unit + LANES - 1) // LANES * LANES
     put(job + jobs.COUNT, count)
@@ -187,43 +189,43 @@ def shared(frame, slots, count, work, threads, arguments):
     put(job + jobs.THREADS, threads)
     put(job + jobs.FAILED, 0)
     put(job + jobs.BEGUN, 0)
-    ticket = _allocated(TICKET)
-    if ticket != 0:
-        put(ticket + JOB, job)
-        put(ticket + AT_WORK, 0)
-        put(ticket + HOLDERS, threads)
-        _hand_out(frame, ticket, threads - 1, get(slots + HELP))
+    shared_job = _allocated(SHARED_JOB)
+    if shared_job != 0:
+        put(shared_job + JOB, job)
+        put(shared_job + AT_WORK, 0)
+        put(shared_job + HOLDERS, threads)
+        _hand_out(frame, shared_job, threads - 1, get(handler_data + HELP))
     take_part(job)
-    if ticket != 0:
-        _added(ticket + AT_WORK, -CLOSED)
-        _wait_for_helpers(ticket)
-        _put_down(ticket)
+    if shared_job != 0:
+        _added(shared_job + AT_WORK, -CLOSED)
+        _wait_for_helpers(shared_job)
+        _put_down(shared_job)
     if get(job + jobs.FAILED) != 0:
         raise RuntimeError
 
 
 @scalar
-def alone(frame, slots, count, work, arguments):
-    """`together` by the one thread that has called: what the sharing takes is 0.5 us."""
-    kernel = get(slots + KERNEL)
+def alone(frame, handler_data, count, work, arguments):
+    """Run the kernel as `together` by the calling thread alone, which saves 0.5 us."""
+    kernel = get(handler_data + KERNEL)
     return kernel != 0 and call_at(kernel, 0, count, arguments) == 0
 
 
 @scalar
-def together(frame, slots, count, work, arguments):
-    """Call the kernel on 0 .. count with these arguments; say whether it has done all of them.
+def together(frame, handler_data, count, work, arguments):
+    """Call the kernel on 0 .. count with these arguments; returns whether it has done all of them.
 
-    It has not where it raises, nor where its address is not known yet. `work` as in
+    It has not if it raises, or if its address is not known yet. `work` as in
     `_threads.pool.over`.
     """
-    kernel = get(slots + KERNEL)
+    kernel = get(handler_data + KERNEL)
     if kernel == 0:
         return False
     pieces = min(count, 1 + work // WORTH_A_THREAD)
-    threads = min(pieces, get(slots + THREADS))
+    threads = min(pieces, get(handler_data + THREADS))
     if threads > 1:
         threads = min(threads, 1 + _pool_size(frame))
     if threads <= 1:
         return call_at(kernel, 0, count, arguments) == 0
     given = count, work, threads, arguments
-    return call_at(get(slots + SHARED), frame, slots, given) == 0
+    return call_at(get(handler_data + SHARED), frame, handler_data, given) == 0

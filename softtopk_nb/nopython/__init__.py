@@ -62,7 +62,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """The curves, by the names that they have for `thretopk`."""
+    """The curves of this module, by their names in `thretopk`."""
     if name in CURVES:
         return CURVES[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,14 +10,14 @@ from .._curves.entmax import Entmax
 from .._curves.registry import CURVES
 from .._threshold.cpu.rows import solve
 from .._threshold.methods import METHODS, Newton
-from .._threshold.records import OPEN, REST, SOLUTION, C, D
+from .._threshold.records import REST, SOLUTION, UNSOLVED, C, D
 from ..gradtopk.cpu import rows as _subsets
 from ..gradtopk.records import FLAGS, NONE_SHORT
 from ..gradtopk.records import SOLUTION as SUBSET
 from ..hardtopk.cpu.rows import hard_row
 from ..iterative.cpu import rows as _iterations
 from ..iterative.formulas import Plain, Weighted
-from ..thretopk.cpu.rows import pull, pull_mixed, push, push_mixed
+from ..thretopk.cpu.rows import jvp, jvp_with_infinities, vjp, vjp_with_infinities
 
 _SIGMOID = CURVES["sigmoid"]
 _NEWTON = METHODS["newton"]
@@ -58,9 +58,9 @@ def _invalid(x, k, temperature):
 
 @scalar
 def _solve(x, k, temperature, curve, out):
-    """A batch of this one row, solved: (x, tau, solution)."""
+    """Solve a batch of this one row; returns (x, tau, solution)."""
     batch, tau = np.expand_dims(x, 0), np.full(1, np.float64(temperature))
-    solution = np.full((1, SOLUTION), OPEN)
+    solution = np.full((1, SOLUTION), UNSOLVED)
     shares = np.full(1, np.float64(k))
     solve(0, 1, batch, shares, tau, curve, _NEWTON, np.expand_dims(out, 0), solution)
     return batch, tau, solution
@@ -165,10 +165,12 @@ def thretopk_jvp(x, k, temperature, curve, dx, dk, dtemperature, out, dout):
     batch, tau, solution = _solve(x, k, temperature, curve, out)
     dks, dtaus = np.full(1, np.float64(dk)), np.full(1, np.float64(dtemperature))
     direction, target = np.expand_dims(dx, 0), np.expand_dims(dout, 0)
-    mixed = np.zeros(1, np.bool_)
-    push(0, 1, batch, tau, curve, solution, direction, target, dks, dtaus, mixed)
-    if mixed[0]:
-        push_mixed(0, 1, batch, tau, curve, solution, direction, target, dks, dtaus, mixed)
+    with_infinities = np.zeros(1, np.bool_)
+    jvp(0, 1, batch, tau, curve, solution, direction, target, dks, dtaus, with_infinities)
+    if with_infinities[0]:
+        jvp_with_infinities(
+            0, 1, batch, tau, curve, solution, direction, target, dks, dtaus, with_infinities
+        )
 
 
 @kernel
@@ -208,19 +210,21 @@ def thretopk_vjp(x, k, temperature, curve, g, out, gx):
     batch, tau, solution = _solve(x, k, temperature, curve, out)
     gk, gtau = np.empty(1), np.empty(1)
     cotangent, target = np.expand_dims(g, 0), np.expand_dims(gx, 0)
-    mixed = np.zeros(1, np.bool_)
-    pull(0, 1, batch, tau, curve, solution, cotangent, target, gk, gtau, mixed)
-    if mixed[0]:
-        pull_mixed(0, 1, batch, tau, curve, solution, cotangent, target, gk, gtau, mixed)
+    with_infinities = np.zeros(1, np.bool_)
+    vjp(0, 1, batch, tau, curve, solution, cotangent, target, gk, gtau, with_infinities)
+    if with_infinities[0]:
+        vjp_with_infinities(
+            0, 1, batch, tau, curve, solution, cotangent, target, gk, gtau, with_infinities
+        )
     return gk[0], gtau[0]
 
 
 @scalar
 def _linearize(x, k, temperature, out):
-    """A batch of this one row, with GradTopK written to `out`: (x, tau, solution)."""
+    """Write GradTopK's p of this one row to `out`; returns the batch as (x, tau, solution)."""
     batch, tau = np.expand_dims(x, 0), np.full(1, np.float64(temperature))
     shares, sizes = np.full(1, k - 0.5), np.full(1, np.int64(k))
-    tilt, nothing = np.full((1, SOLUTION), OPEN), np.empty((1, 0), x.dtype)
+    tilt, nothing = np.full((1, SOLUTION), UNSOLVED), np.empty((1, 0), x.dtype)
     newton = Newton(_subsets.step_of_tilt(x.shape[0]), True, True, 0.0)
     solve(0, 1, batch, shares, tau, _SIGMOID, newton, nothing, tilt)
     solution = np.empty((1, SUBSET))
@@ -290,9 +294,7 @@ def gradtopk_jvp(x, k, temperature, dx, dtemperature, out, dout):
         return
     batch, tau, solution = _linearize(x, k, temperature, out)
     moves, target = np.full(1, np.float64(dtemperature)), np.expand_dims(dout, 0)
-    _subsets.push(
-        0, 1, batch, tau, solution, np.expand_dims(dx, 0), moves, target, np.empty((1, 0))
-    )
+    _subsets.jvp(0, 1, batch, tau, solution, np.expand_dims(dx, 0), moves, target, np.empty((1, 0)))
 
 
 @kernel
@@ -331,7 +333,7 @@ def gradtopk_vjp(x, k, temperature, g, out, gx):
         return np.nan
     batch, tau, solution = _linearize(x, k, temperature, out)
     target, gtau = np.expand_dims(gx, 0), np.empty((1, 1))
-    _subsets.push(0, 1, batch, tau, solution, np.expand_dims(g, 0), np.zeros(1), target, gtau)
+    _subsets.jvp(0, 1, batch, tau, solution, np.expand_dims(g, 0), np.zeros(1), target, gtau)
     return gtau[0, 0]
 
 

@@ -1,4 +1,4 @@
-"""The device functions that `nopython.device` hands out."""
+"""The device functions that `nopython.device` returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .._cuda.row_kernels import Scratch
 from .._cuda.target import cuda, device
 from .._cuda.thread_groups import Span, ThreadGroup, made_once, tools
 from .._curves.base import origin
-from .._nonfinite import ALL, MIXED, UNDEFINED
+from .._nonfinite import ALL, UNDEFINED, WITH_INFINITIES
 from .._threshold.cuda.rows import passes
 from .._threshold.methods import METHODS
 from .._threshold.newton import inverse_temperature_of
@@ -25,12 +25,12 @@ from ..iterative.cuda.rows import row_value
 from ..iterative.formulas import Plain, Weighted
 
 HELD = 32  # bytes of a row in the registers of a thread
-ENOUGH = 0.01  # a step of so many temperatures ends the search for GradTopK's tilt
+ENOUGH = 0.01  # a step of this many temperatures ends the search for GradTopK's tilt
 
 
 @device
 def _span(x):
-    """All of an array, read entry by entry."""
+    """All of an array as a span, read entry by entry."""
     return Span(x, int64(0), int64(x.shape[0]), 0)
 
 
@@ -45,7 +45,7 @@ def _thretopk(T: Any, group: ThreadGroup, curve: Any) -> Any:
         s = Scratch(regs, regs, shared[RECORD:], shared[:RECORD])
         k, tau = float64(k), float64(temperature)
         code = do.survey(span, k, tau, s)
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             do.constant(span, code, k, s, out)
             lam = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
         else:
@@ -93,7 +93,7 @@ def _gradtopk(T: Any, group: ThreadGroup, curve: Any) -> Any:
         regs, span = cuda.local.array(held, T), _span(x)
         s, k, tau = Scratch(regs, regs, shared, shared), float64(k), float64(temperature)
         code = do.tilt(span, k, tau, s)
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             do.constant(span, code, k, s, out)
         else:
             do.quadrature(span, k, do.opened(s.record, tau), s)
@@ -113,7 +113,7 @@ _MAKE: dict[str, Callable[[Any, ThreadGroup, Any], Any]] = {
 
 
 def make(name: str, dtype: Any, curve: Any, lanes: int) -> Any:
-    """What `nopython.device` returns."""
+    """Make the function that `nopython.device` returns."""
     if name not in _MAKE:
         raise ValueError(f"name is {name!r}; expected one of {', '.join(_MAKE)}")
     T = np.dtype(dtype).type

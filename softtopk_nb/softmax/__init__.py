@@ -1,4 +1,4 @@
-"""Softmax and its relatives: k = 1, smoothly, at random, or for every row at once."""
+"""Softmax and its relatives: k = 1, as a soft, random or balanced choice."""
 
 from .assignment import ConvergenceError, sinkhorn
 from .gumbel import gumbel_max, gumbel_softmax, gumbel_topk

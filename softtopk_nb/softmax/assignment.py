@@ -9,9 +9,11 @@ import numpy as np
 
 from .._api import arguments, host_arrays
 from .._api.base import Array
+from .._threads.parts import parts
 from .._threads.transposing import transposed
 from .operator import from_largest
-from .parts import parts
+
+_SINGULAR = 1e-13  # eigenvalues that are rounding errors, where the largest is 1
 
 
 class ConvergenceError(RuntimeError):
@@ -46,7 +48,7 @@ class ConvergenceError(RuntimeError):
 
 
 class _Problem(NamedTuple):
-    """Matrices that have not yet converged: `z` and its transpose, and logarithms."""
+    """Matrices that have not yet converged: scores, marginals, and logarithms of the scalings."""
 
     where: Array  # (matrices,), position in the result
     z: Array  # (matrices, n, m), scores in temperatures
@@ -157,7 +159,7 @@ def sinkhorn(
     _check_scores(s, r, c)
 
     result = np.empty(s.shape)
-    todo, plan = _start(s, r, c, tau), np.empty(s.shape)
+    todo, plan = _initial_state(s, r, c, tau), np.empty(s.shape)
     for _ in range(sweeps):
         # One sweep: rows, then columns. thm-sinkhorn-convergence: the error never rises.
         f = _log(todo.rows) - _log_sum_exp(todo.z, todo.g)
@@ -188,7 +190,39 @@ def sinkhorn(
     )
 
 
-def _start(s: Array, r: Array, c: Array, tau: Array) -> _Problem:
+def gradients(plan: Array, scores: Array, temperature: Array, g: Array) -> tuple[Array, Array]:
+    """The gradients of <g, P> in the scores and the temperature, for an assignment P.
+
+    A change dS of the scores gives dP = P (dS - u_i - v_j)/temperature, entry by entry, with u and
+    v such that no sum of a row or column changes. This map is its own transpose. P depends on the
+    ratio of scores and temperature alone. float64, of the shapes of the scores and of the batch.
+    """
+    if plan.shape[-1] > plan.shape[-2]:  # the system to solve is one of the columns
+        one, other, third = (np.swapaxes(each, -1, -2) for each in (plan, scores, g))
+        in_scores, in_tau = gradients(one, other, temperature, third)
+        return np.swapaxes(in_scores, -1, -2), in_tau
+    p, width = plan.astype(np.float64), np.asarray(temperature, np.float64)
+    rows, columns = (_inverse_root(p.sum(axis=axis)) for axis in (-1, -2))
+    weighted, q = p * g, rows[..., :, None] * p * columns[..., None, :]
+    a, b = rows * weighted.sum(axis=-1), columns * weighted.sum(axis=-2)
+    # Singular, as a constant may go from v to u; and where P falls into blocks.
+    left = np.eye(p.shape[-1]) - np.swapaxes(q, -1, -2) @ q
+    right = b - np.einsum("...ij,...i->...j", q, a)
+    v = np.einsum("...ij,...j->...i", np.linalg.pinv(left, _SINGULAR, hermitian=True), right)
+    u = rows * (a - np.einsum("...ij,...j->...i", q, v))
+    centred = weighted - p * (u[..., :, None] + (columns * v)[..., None, :])
+    in_scores = centred / width[..., None, None]
+    finite = np.where(np.isfinite(scores), scores, 0.0)
+    return in_scores, -(in_scores * finite).sum(axis=(-1, -2)) / width
+
+
+def _inverse_root(mass: Array) -> Array:
+    """1/sqrt(mass), 0 where there is none."""
+    found: Array = np.where(mass > 0, 1.0 / np.sqrt(np.where(mass > 0, mass, 1.0)), 0.0)
+    return found
+
+
+def _initial_state(s: Array, r: Array, c: Array, tau: Array) -> _Problem:
     count, n, m = s.shape
     z = from_largest(s.reshape(-1, m), np.repeat(tau, n))[1].reshape(s.shape)
     zt = transposed(z)
@@ -196,16 +230,16 @@ def _start(s: Array, r: Array, c: Array, tau: Array) -> _Problem:
 
 
 def _log(mass: Array) -> Array:
-    """Logarithm, -inf for no mass."""
+    """The logarithm of masses, -inf for 0."""
     with np.errstate(divide="ignore"):
         result: Array = np.log(mass)
     return result
 
 
 def _log_sum_exp(z: Array, shift: Array) -> Array:
-    """log sum exp of the lines of z, each matrix of which is shifted by one line.
+    """log sum exp along the last axis of z, each matrix of which is shifted by one line.
 
-    0 where every entry is -inf, which no mass goes through.
+    It is 0 where every entry is -inf, as such a line has no mass.
     """
     result = np.empty(z.shape[:2])
     for some in parts(z.shape[:2], z.shape[2]):
@@ -220,7 +254,7 @@ def _log_sum_exp(z: Array, shift: Array) -> Array:
 def _marginals(
     rows: Any, columns: Any, batch: tuple[int, ...], n: int, m: int
 ) -> tuple[Array, Array]:
-    """Row and column sums, one for each matrix, with the same totals."""
+    """Row and column sums for each matrix, scaled to the same totals."""
     r = None if rows is None else _check_mass(rows, (*batch, n), "rows")
     c = None if columns is None else _check_mass(columns, (*batch, m), "columns")
     if r is None:

@@ -1,6 +1,6 @@
-"""Draws from softmax for arrays on a device: checked, handed to kernels, and given back.
+"""Draws from softmax for arrays on a device: checked arguments, kernels, and results.
 
-`_api.device_operator` says what is checked here and what only the device can see. An index that
+`_api.device_call` states what is checked here and what only the device can see. An index that
 cannot be drawn is -1.
 """
 
@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from .._api import arguments, host_arrays
-from .._api.device_operator import Call, Given, Target, as_rows, check
+from .._api.device_call import Call, GivenArray, Target, as_rows, check
 from .._cuda.copying import copy
 from .._cuda.interop import buffer_of, view_of
 from . import cuda
 from .cuda import noise
 from .operator import softmax
 
-MOST_DRAWS = 2**32  # of one row: a word of the noise's counter
+MOST_DRAWS = 2**32  # of one row: as many as a word of the noise's counter can count
 
 
 def _check(x: Any, temperature: Any, axis: Any, where: Any) -> Call:
@@ -28,7 +28,7 @@ def _check(x: Any, temperature: Any, axis: Any, where: Any) -> Call:
 
 
 def _seed(rng: np.random.Generator) -> int:
-    """A key for the noise: all that the device needs of a generator on the host."""
+    """A key for the noise, the one number that the device needs from a generator on the host."""
     return int(rng.integers(0, 2**64, dtype=np.uint64))
 
 
@@ -49,11 +49,11 @@ def draw(
     axis: Any,
     where: Any,
 ) -> Any:
-    """k indices for each draw, or one without an axis for it if k is None."""
+    """k indices for each draw, or a single one without an axis if k is None."""
     c = _check(x, temperature, axis, where)
     draws = _draws(size, shape)
     if k is not None:
-        arguments.check_k(np.asarray(k), c.rows.n, ())
+        arguments.check_range_of_k(np.asarray(k), c.rows.n, ())
     own = () if k is None else (k,)
     with c.given.kind.device:
         index = c.given.kind.empty((*c.given.batch, *shape, *own), np.dtype(np.int64))
@@ -92,7 +92,7 @@ def relaxed(
     if not host_arrays.on_device(k):
         number = arguments.real_array(k, "k")
         if number.ndim == 0:
-            arguments.check_k(number, rows.n, ())
+            arguments.check_range_of_k(number, rows.n, ())
     with given.kind.device:
         noisy = given.kind.empty((*given.batch, *shape, rows.n), np.dtype(given.compute))
         view = view_of(noisy, "scratch memory")
@@ -115,8 +115,8 @@ def relaxed(
         return result
 
 
-def _stretched(given: Given, value: Any, axes: int) -> Any:
-    """One number for each row as one for each row of each draw."""
+def _stretched(given: GivenArray, value: Any, axes: int) -> Any:
+    """A number for each row repeated for each of its draws."""
     if not axes or not host_arrays.on_device(value):
         return value
     view = view_of(value, "an argument")

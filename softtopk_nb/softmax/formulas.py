@@ -1,4 +1,4 @@
-"""One entry of a row as softmax sees it: from the largest of the row, in temperatures."""
+"""Formulas of softmax for one entry: relative to the largest of the row, in temperatures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from .._compile.decorators import scalar
 from .._math.elementary import exp_neg, limits
 
-# Whose slope: that of softmax, either way; of its logarithm, along a direction and back.
+# Rules: for softmax; for its logarithm, along a direction; for its logarithm's gradients.
 OF_SHARES, OF_LOGS, OF_LOGS_BACK = range(3)
 
 
@@ -22,11 +22,10 @@ def inverse(tau, one):
 
 @scalar
 def z_of(v, m, inv):
-    """z = (v - m)/tau for an entry v of a row whose largest is m: 0 there, and nowhere above 0.
+    """z = (v - m)/tau for an entry v of a row with largest entry m: at most 0, and 0 at m.
 
-    An excluded entry has z = -inf and no other entry has: a difference that overflows is taken to
-    be the lowest finite number. Where m is +inf, the entries equal to it have z = 0 and all
-    others are excluded.
+    Only an excluded entry has z = -inf: a difference that overflows is replaced by the lowest
+    finite number. Where m is +inf, the entries equal to it have z = 0 and all others are excluded.
     """
     T = type(v)
     _, _, most = limits(v)
@@ -39,22 +38,22 @@ def z_of(v, m, inv):
 
 @scalar
 def share(z, scale):
-    """p = e^z / sum e^z. No loop may turn the product into anything else: p has the same bits."""
+    """p = e^z / sum e^z. Compiled as written in every loop, so that p has the same bits."""
     return exp_neg(z) * scale
 
 
 @scalar
 def direction(z, v, dtau):
-    """v - z dtau: how an entry moves along (v, dtau), seen in temperatures."""
+    """v - z dtau, the derivative of an entry along (v, dtau), times the temperature."""
     return v - z * dtau if dtau != type(z)(0) else v
 
 
 @scalar
 def slope(z, p, v, inv, dtau, mean, rule):
-    """One entry of the derivative along (v, dtau), from the mean that the rule asks for.
+    """One entry of the derivative along (v, dtau); `mean` is the one that the rule needs.
 
-    thm-lse-gradient: the Jacobian of softmax is (Diag(p) - p p^T)/tau, applied to v - z dtau. No
-    direction moves an excluded entry.
+    thm-lse-gradient: the Jacobian of softmax is (Diag(p) - p p^T)/tau, applied to v - z dtau. The
+    derivative of an excluded entry is 0.
     """
     T = type(p)
     zero = T(0)

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from .._api import arguments, host_arrays
-from .._api.base import Array, Call
+from .._api.call import Array, Call
 from .._api.operator import chosen
+from .._threads.parts import AT_A_TIME, parts
 from .operator import from_largest, softmax
-from .parts import AT_A_TIME, parts
 from .sampling import check, check_rng, check_size, give_back, scores
 
 
 @functools.cache
 def _device() -> Any:
-    """Draws for arrays on a device: imported when the first of them comes."""
+    """The module for draws on a device, imported with the first such array."""
     return importlib.import_module(".device_draws", __package__)
 
 
@@ -181,10 +181,11 @@ def gumbel_softmax(
     if host_arrays.on_device(x):
         return _device().noisy_softmax(x, generator, temperature, axis, where)
     call = check(x, temperature, axis, where)
-    # Shifted by the largest score, which softmax does not see: the noise is not rounded away.
+    # Shifted by the largest score, which does not change softmax, so that the noise is not rounded
+    # away.
     x, tau = call.rows
     z = from_largest(x.astype(np.float64), np.ones_like(tau))[1]
-    return softmax._give_back(call, softmax(_perturbed(z, generator), temperature=tau))
+    return call.give_back(softmax(_perturbed(z, generator), temperature=tau))
 
 
 def gumbel_topk(
@@ -301,7 +302,7 @@ def gumbel_topk(
         return _device().draw(x, k, size, shape, generator, temperature, axis, where)
     call = check(x, temperature, axis, where)
     z = scores(call)
-    arguments.check_k(given, z.shape[1], call.batch)
+    arguments.check_range_of_k(given, z.shape[1], call.batch)
     fewest = np.min(np.sum(z > -np.inf, axis=1), initial=z.shape[1])
     if fewest < k:
         raise ValueError(f"k is {k}; expected at most {fewest}, as a row has no more above -inf")
@@ -316,7 +317,7 @@ def gumbel_topk(
 
 
 def _smallest(keys: Array, k: int) -> Array:
-    """Where the k smallest of each row lie, in any order; of a long row first those of parts."""
+    """The positions of the k smallest of each row, in any order; long rows are cut in parts."""
     found: list[Array] = []
     for _, part in parts((1, keys.shape[1])):
         some = keys[:, part]
@@ -340,7 +341,7 @@ def _relaxed(
 ) -> Any:
     given = arguments.real_array(k, "k")
     x, draws = call.rows.x, math.prod(shape)
-    arguments.check_k(given, x.shape[1], call.batch)
+    arguments.check_range_of_k(given, x.shape[1], call.batch)
     z, several = np.empty(x.shape), max(1, AT_A_TIME // x.shape[1])
     for first in range(0, len(x), several):
         some = slice(first, first + several)
@@ -358,14 +359,14 @@ def _relaxed(
     if p.shape != rows.shape:
         raise ValueError(f"relax returned shape {p.shape}; expected {rows.shape}, that of its x")
     if size is None:
-        return softmax._give_back(call, p.reshape(x.shape))
+        return call.give_back(p.reshape(x.shape))
     return host_arrays.like(call.given, host_arrays.cast(p, call.dtype))
 
 
 def _from_largest_finite(x: Array) -> Array:
     """Rows less their largest finite entry, so that noise is not rounded away.
 
-    Infinities stay, since to an operator +inf is one of k.
+    Infinities stay, since for an operator +inf uses up one of k.
     """
     finite = np.isfinite(x)
     top = np.max(x, axis=1, keepdims=True, where=finite, initial=np.finfo(np.float64).min)
@@ -375,7 +376,7 @@ def _from_largest_finite(x: Array) -> Array:
 
 
 def _perturbed(z: Array, generator: np.random.Generator) -> Array:
-    """Rows + Gumbel noise."""
+    """The rows plus Gumbel noise."""
     noise = np.empty(z.shape)
     for some, noisy in _perturbed_in_parts(z, 1, generator):
         noise[some] = noisy
@@ -385,7 +386,7 @@ def _perturbed(z: Array, generator: np.random.Generator) -> Array:
 def _perturbed_in_parts(
     z: Array, draws: int, generator: np.random.Generator
 ) -> Iterator[tuple[slice, Array]]:
-    """So many draws of rows + Gumbel noise after each other; some at a time, and which they are."""
+    """Yield (slice of the draws, rows + noise), `draws` of them for each row in turn."""
     n = z.shape[1]
     several = max(1, AT_A_TIME // n)
     for first in range(0, len(z) * draws, several):

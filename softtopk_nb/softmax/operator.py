@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .._api import host_arrays
+from .._api import host_arrays, verbs
 from .._api.base import Array
 from .._api.without_k import WithoutK
 from .._threads import pool
@@ -15,7 +15,7 @@ from .cpu import chunks, rows
 
 
 class _OfRows(WithoutK):
-    """What the three operators share."""
+    """The base of the three operators."""
 
     cpu = cpu
     chunks = chunks
@@ -30,7 +30,8 @@ class Softmax(_OfRows):
         Scores, n >= 1. float16, float32 and float64 keep their type (float16 is computed in
         float32); integers and bools give float64.
     temperature : float or array_like, optional
-        Width of the transition, in the units of x; broadcast against x's shape without the axis.
+        Width of the transition, in the units of x; broadcast against x's shape without the axis,
+        or with 1 along it.
     axis : int, optional
         The axis of the scores, the last by default.
     where : array_like of bool, optional
@@ -99,7 +100,8 @@ class LogSoftmax(_OfRows):
         Scores, n >= 1. float16, float32 and float64 keep their type (float16 is computed in
         float32); integers and bools give float64.
     temperature : float or array_like, optional
-        Width of the transition, in the units of x; broadcast against x's shape without the axis.
+        Width of the transition, in the units of x; broadcast against x's shape without the axis,
+        or with 1 along it.
     axis : int, optional
         The axis of the scores, the last by default.
     where : array_like of bool, optional
@@ -160,7 +162,8 @@ class LogSumExp(_OfRows):
         Scores, n >= 1. float16, float32 and float64 keep their type (float16 is computed in
         float32); integers and bools give float64.
     temperature : float or array_like, optional
-        The smoothing, in the units of x; broadcast against x's shape without the axis.
+        The smoothing, in the units of x; broadcast against x's shape without the axis,
+        or with 1 along it.
     axis : int, optional
         The axis of the scores, the last by default; the result does not have it.
     where : array_like of bool, optional
@@ -223,7 +226,7 @@ logsumexp = LogSumExp()
 
 
 def from_largest(x: Array, tau: Array) -> tuple[Array, Array]:
-    """The largest entry m of each row, and z = (x - m)/tau, 0 at the largest entry.
+    """(largest entry m of each row, z = (x - m)/tau, which is 0 at the largest entry).
 
     The rules are those of `formulas.z_of`. A row with a NaN has m NaN, and z NaN at every
     entry above -inf.
@@ -295,5 +298,5 @@ def energy_score(
     """
     value = logsumexp(x, temperature=temperature, axis=axis, where=where, out=out)
     if host_arrays.on_device(value):
-        return logsumexp._device().negate(value)
+        return verbs.device_call().negate(value)
     return -value if out is None else np.negative(out, out=out)

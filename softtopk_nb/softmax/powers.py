@@ -7,12 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._api.base import Array, Call, RowOperator
+from .._api import verbs
+from .._api.base import Array, RowOperator
 from .cpu import powers
 
 
 class PowerGradients(NamedTuple):
-    """What the VJP function of `gradual` returns: gradients of <cotangent, value>.
+    """The result of the VJP function of `gradual`: gradients of <cotangent, value>.
 
     Parameters
     ----------
@@ -52,7 +53,8 @@ class Gradual(RowOperator):
         Values between 0 and 1, n >= 1. float16, float32 and float64 keep their type (float16 is
         computed in float32); integers and bools give float64.
     power : float or array_like
-        Positive and finite; broadcast against x's shape without the axis.
+        Positive and finite; broadcast against x's shape without the axis,
+        or with 1 along it.
     axis : int, optional
         The axis along which the largest entry is sought, the last by default.
     where : array_like of bool, optional
@@ -120,7 +122,7 @@ class Gradual(RowOperator):
         self, x: Any, /, power: Any, *, axis: int = -1, where: Any = None, out: Any = None
     ) -> Any:
         """Apply the map."""
-        return self._evaluate(x, power, axis, True, where, out, {})
+        return verbs.value(self, x, power, axis, True, where, out, {})
 
     def jvp(
         self,
@@ -161,7 +163,7 @@ class Gradual(RowOperator):
         >>> stk.gradual.jvp([0.5, 0.2], 2, [1.0, 0.0])
         (array([0.75, 0.04]), array([1., 0.]))
         """
-        return self._jvp(dx, (dpower,), x, power, axis, True, where, out, {})
+        return verbs.jvp(self, dx, (dpower,), x, power, axis, True, where, out, {})
 
     def vjp(
         self, x: Any, /, power: Any, *, axis: int = -1, where: Any = None, out: Any = None
@@ -193,20 +195,20 @@ class Gradual(RowOperator):
         >>> vjp([1.0, 0.0]).x
         array([1., 0.])
         """
-        return self._vjp(x, power, axis, True, where, out, {})
+        return verbs.vjp(self, x, power, axis, True, where, out, {})
 
-    def _check(self, x: Any, *arguments: Any, as_given: bool = False) -> Call:
-        call = super()._check(x, *arguments, as_given=as_given)
-        rows = call.rows.x
+    @staticmethod
+    def check_rows(rows: Array) -> Array:
+        """Refuse numbers that are not between 0 and 1; a row with a NaN becomes a row of NaN."""
         outside = (rows < 0) | (rows > 1)
         if outside.any():
             raise ValueError(f"x holds {rows[outside][0]}; expected values between 0 and 1")
         m = rows.max(axis=1, keepdims=True)
         # A NaN reaches every entry of its row and no other row.
-        rows = np.where(np.isnan(m), m, rows)
-        return call._replace(rows=call.rows._replace(x=rows))
+        return np.where(np.isnan(m), m, rows)
 
-    def _gradients(self, x: Any, *numbers: Any) -> PowerGradients:
+    def gradients(self, x: Any, *numbers: Any) -> PowerGradients:
+        """The gradients in x and the power, as a VJP function returns them."""
         return PowerGradients(x, *numbers)
 
 

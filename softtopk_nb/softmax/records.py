@@ -1,4 +1,4 @@
-"""What a row leaves for its derivatives."""
+"""The record of a row for its derivatives."""
 
 from __future__ import annotations
 

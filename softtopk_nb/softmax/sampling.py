@@ -1,4 +1,4 @@
-"""Drawing from softmax: by the inverse of its distribution function; and what all draws share.
+"""Drawing from softmax by the inverse of its CDF, and the checks that all draws share.
 
 Everything random is drawn and compared in float64, whatever the type of the scores. Scores enter
 as `from_largest` gives them, so that noise of the size of 1 is not lost beside a large offset.
@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from .._api import arguments, host_arrays
-from .._api.base import Array, Call
+from .._api.call import Array, Call
+from .._api.call import check as checked
+from .._threads.parts import AT_A_TIME
 from .operator import from_largest, softmax
-from .parts import AT_A_TIME
 
 
 def sample_categorical(
@@ -91,16 +92,16 @@ def sample_categorical(
         for first in range(0, len(found), AT_A_TIME):
             some = found[first : first + AT_A_TIME]
             # prop-inverse-cdf: side="right" finds the first c_i > v c_n, which is an entry of
-            # positive weight; there is one, as v <= 1 - 2^-53 makes the product less than c_n when
-            # rounded too.
+            # positive weight; there is one, since for v <= 1 - 2^-53 the rounded product is less
+            # than c_n too.
             v = generator.random(len(some))
             some[:] = np.searchsorted(c, v * c[-1], side="right")
     return give_back(call, index, shape)
 
 
 def check(x: Any, temperature: Any, axis: Any, where: Any) -> Call:
-    """The arguments of `softmax` that every draw has, checked as there."""
-    return softmax._check(x, temperature, axis, True, where, None, {}, as_given=True)
+    """Check the arguments of `softmax` that every draw has, as `softmax` does."""
+    return checked(softmax, x, temperature, axis, True, where, None, {}, as_given=True)
 
 
 def scores(call: Call) -> Array:
@@ -114,7 +115,7 @@ def scores(call: Call) -> Array:
 
 
 def give_back(call: Call, index: Array, shape: tuple[int, ...]) -> Any:
-    """Indices as an array of shape batch + shape, of the kind that x was."""
+    """Indices as an array of shape batch + shape, of x's kind of array."""
     result = np.asarray(index, np.int64).reshape((*call.batch, *shape))
     return host_arrays.like(call.given, result) if result.ndim else result[()]
 

@@ -1,4 +1,4 @@
-"""A user's own curve, and what is checked of it."""
+"""A user's own curve, and the checks of it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from .._threshold.records import CODE
 
 Array = npt.NDArray[Any]
 
-# Where a curve is looked at before it is accepted: closely where most of them rise, and far out.
+# The grid on which a curve is checked: dense where most curves rise, and far out.
 _REACHED = np.concatenate([np.arange(1, 641) / 16, 10.0 ** np.arange(-8, 30.5, 0.5)])
 _GRID = np.array(sorted({*-_REACHED, 0.0, *_REACHED}))
-_ROUNDING = 64 * np.finfo(np.float64).eps  # of a value near 1, generously
-_LIMIT = 1e-3  # how near to 0 and 1 the farthest points must be
-_SETTLED, _SLOPE = 2e-3, 1e-2  # how well slopes agree where there is one, and with what is given
-_SAME, _LEAST = 1e-12, 1e-300  # relative and absolute, of two forms of one function
-_LOWER = 0.158655  # of a normal distribution lies more than a standard deviation below its mean
-_MASS = 1e-7  # of max(1, k): a solved row is not farther from its k
+_ROUNDING = 64 * np.finfo(np.float64).eps  # tolerance for a value near 1
+_LIMIT = 1e-3  # the largest distance from 0 and 1 at the farthest points
+_SETTLED, _SLOPE = 2e-3, 1e-2  # tolerances: among slopes, and with the given derivative
+_SAME, _LEAST = 1e-12, 1e-300  # relative and absolute tolerance for two forms of one function
+_LOWER = 0.158655  # the part of a normal distribution more than a standard deviation below its mean
+_MASS = 1e-7  # of max(1, k): the tolerance for the sum of p in a solved row
 
 
 class Curve:
@@ -125,7 +125,7 @@ class Curve:
 
 
 def check_integral(curve: Any, name: str) -> None:
-    """Raise unless the curve can have a potential."""
+    """Raise ValueError unless the curve has a potential."""
     if not isinstance(curve, UserCurve):
         return
     if curve.integral is None:
@@ -138,23 +138,23 @@ def check_integral(curve: Any, name: str) -> None:
 
 
 def check_slope(curve: Any, name: str) -> None:
-    """Raise unless the curve can have second derivatives."""
+    """Raise ValueError unless the curve has second derivatives."""
     if not has_curvature(curve) or (isinstance(curve, UserCurve) and curve.slope is None):
         raise ValueError(f"curve {name!r} has no second derivative; give Curve a slope=...")
 
 
 def misses(k: Any, mass: Any) -> Any:
-    """Whether the search for the threshold of rows with this mass has ended elsewhere."""
+    """Whether the search for the threshold has failed, for rows whose p sums to `mass`."""
     return ~(abs(mass - k) <= _MASS * np.maximum(1.0, k))
 
 
 def missing_mass(k: Array, p: Array, solution: Array) -> Array:
-    """The rows for which the search for the threshold has ended elsewhere."""
+    """The indices of rows for which the search for the threshold has failed."""
     return np.flatnonzero(misses(k, p.sum(axis=1)) & (solution[:, CODE] != UNDEFINED))
 
 
 def check_mass(name: str, k: Array, p: Array, solution: Array) -> None:
-    """Raise if there is such a row."""
+    """Raise ValueError if the search has failed for any row."""
     missed = missing_mass(k, p, solution)
     if len(missed):
         row = int(missed[0])
@@ -162,7 +162,7 @@ def check_mass(name: str, k: Array, p: Array, solution: Array) -> None:
 
 
 def check_one_mass(name: str, k: float, mass: float, row: str = "a row") -> None:
-    """Raise if a row has another mass."""
+    """Raise ValueError if the sum of p in a row is not k, within the tolerance."""
     if misses(k, mass):
         raise ValueError(
             f"curve {name!r} has no threshold at which {row} has mass k = {k:.10g}: the "
@@ -186,8 +186,8 @@ def _compiled(function: Any, name: str) -> Any:
 def _agree(values: Array, others: Array) -> bool:
     """Whether two ways to compute a function differ by rounding alone.
 
-    A small whole multiple of 2^-55 is what is left of a difference of larger numbers: its last
-    digits mean nothing.
+    A small multiple of 2^-55 is the difference of two larger numbers: its last digits are rounding
+    errors.
     """
     with np.errstate(invalid="ignore"):  # a slope may be infinite
         noise = np.where(values * 2.0**55 % 1.0 == 0.0, 4.0 * np.finfo(np.float64).eps, _LEAST)
@@ -196,7 +196,7 @@ def _agree(values: Array, others: Array) -> bool:
 
 
 def _at(function: Any, name: str, points: Array) -> Array:
-    """The values of a function; an error unless they are real numbers."""
+    """The values of a function at the points; raises TypeError unless they are real numbers."""
     values = [function(t) for t in points.tolist()]
     for t, value in zip(points, values, strict=True):
         if not isinstance(value, (int, float, np.integer, np.floating)):
@@ -228,7 +228,7 @@ def _check_pdf(pdf: Any) -> None:
 
 
 def _check_slope(function: Any, name: str, derivative: Any, its_name: str, scale: Array) -> None:
-    """Compare a function's slope with its derivative, where there is one beyond rounding."""
+    """Raise unless the derivative agrees with difference quotients, where these are reliable."""
     some = _GRID != 0.0
     t = _GRID[some]
     here, h = _at(function, name, t), abs(t) * 2.0**-13
@@ -249,7 +249,7 @@ def _check_slope(function: Any, name: str, derivative: Any, its_name: str, scale
 
 
 def _mean(cdf: Any, pdf: Any, integral: Any) -> float:
-    """The mean of the distribution: minus the limit of F(t) - t. NaN if F cannot vanish at -inf."""
+    """The mean of the distribution, lim t - F(t) at inf; NaN if F cannot vanish at -inf."""
     lower = -_far_enough(lambda a: cdf(-a))
     upper = _far_enough(lambda a: 1.0 - cdf(a))
     below, _ = _tail(lambda s: pdf(-s), -lower)
@@ -267,7 +267,7 @@ def _mean(cdf: Any, pdf: Any, integral: Any) -> float:
 
 
 def _far_enough(tail: Callable[[float], float]) -> float:
-    """A distance beyond which little of the distribution is left."""
+    """A distance beyond which at most a hundredth of the distribution is left."""
     return float(next((a for a in 2.0 ** np.arange(5, 100) if tail(a) <= 0.01), 2.0**100))
 
 

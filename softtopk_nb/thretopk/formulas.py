@@ -1,4 +1,4 @@
-"""What happens to one entry: the formulas that the CPU and a device share."""
+"""Formulas for one entry, shared by the CPU and a device."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def weight_and_curvature(curve, t):
 
 
 @scalar
-def lever(w, t):
-    """w t. A saturated entry may lie infinitely many temperatures away: 0 * inf is not 0."""
+def weighted_t(w, t):
+    """w t, and 0 for w = 0: t of a saturated entry may be infinite, and 0 * inf is not 0."""
     T = type(t)
     return w * t if w > T(0) else T(0)
 
 
 @scalar
 def tangent(w, t, v, inv, mean, dtau):
-    """(w/tau) (v - t dtau - mean): Theorem thm-jacobian, Theorem thm-derivatives-k-tau."""
+    """The derivative of p, (w/tau) (v - t dtau - mean): thm-jacobian, thm-derivatives-k-tau."""
     T = type(t)
     move = v - mean
     if dtau != T(0) and w > T(0):
@@ -42,7 +42,7 @@ def tangent(w, t, v, inv, mean, dtau):
 
 @scalar
 def motion(w, t, v, inv, mean, dtau):
-    """How far t moves along a direction: (v - t dtau - mean)/tau, 0 if the entry is saturated."""
+    """The derivative of t along a direction, (v - t dtau - mean)/tau; 0 for a saturated entry."""
     T = type(t)
     move = v - mean
     if dtau != T(0):
@@ -61,8 +61,8 @@ def second_motion(w, u, z, y, dz, dy):
 
 @scalar
 def centre(w0, moved):
-    """How far the threshold moves where the entries move the sum of p by `moved`/tau."""
-    # All weights zero: every entry is saturated, and nothing moves.
+    """The derivative of the threshold, if the entries alone change the sum of p by `moved`/tau."""
+    # All weights are zero: every entry is saturated, and nothing moves.
     return moved / w0 if w0 > 0.0 else 0.0
 
 
@@ -70,7 +70,7 @@ def centre(w0, moved):
 def smoothed(curve, value, tau, c, d):
     """(tau F(t) - tau max(t, 0), the entry itself if t >= 0 else 0, whether t >= 0).
 
-    Above 0, tau F(t) + lambda is x and a tail: sums of t would only have to be taken back.
+    For t >= 0, tau F(t) + lambda is x plus a tail: summing t would only cancel again.
     """
     zero = type(value)(0)
     t = (value - c) / tau - d
@@ -80,5 +80,5 @@ def smoothed(curve, value, tau, c, d):
 
 @scalar
 def potential_of_nothing(curve, entries):
-    """phi at k = 0, where so many entries are present: the sum of F(-inf)."""
+    """phi at k = 0 for a row of `entries` entries: the sum of F(-inf)."""
     return 0.0 if has_mean(curve) or entries == 0 else -np.inf

@@ -19,10 +19,10 @@ from .curve import Curve
 
 __all__ = ["Curve", "thretopk"]
 
-MOST_ALPHA = 100.0  # with more entmax is all but a step, and float64 has too few numbers for it
+MOST_ALPHA = 100.0  # for a larger one entmax is nearly a step, and float64 cannot resolve it
 
 
-class _Plan(NamedTuple):
+class Options(NamedTuple):
     curve: Any  # a value of one of the types in `_curves`
     method: Any  # a value of one of the types in `_threshold.methods`
     name: str
@@ -40,9 +40,9 @@ class ThreTopK(operator.Differentiable):
         Scores. float16, float32 and float64 keep their type (float16 is computed in float32);
         integers and bools give float64.
     k : float or array_like
-        Sum of p, any real number 0 <= k <= n; broadcast against x's shape without the axis. One
-        below n 2^-1020 is taken for that; with ``curve="cauchy"`` one below n 2^-500, or n 2^-60
-        in float32.
+        Sum of p, any real number 0 <= k <= n; broadcast against x's shape without the axis, or with
+        1 along it. One below n 2^-1020 is taken for that; with ``curve="cauchy"`` one below
+        n 2^-500, or n 2^-60 in float32.
     curve : {CURVES} or Curve, optional
         The curve f, "laplace" by default: see the page "Which operator?".
     alpha : float, optional
@@ -61,6 +61,8 @@ class ThreTopK(operator.Differentiable):
         Entries that take part; the others get 0, exactly as if they were not there.
     out : ndarray, optional
         Array of x's shape and of the result's type to write to; it is returned.
+    clamp_k : bool, optional
+        True takes min(k, entries that take part) in each row; a row with fewer is NaN otherwise.
 
     Returns
     -------
@@ -128,6 +130,7 @@ class ThreTopK(operator.Differentiable):
         axis: int = -1,
         largest: bool = True,
         where: Any = None,
+        clamp_k: bool = False,
         **options: Any,
     ) -> Any:
         """Smoothed sum of the k largest entries; its gradient in x is p.
@@ -139,7 +142,7 @@ class ThreTopK(operator.Differentiable):
 
         Parameters
         ----------
-        x, k, temperature, axis, largest, where, **options
+        x, k, temperature, axis, largest, where, clamp_k, **options
             As in a call of the operator. A `Curve` of one's own needs its ``integral``.
 
         Returns
@@ -154,8 +157,8 @@ class ThreTopK(operator.Differentiable):
         >>> round(float(phi), 4)                                 # near 3 + 4
         7.0007
         """
-        arguments = x, k, temperature, axis, largest, where, None, options
-        return self._of_each_row("potential", *arguments)
+        named = {"temperature": temperature, "axis": axis, "largest": largest, "where": where}
+        return self._number("potential", x, k, options, clamp_k=clamp_k, **named)
 
     def threshold(
         self,
@@ -167,13 +170,14 @@ class ThreTopK(operator.Differentiable):
         axis: int = -1,
         largest: bool = True,
         where: Any = None,
+        clamp_k: bool = False,
         **options: Any,
     ) -> Any:
         """The threshold lambda of p = f((x - lambda)/temperature).
 
         Parameters
         ----------
-        x, k, temperature, axis, largest, where, **options
+        x, k, temperature, axis, largest, where, clamp_k, **options
             As in a call of the operator.
 
         Returns
@@ -189,10 +193,12 @@ class ThreTopK(operator.Differentiable):
         >>> float(stk.thretopk.threshold([3.0, 2.0, 1.0, 4.0], 2))
         2.5
         """
-        arguments = x, k, temperature, axis, largest, where, None, options
-        return self._of_each_row("threshold", *arguments)
+        named = {"temperature": temperature, "axis": axis, "largest": largest, "where": where}
+        return self._number("threshold", x, k, options, clamp_k=clamp_k, **named)
 
-    def _options(self, *, curve: Any = "laplace", alpha: Any = None, method: str = "auto") -> _Plan:
+    def _options(
+        self, *, curve: Any = "laplace", alpha: Any = None, method: str = "auto"
+    ) -> Options:
         chosen: Any
         if isinstance(curve, Curve):
             chosen, name = curve.compiled, curve.name
@@ -213,14 +219,16 @@ class ThreTopK(operator.Differentiable):
                 f"method is 'scan', which curve {name!r} does not have; "
                 "expected curve 'exp', 'laplace' or 'clip'"
             )
-        return _Plan(chosen, METHODS["newton" if method == "auto" else method], name)
+        return Options(chosen, METHODS["newton" if method == "auto" else method], name)
 
-    def _computed_in(self, plan: _Plan, given: type) -> type:
-        # float32 has not the digits for tails that are differences from 1.
-        return np.float64 if isinstance(plan.curve, UserCurve) else given
+    def computed_in(self, options: Options, given: type) -> type:
+        """The type of the rows: float64 for a user's curve."""
+        # float32 lacks the digits for tails that are differences from 1.
+        return np.float64 if isinstance(options.curve, UserCurve) else given
 
-    def _computed_in_chunks(self, plan: _Plan, given: type) -> type:
-        return np.float64 if is_steep(plan.curve) else self._computed_in(plan, given)
+    def computed_in_chunks(self, options: Options, given: type) -> type:
+        """The type of a row in chunks: float64 for a steep curve too."""
+        return np.float64 if is_steep(options.curve) else self.computed_in(options, given)
 
 
 def _check_alpha(alpha: Any) -> float:

@@ -1,32 +1,48 @@
 """The operators on PyTorch tensors, with autograd: ``import softtopk_nb.torch``.
 
-Each takes a tensor and gives one of its shape, type and device, differentiable to the scores, to
-the temperature and, where the operator has a derivative there, to k.
+Each takes a tensor and returns one of its shape, type and device, differentiable in the scores, in
+the temperature and, where the operator has a derivative in it, in k.
 """
 
 from .._versions import require as _require
 
 _require("torch", "PyTorch")
 
+from .assignment import sinkhorn
 from .distribution import KSubset
-from .modules import SoftTopK
-from .operators import (
-    fenchel_young,
-    gradtopk,
-    hardtopk,
-    itertopk,
-    thretopk,
-    wsoftmaxtopk,
-)
+from .gumbel import gumbel_softmax, gumbel_topk
+from .modules import FenchelYoungLoss, SoftTopK, TopKGate
+from .operators import OPERATORS as _OPERATORS
+from .operators import fenchel_young
+from .selection import topk
+from .without_k import WITHOUT_K as _WITHOUT_K
+
+hardtopk = _OPERATORS["hardtopk"]
+thretopk = _OPERATORS["thretopk"]
+gradtopk = _OPERATORS["gradtopk"]
+itertopk = _OPERATORS["itertopk"]
+wsoftmaxtopk = _OPERATORS["wsoftmaxtopk"]
+softmax = _WITHOUT_K["softmax"]
+log_softmax = _WITHOUT_K["log_softmax"]
+logsumexp = _WITHOUT_K["logsumexp"]
 
 __all__ = [
+    "FenchelYoungLoss",
     "KSubset",
     "SoftTopK",
+    "TopKGate",
     "fenchel_young",
     "gradtopk",
+    "gumbel_softmax",
+    "gumbel_topk",
     "hardtopk",
     "itertopk",
+    "log_softmax",
+    "logsumexp",
+    "sinkhorn",
+    "softmax",
     "thretopk",
+    "topk",
     "wsoftmaxtopk",
 ]
 

@@ -1,12 +1,14 @@
-"""Arguments: what is accepted, and PyTorch's kind of error for what is not."""
+"""Validation of arguments, with PyTorch's kinds of errors."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 
+from .._api.arguments import check_bool, shape_of_rows
 from .layout import Layout
 
 Tensor = torch.Tensor
@@ -19,13 +21,14 @@ COMPUTED_IN = {
 
 
 def computed(x: Tensor) -> Tensor:
-    """A tensor in the type to compute in: NumPy has no bfloat16."""
-    dtype = COMPUTED_IN.get(x.dtype, x.dtype)
-    return x if x.dtype == dtype else x.to(dtype)
+    """A tensor cast to the type to compute in: NumPy has no bfloat16."""
+    given = x.dtype
+    dtype = COMPUTED_IN.get(given, given)
+    return x if given == dtype else x.to(dtype)
 
 
 def check_tensor(x: Any, name: str) -> None:
-    """Refuse what is no dense tensor of real numbers with a memory."""
+    """Refuse anything but a dense tensor of real numbers."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is a {type(x).__name__}; expected a torch.Tensor")
     if x.is_quantized or x.layout != torch.strided:
@@ -39,7 +42,7 @@ def check_tensor(x: Any, name: str) -> None:
 
 
 def check_dim(ndim: int, dim: Any, axis: Any) -> int:
-    """The dimension as a non-negative integer; NumPy's name for it is taken as well."""
+    """The dimension as a non-negative integer; `axis` is accepted as NumPy's name for it."""
     if axis is not None:
         if dim is not None:
             raise TypeError(f"dim is {dim!r} and axis is {axis!r}; expected one of them")
@@ -59,7 +62,7 @@ def check_dim(ndim: int, dim: Any, axis: Any) -> int:
 def laid_out(
     x: Any, dim: Any, axis: Any, largest: Any, where: Any, name: str = "x"
 ) -> tuple[Tensor, Layout]:
-    """x in the type to compute in, and how its rows lie in it."""
+    """x in the type to compute in, and its layout."""
     check_tensor(x, name)
     shape = tuple(x.shape)
     dim = check_dim(len(shape), dim, axis)
@@ -79,7 +82,7 @@ def _mask(where: Any, x: Tensor, shape: tuple[int, ...]) -> Tensor:
 def _broadcast(given: Tensor, shape: tuple[int, ...], name: str, x: Tensor) -> Tensor:
     if given.device != x.device:
         raise RuntimeError(f"{name} is on {given.device}; expected x's device {x.device}")
-    if given.shape == shape:  # the usual case, in a hurry
+    if given.shape == shape:  # fast path for the usual case
         return given
     try:
         return given.expand(shape)
@@ -90,24 +93,44 @@ def _broadcast(given: Tensor, shape: tuple[int, ...], name: str, x: Tensor) -> T
 
 
 def numbers(
-    k: Any, temperature: Any, x: Tensor, batch: tuple[int, ...], real_k: bool
+    k: Any, temperature: Any, x: Tensor, layout: Layout, real_k: bool, clamp_k: Any = False
 ) -> tuple[Any, Any]:
-    """k and the temperature: numbers as they are, tensors of the batch shape."""
+    """k and the temperature: numbers as given, tensors broadcast to the batch shape.
+
+    If `clamp_k`, k is a tensor of at most the number of entries that take part.
+    """
     if not real_k and type(k) is not int:
         if isinstance(k, Tensor) and k.dtype.is_floating_point:
             raise TypeError(f"k has dtype {k.dtype}; expected integers: call k.long()")
         if isinstance(k, (float, np.floating)):
             raise TypeError(f"k is {k!r}; expected an integer")
-    return _number(k, "k", x, batch), _number(temperature, "temperature", x, batch)
+    k = _number(k, "k", x, layout)
+    if clamp_k is not False:
+        check_bool(clamp_k, "clamp_k")
+        k = _clamped(k, x, layout) if clamp_k else k
+    return k, _number(temperature, "temperature", x, layout)
 
 
-def _number(value: Any, name: str, x: Tensor, batch: tuple[int, ...]) -> Any:
-    if type(value) in (int, float):  # the usual case, in a hurry
+def _clamped(k: Any, x: Tensor, layout: Layout) -> Tensor:
+    """k, or where fewer entries take part their number, with the gradient 0 in k."""
+    present = x != (-math.inf if layout.largest else math.inf)
+    count = (present if layout.where is None else present & layout.where).sum(layout.dim)
+    if not isinstance(k, Tensor):
+        real = isinstance(k, (float, np.floating))
+        most = min(k, x.shape[layout.dim])  # a larger one may have no room in a tensor
+        k = torch.full_like(count, most, dtype=torch.float64 if real else torch.int64)
+    return torch.where(k > count, count, k)
+
+
+def _number(value: Any, name: str, x: Tensor, layout: Layout) -> Any:
+    if type(value) in (int, float):  # fast path for the usual case
         return value
     if isinstance(value, Tensor):
         if value.dtype.is_complex or value.dtype == torch.bool:
             raise TypeError(f"{name} has dtype {value.dtype}; expected real numbers")
-        return _broadcast(computed(value), batch, name, x)
+        shape = shape_of_rows(value.ndim, layout.batch, layout.dim)
+        spread = _broadcast(computed(value), shape, name, x)
+        return spread if shape == layout.batch else spread.squeeze(layout.dim)
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         kind = type(value).__name__
         raise TypeError(f"{name} is {value!r}, a {kind}; expected a number or a tensor")

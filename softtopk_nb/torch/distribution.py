@@ -1,4 +1,4 @@
-"""The random k-subset as a distribution."""
+"""The k-subset distribution of PyTorch."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from torch.distributions import Distribution, constraints, register_kl
 
 from .._api.homogeneous import in_temperature
 from ..gradtopk.ksubset import KSubset as Subsets
-from . import carry
-from .arguments import computed
-from .heights import finite
-from .operators import fenchel_young, gradtopk
+from . import calls
+from .arguments import computed, laid_out
+from .operators import OPERATORS, fenchel_young
+from .potentials import finite
 
 Tensor = torch.Tensor
-MOST_LISTED = 1 << 20  # subsets that `enumerate_support` makes at most
+gradtopk = OPERATORS["gradtopk"]
+MOST_LISTED = 1 << 20  # largest number of subsets that `enumerate_support` lists
 
 
 class _Subsets(constraints.Constraint):
-    """0/1 vectors with k ones."""
+    """The constraint that a vector has k ones and is 0 elsewhere."""
 
     is_discrete = True
     event_dim = 1
@@ -31,9 +32,16 @@ class _Subsets(constraints.Constraint):
         self._k = k
 
     def check(self, value: Tensor) -> Tensor:
-        """Whether each vector is one."""
+        """Whether each vector satisfies the constraint."""
         ones = ((value == 0) | (value == 1)).all(-1)
         return ones & (value.sum(-1) == self._k)
+
+
+def _tensor(value: Any, x: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """A number or a tensor as a tensor beside x; a number is not copied there, which would wait."""
+    if isinstance(value, Tensor):
+        return value.to(dtype=dtype or value.dtype, device=x.device)
+    return torch.full((), value, dtype=dtype, device=x.device)
 
 
 class KSubset(Distribution):
@@ -43,14 +51,19 @@ class KSubset(Distribution):
 
     Parameters
     ----------
-    x : Tensor, shape (..., n)
+    x : Tensor, shape (..., n, ...)
         Scores: float32 or float64.
     k : int or Tensor of int
-        Size of the subset, 0 <= k <= n; broadcast against x's shape without its last dimension.
+        Size of the subset, 0 <= k <= n; broadcast against x's shape without `dim`.
     temperature : float or Tensor, optional
         Broadcast as k; 1 by default.
+    dim : int, optional
+        The dimension of the scores, the last by default. In samples and marginals it is the last,
+        as in all distributions of PyTorch.
+    where : Tensor of bool, optional
+        Entries that take part, broadcastable to x's shape; the others are never chosen.
     validate_args : bool, optional
-        As for every distribution of PyTorch.
+        As for every distribution of PyTorch: on a GPU the host waits for the answer.
 
     Raises
     ------
@@ -60,8 +73,9 @@ class KSubset(Distribution):
     Notes
     -----
     `log_prob`, `entropy`, `mean`, `variance` and `torch.distributions.kl_divergence` of two of them
-    with one k are differentiable in x and the temperature. Samples are not; `has_rsample` is False.
-    Draws follow ``torch.manual_seed``.
+    with one k are differentiable in x and the temperature. `rsample` is the straight-through
+    estimator: a draw, with the derivatives of the marginals. Draws follow ``torch.manual_seed``; of
+    scores on a GPU there are none: draw from ``x.cpu()``.
 
     Source: Chen, Dempster and Liu, "Weighted finite population sampling to maximize entropy"
     (1994).
@@ -78,17 +92,27 @@ class KSubset(Distribution):
     """
 
     has_enumerate_support = True
+    has_rsample = True
 
     def __init__(
-        self, x: Tensor, k: Any, temperature: Any = 1.0, *, validate_args: bool | None = None
+        self,
+        x: Tensor,
+        k: Any,
+        temperature: Any = 1.0,
+        *,
+        dim: int = -1,
+        where: Tensor | None = None,
+        validate_args: bool | None = None,
     ) -> None:
-        p = gradtopk(x.detach(), k, temperature=temperature)  # checks them all
+        _, layout = laid_out(x, dim, None, True, where)
+        if layout.where is not None:
+            x = x.masked_fill(~layout.where, -math.inf)
+        x = layout.turned(x)
+        p = gradtopk(x.detach(), k, temperature=temperature)  # checks all arguments
         batch = x.shape[:-1]
         self.x = x
-        self.k = torch.as_tensor(k, device=x.device).expand(batch)
-        self.temperature = torch.as_tensor(temperature, dtype=x.dtype, device=x.device).expand(
-            batch
-        )
+        self.k = _tensor(k, x, None).expand(batch)
+        self.temperature = _tensor(temperature, x, x.dtype).expand(batch)
         super().__init__(batch, x.shape[-1:], validate_args=False)
         if self._validate_args_wanted(validate_args) and p.isnan().any():
             raise ValueError("x holds NaN, or fewer than k entries above -inf; expected k numbers")
@@ -100,7 +124,7 @@ class KSubset(Distribution):
 
     @property
     def arg_constraints(self) -> dict[str, Any]:
-        """What the parameters must be."""
+        """The constraints on the parameters."""
         return {
             "x": constraints.real_vector,
             "temperature": constraints.positive,
@@ -109,11 +133,11 @@ class KSubset(Distribution):
 
     @property
     def support(self) -> Any:
-        """0/1 vectors with k ones."""
+        """The constraint that a vector has k ones and is 0 elsewhere."""
         return _Subsets(self.k)
 
     def expand(self, batch_shape: Any, _instance: Any = None) -> KSubset:
-        """The same with more batch dimensions."""
+        """The distribution broadcast to this batch shape."""
         batch = torch.Size(batch_shape)
         x = self.x.expand(*batch, *self.event_shape)
         given = self.k.expand(batch), self.temperature.expand(batch)
@@ -126,7 +150,7 @@ class KSubset(Distribution):
 
     @property
     def variance(self) -> Tensor:
-        """Of each entry's indicator."""
+        """The variance of each entry's indicator."""
         p = self.mean
         return p * (1.0 - p)
 
@@ -151,19 +175,101 @@ class KSubset(Distribution):
         >>> subsets.sample((5,)).shape
         torch.Size([5, 4])
         """
+        if self.x.is_cuda:
+            raise NotImplementedError(
+                "sample: subsets are drawn on the CPU alone; use KSubset(x.cpu(), k).sample() and "
+                "copy the result to the device"
+            )
         shape = torch.Size(sample_shape)
         seed = int(torch.randint(2**63 - 1, ()))
-        given = [carry.array(computed(each)) for each in (self.x, self.k, self.temperature)]
-        with torch.no_grad():
-            drawn = Subsets(*given).sample(tuple(shape), np.random.default_rng(seed))
-        return carry.tensor(drawn).to(self.x.dtype)
+        drawn = self._subsets().sample(tuple(shape), np.random.default_rng(seed))
+        return calls.tensor(drawn).to(self.x.dtype)
 
     def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
-        """Refuse: a draw of 0 and 1 has no derivative."""
-        raise NotImplementedError(
-            "rsample: draws of a KSubset are discrete and not reparametrised; use mean, which is "
-            "differentiable, or thretopk(x + noise, k) of softtopk_nb.torch with Gumbel noise"
-        )
+        """Draw subsets with the derivatives of the marginals: the straight-through estimator.
+
+        Parameters
+        ----------
+        sample_shape : torch.Size or tuple of int, optional
+            How many, for each distribution of the batch: one by default.
+
+        Returns
+        -------
+        Tensor, shape sample_shape + batch_shape + (n,)
+            0/1 vectors with k ones, as `sample`, differentiable as `marginals`. The gradient of an
+            expectation that it gives is biased.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import softtopk_nb.torch as stt
+        >>> x = torch.tensor([3.0, 2.0, 1.0, 4.0], requires_grad=True)
+        >>> stt.KSubset(x, 2).rsample((5,))[:, 0].sum().backward()
+        >>> bool(x.grad[0] > 0)
+        True
+        """
+        drawn, p = self.sample(sample_shape), self.mean
+        return drawn + (p - p.detach())
+
+    def marginals(self) -> Tensor:
+        """P(i in S), which is the mean: `gradtopk`.
+
+        Returns
+        -------
+        Tensor, shape batch_shape + (n,)
+            Differentiable in x and the temperature.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import softtopk_nb.torch as stt
+        >>> stt.KSubset(torch.tensor([3.0, 2.0, 1.0, 4.0]), 2).marginals()
+        tensor([0.6944, 0.3056, 0.1192, 0.8808])
+        """
+        return self.mean
+
+    def pair_marginals(self) -> Tensor:
+        """P(i in S and j in S), as `softtopk_nb.KSubset.pair_marginals`.
+
+        Returns
+        -------
+        Tensor, shape batch_shape + (n, n), of x's type
+            Symmetric, with the marginals on the diagonal; differentiable in x and the temperature.
+
+        Notes
+        -----
+        O(n^2) for each row, also with gradients.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import softtopk_nb.torch as stt
+        >>> stt.KSubset(torch.tensor([3.0, 2.0, 1.0, 4.0]), 2).pair_marginals()[0]
+        tensor([0.6944, 0.0793, 0.0292, 0.5859])
+        """
+        pairs = calls.tensor(self._subsets().pair_marginals()).to(self.x.dtype)
+        if not torch.is_grad_enabled() or not (
+            self.x.requires_grad or self.temperature.requires_grad
+        ):
+            return pairs
+        soft = self._pairs()
+        return pairs + (soft - soft.detach())
+
+    def _pairs(self) -> Tensor:
+        """The pair marginals by the Jacobian, less exact where they are small, with its graph."""
+        n = self.event_shape[0]
+        x = self.x[..., None, :].expand(*self.batch_shape, n, n)
+        tau = self.temperature[..., None].expand(*self.batch_shape, n)
+        unit = torch.eye(n, dtype=x.dtype, device=x.device).expand_as(x)
+        x = x if x.requires_grad else x.detach().requires_grad_()
+        p = gradtopk(x, self.k[..., None].expand_as(tau), temperature=tau)
+        (jacobian,) = torch.autograd.grad(p, x, unit, create_graph=True)
+        covariance = tau[..., None] * jacobian
+        return covariance + p.transpose(-1, -2) * p
+
+    def _subsets(self) -> Subsets:
+        """The same distribution of arrays."""
+        return Subsets(*(calls.array(computed(v)) for v in (self.x, self.k, self.temperature)))
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Give the logarithm of the probability of each subset.
@@ -176,7 +282,7 @@ class KSubset(Distribution):
         Returns
         -------
         Tensor, shape (...)
-            The values of log P(S), differentiable in x and the temperature.
+            The values of log P(S), differentiable in x and the temperature and not in `value`.
 
         Examples
         --------
@@ -190,7 +296,7 @@ class KSubset(Distribution):
             self._validate_sample(value)
         batch = torch.broadcast_shapes(value.shape[:-1], self._batch_shape)
         x = self.x.expand(*batch, *self._event_shape)
-        y = value.expand(*batch, *self._event_shape)
+        y = value.detach().expand(*batch, *self._event_shape)
         temperature, k = self.temperature.expand(batch), self.k.expand(batch)
         return -fenchel_young(gradtopk, x, y, k, temperature=temperature) / temperature
 
@@ -257,9 +363,10 @@ class KSubset(Distribution):
 
 @register_kl(KSubset, KSubset)
 def _kl(p: KSubset, q: KSubset) -> Tensor:
-    """The loss of q against p's marginals, less p's entropy."""
-    if not torch.equal(*torch.broadcast_tensors(p.k, q.k)):
+    """The divergence: the loss of q against p's marginals, less p's entropy."""
+    if not p.x.is_cuda and not torch.equal(*torch.broadcast_tensors(p.k, q.k)):
         raise ValueError("the two have different k; expected one, or the divergence is infinite")
     target = p.mean
     phi = gradtopk.potential(q.x, q.k, temperature=q.temperature)
-    return in_temperature(phi, finite(q.x), target, q.temperature) - p.entropy()
+    found = in_temperature(phi, finite(q.x), target, q.temperature) - p.entropy()
+    return torch.where(p.k == q.k, found, torch.inf) if p.x.is_cuda else found

@@ -1,9 +1,9 @@
-"""Autograd: the derivatives of every operator, by what `leaves` carries.
+"""Autograd functions: the derivatives of every operator, by the verbs of `calls`.
 
-The plain function is for backward passes alone, and keeps the solved call as it is. The others
-work under every transform of `torch.func`, three deep: value, its derivatives along directions and
-cotangents, and theirs. With forward mode, but for those that a compiler traces: it takes none that
-have it.
+`EagerValue` is for backward passes alone, and keeps the solved call as an object. The others work
+under every transform of `torch.func`, three levels deep: the value, its derivatives along
+directions and cotangents, and theirs. They have forward mode, except those that a compiler traces,
+as it refuses functions with forward mode.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.autograd import Function, forward_ad
 
-from . import carry, leaves
-from .carry import Tensor
+from . import calls
+from .calls import Tensor
+from .custom_ops import is_tracing, is_transformed
 from .layout import Layout, of_rows
 
 
@@ -27,13 +28,14 @@ def value(
     *,
     layout: Layout | None = None,
 ) -> Tensor:
-    """The value of x, as it lies; k and the temperature are numbers or tensors of the batch shape.
+    """The value of x in its layout; k and the temperature: numbers, or tensors of the batch shape.
 
-    Without a layout x is rows.
+    Without a layout x must be rows. An operator without a k is given any.
     """
-    traced, transformed = leaves.is_wanted(x), leaves.is_transformed()
-    if layout is not None and (traced or transformed or x.is_cuda):
-        return layout.back(value(op, options, layout.rows(x), k, temperature))
+    traced, transformed = is_tracing(x), is_transformed()
+    if layout is not None and (traced or transformed):
+        p = value(op, options, layout.rows(x), k, temperature)
+        return p if op.reduces else layout.back(p)
     result: Tensor
     if traced:
         return traced_value(op, options, (x, rowwise(k, x), rowwise(temperature, x)))
@@ -42,124 +44,127 @@ def value(
         result, _ = Value.apply(op, options, *problem)
         return result
     layout = of_rows(x) if layout is None else layout
-    if torch.is_grad_enabled() and any(map(_requires_grad, (x, k, temperature))):
-        result = Plain.apply(x, k, temperature, layout.where, layout, op, options)
+    of_any = x.requires_grad or _requires_grad(k) or _requires_grad(temperature)
+    if of_any and torch.is_grad_enabled():
+        result = EagerValue.apply(x, k, temperature, (layout, op, options))
         return result
-    return carry.value(op, options, x, k, temperature, layout)
+    return calls.value(op, options, x, k, temperature, layout)
+
+
+def along_k(op: Any, options: dict[str, Any], *problem: Tensor) -> Tensor:
+    """The derivative of the value of rows in each row's k."""
+    x, _, temperature = problem
+    solve = calls.solve if is_tracing(x) else Value.apply
+    _, state = solve(op, options, *problem)
+    direction = torch.zeros_like(x), torch.ones_like(temperature), torch.zeros_like(temperature)
+    result: Tensor = Jvp.of(op, options, *problem, state, *direction)
+    return result
 
 
 def constant(
     op: Any, options: dict[str, Any], x: Tensor, k: Any, temperature: Any, *, layout: Layout
 ) -> Tensor:
-    """The same of an operator without derivatives."""
+    """The value of an operator without derivatives."""
     x = x.detach()
-    if x.is_cuda or leaves.is_wanted(x) or leaves.is_transformed():
+    if is_tracing(x) or is_transformed():
         rows = layout.rows(x)
         problem = rows, rowwise(k, rows), rowwise(temperature, rows)
         return layout.back(Constant.apply(op, options, *problem))
-    return carry.value(op, options, x, k, temperature, layout)
+    return calls.value(op, options, x, k, temperature, layout)
 
 
 def traced_value(op: Any, options: dict[str, Any], problem: tuple[Tensor, ...]) -> Tensor:
-    """The value of what a compiler traces."""
+    """The value of a problem that a compiler traces."""
     p: Tensor
     primals, tangents = unpacked(problem)
     if tangents is None:
         p, _ = Solve.apply(op, options, *primals)
         return p
-    p, state = leaves.solve(op, options, *primals)
+    p, state = calls.solve(op, options, *primals)
     moves = _moves(tangents, primals)
-    return forward_ad.make_dual(p, leaves.push(op, options, *primals, state, *moves))
+    return forward_ad.make_dual(p, calls.jvp(op, options, *primals, state, *moves))
 
 
 def unpacked(tensors: tuple[Tensor, ...]) -> tuple[list[Tensor], list[Any] | None]:
-    """What a compiler traces, apart from its directions in forward mode, if there are any."""
+    """(primals, tangents) of traced tensors; tangents are None without forward mode."""
     duals = [forward_ad.unpack_dual(each) for each in tensors]
     if any(dual.tangent is not None for dual in duals):
         return [dual.primal for dual in duals], [dual.tangent for dual in duals]
-    # The compiler takes a tensor to need no gradient that has come to need one since it was made,
-    # as an argument of `torch.func.grad` has: a view of it is made now.
+    # The compiler assumes that a tensor needs no gradient if it did not when it was made, as an
+    # argument of `torch.func.grad` did not: so a view of it is made here.
     return [each.view_as(each) for each in tensors], None
 
 
 def rowwise(number: Any, x: Tensor) -> Tensor:
-    """A number as a tensor of the batch shape; a tensor has it already."""
+    """A number as a tensor of the batch shape; a tensor already has that shape."""
     if isinstance(number, Tensor):
         return number
     dtype = torch.int64 if isinstance(number, int) else torch.float64
     return torch.full(x.shape[:-1], number, dtype=dtype, device=x.device)
 
 
-def _is_tensor(given: Any) -> bool:
-    return isinstance(given, Tensor)
-
-
 def _requires_grad(given: Any) -> bool:
     return isinstance(given, Tensor) and given.requires_grad
 
 
-class Plain(Function):
-    """Value and backward pass of tensors that no transform sees."""
+class EagerValue(Function):
+    """The value with its backward pass, for tensors that no transform sees."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        k: Any,
-        temperature: Any,
-        where: Any,
-        layout: Layout,
-        op: Any,
-        options: Any,
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, k: Any, temperature: Any, of_call: Any) -> Tensor:
         """Solve, and keep the call."""
-        ctx.op, ctx.options, ctx.layout, ctx.solved = op, options, layout, None
-        ctx.numbers = tuple(None if _is_tensor(v) else v for v in (k, temperature))
-        ctx.save_for_backward(x, *(v if _is_tensor(v) else None for v in (k, temperature)), where)
-        if x.is_cuda:
-            return carry.value(op, options, x, k, temperature, layout)
-        p, *ctx.solved = op._solved(*carry.arguments(x, k, temperature, layout), options)
-        return carry.tensor(p)
+        layout, op, options = ctx.of_call = of_call  # one argument: PyTorch looks at each
+        ctx.numbers = [None if isinstance(v, Tensor) else v for v in (k, temperature)]
+        tensors = [v if isinstance(v, Tensor) else None for v in (k, temperature)]
+        # The mask is kept for PyTorch alone, which refuses a backward pass after it was changed.
+        ctx.save_for_backward(x, *tensors, layout.where)
+        p, *ctx.solved = calls.solve_kept(op, options, x, k, temperature, layout)
+        return p
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-        """Pull back, by differentiable steps if a graph of it is wanted."""
+        """The gradients, by differentiable steps if a graph of them is wanted."""
         x, k, temperature, _ = ctx.saved_tensors
-        if ctx.solved is not None and not torch.is_grad_enabled():
+        in_x, in_k, in_tau, _ = ctx.needs_input_grad
+        if not torch.is_grad_enabled():
             call, solved = ctx.solved
-            with_numbers = any(ctx.needs_input_grad[1:3])
-            gradients = carry.pull_kept(ctx.op, call, solved, g, with_numbers)
+            with_numbers = in_k or in_tau
+            gradients = calls.vjp_kept(call, solved, g, with_numbers=with_numbers)
         else:
-            rows = ctx.layout.rows(x)
+            layout, op, options = ctx.of_call
+            rows = layout.rows(x)
             k, temperature = (
                 rowwise(n if v is None else v, rows)
                 for n, v in zip(ctx.numbers, (k, temperature), strict=True)
             )
-            if ctx.solved is None:
-                state = carry.no_state(rows)
-            else:
-                state = carry.packed(ctx.op, *ctx.solved)
-            problem = rows, k, temperature, state, ctx.layout.turned(g)
-            gx, *others = _pull(ctx.op, ctx.options, *problem)
-            gx = ctx.layout.back(gx if ctx.layout.largest else -gx)
+            state = calls.packed(x, *ctx.solved)
+            problem = rows, k, temperature, state, g if op.reduces else layout.turned(g)
+            gx, *others = Vjp.of(op, options, *problem)
+            gx = layout.back(gx if layout.largest else -gx)
             gradients = gx, *others
-        wanted = zip(gradients, ctx.needs_input_grad, strict=False)
-        return *(v if wants else None for v, wants in wanted), None, None, None, None
+        gx, gk, gtau = gradients
+        return gx if in_x else None, gk if in_k else None, gtau if in_tau else None, None
 
 
 class Rowwise(Function):
-    """A function of tensors that share their leading axes, which `vmap` adds to."""
+    """A function of tensors that share their leading axes, to which `vmap` adds one."""
+
+    @classmethod
+    def of(cls, op: Any, options: Any, *tensors: Tensor) -> Any:
+        """Apply the function; if a compiler traces, without its derivatives."""
+        apply = cls.forward if is_tracing(tensors[0]) else cls.apply
+        return apply(op, options, *tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep all tensors that came."""
+        """Keep all input tensors."""
         ctx.op, ctx.options, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> Any:
-        """The same with one more leading axis."""
+        """Apply the function with one more leading axis."""
         op, options, *tensors = inputs
         moved = [
             each.expand(info.batch_size, *each.shape) if dim is None else each.movedim(dim, 0)
@@ -170,18 +175,18 @@ class Rowwise(Function):
 
 
 class Solve(Function):
-    """(x, k, temperature) to the value and its state, without forward mode."""
+    """(x, k, temperature) -> (value, state), without forward mode."""
 
     @staticmethod
     def forward(
         op: Any, options: Any, x: Tensor, k: Tensor, temperature: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Solve."""
-        return leaves.solve(op, options, x, k, temperature)
+        """Solve the rows."""
+        return calls.solve(op, options, x, k, temperature)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep the problem and its state, which is no function of it."""
+        """Keep the problem and its state, which is not differentiable."""
         ctx.op, ctx.options, *problem = inputs
         _, state = output
         ctx.mark_non_differentiable(state)
@@ -189,76 +194,76 @@ class Solve(Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Any, ...]:
-        """Pull back."""
-        gradients = _pull(ctx.op, ctx.options, *ctx.saved_tensors, g)
+        """The gradients in x, k and the temperature."""
+        gradients = Vjp.of(ctx.op, ctx.options, *ctx.saved_tensors, g)
         return None, None, *_of_reals(ctx.op, gradients)
 
 
 class Value(Rowwise):
-    """(x, k, temperature) to the value and its state."""
+    """(x, k, temperature) -> (value, state), with forward mode."""
 
     forward = Solve.forward
     backward = Solve.backward
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """As `Solve`, for forward mode as well."""
+        """Keep the problem and its state, for forward mode as well."""
         Solve.setup_context(ctx, inputs, output)
         ctx.save_for_forward(*inputs[2:], output[1])
 
     @staticmethod
     def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> tuple[Any, None]:
-        """Push forward."""
+        """The derivative of the value along a direction."""
         moves = _moves(tangents, ctx.saved_tensors[:3])
-        return _push(ctx.op, ctx.options, *ctx.saved_tensors, *moves), None
+        return Jvp.of(ctx.op, ctx.options, *ctx.saved_tensors, *moves), None
 
 
-class Push(Rowwise):
-    """(problem, state, direction) to the derivative along it."""
+class Jvp(Rowwise):
+    """(problem, state, direction) -> the derivative along the direction."""
 
     @staticmethod
     def forward(op: Any, options: Any, *tensors: Tensor) -> Tensor:
-        """Push."""
-        return leaves.push(op, options, *tensors)
+        """The derivative along the direction."""
+        return calls.jvp(op, options, *tensors)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-        """To the direction as the value's; to the problem by the second derivative."""
+        """Gradients in the direction as the value's; in the problem by the second derivative."""
         solved, direction = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
-        linear = _pull(ctx.op, ctx.options, *solved, g)
+        linear = Vjp.of(ctx.op, ctx.options, *solved, g)
         return None, None, *_seconds(ctx, solved, direction, g), None, *_of_reals(ctx.op, linear)
 
     @staticmethod
     def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> Tensor:
-        """Along the problem's direction as well."""
+        """The derivative along a direction in the problem and in the direction."""
         solved, direction = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
-        linear = _push(ctx.op, ctx.options, *solved, *_moves(tangents[4:], direction))
+        linear = Jvp.of(ctx.op, ctx.options, *solved, *_moves(tangents[4:], direction))
         if not any(v is not None for v in tangents[:3]):
             return linear
         moves = _moves(tangents[:3], solved[:3])
         return linear + _second(Along, ctx.op, ctx.options, *solved, *direction, *moves)
 
 
-class Pull(Rowwise):
-    """(problem, state, cotangent) to the gradients in x, k and the temperature."""
+class Vjp(Rowwise):
+    """(problem, state, cotangent) -> the gradients in x, k and the temperature."""
 
     @staticmethod
     def forward(op: Any, options: Any, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Pull."""
-        return leaves.pull(op, options, *tensors)
+        """The gradients of <cotangent, value>."""
+        return calls.vjp(op, options, *tensors)
 
     @staticmethod
     def backward(ctx: Any, *direction: Tensor) -> tuple[Any, ...]:
-        """The cotangents of gradients are a direction: <direction, gradients> = <g, push>."""
+        """Gradients in the problem and the cotangent: <direction, gradients> = <g, jvp>."""
         *solved, g = ctx.saved_tensors
-        linear = _push(ctx.op, ctx.options, *solved, *direction)
+        linear = Jvp.of(ctx.op, ctx.options, *solved, *direction)
         return None, None, *_seconds(ctx, solved, direction, g), None, linear
 
     @staticmethod
     def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> tuple[Tensor, ...]:
-        """The second derivative is symmetric: the problem's direction takes the place of v."""
+        """The derivative along a direction; in the problem by the symmetric second derivative."""
         *solved, g = ctx.saved_tensors
-        linear: tuple[Tensor, ...] = _pull(
+        linear: tuple[Tensor, ...] = Vjp.of(
             ctx.op, ctx.options, *solved, *_moves(tangents[4:], (g,))
         )
         if not any(v is not None for v in tangents[:3]):
@@ -269,17 +274,16 @@ class Pull(Rowwise):
 
 
 class Second(Rowwise):
-    """(problem, state, direction, cotangent) to gradients: of <cotangent, `Push`>."""
+    """(problem, state, direction, cotangent) -> the gradients of <cotangent, `Jvp`>."""
 
     @staticmethod
     def forward(op: Any, options: Any, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Both readings of the second derivative at once, as `RowOperator._second` has them."""
-        *given, g = tensors
-        return leaves.second(op, options, *given, g, *_still(g))
+        """By the verb."""
+        return calls.hvp(op, options, *tensors)
 
     @staticmethod
     def backward(ctx: Any, *other: Tensor) -> tuple[Any, ...]:
-        """To the direction, and to the cotangent: it is linear in both."""
+        """Gradients in the direction and in the cotangent, in both of which it is linear."""
         solved, direction, g = ctx.saved_tensors[:4], ctx.saved_tensors[4:7], ctx.saved_tensors[7]
         to_direction = Second.apply(ctx.op, ctx.options, *solved, *other, g)
         to_g = Along.apply(ctx.op, ctx.options, *solved, *direction, *other)
@@ -287,7 +291,7 @@ class Second(Rowwise):
 
     @staticmethod
     def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> tuple[Tensor, ...]:
-        """Along both."""
+        """The derivative along changes of the direction and of the cotangent."""
         solved, direction, g = ctx.saved_tensors[:4], ctx.saved_tensors[4:7], ctx.saved_tensors[7]
         moves, moved_g = _moves(tangents[4:7], direction), _moves(tangents[7:], (g,))
         one = Second.apply(ctx.op, ctx.options, *solved, *moves, g)
@@ -296,16 +300,16 @@ class Second(Rowwise):
 
 
 class Along(Rowwise):
-    """(problem, state, two directions) to the derivative along both."""
+    """(problem, state, two directions) -> the second derivative along both."""
 
     @staticmethod
     def forward(op: Any, options: Any, *tensors: Tensor) -> Tensor:
         """The second derivative."""
-        return leaves.second(op, options, *tensors)[0]
+        return calls.second(op, options, *tensors)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-        """To each direction, from the other one."""
+        """Gradients in each direction, along the other one."""
         solved, pair = ctx.saved_tensors[:4], (ctx.saved_tensors[4:7], ctx.saved_tensors[7:])
         one, other = (
             _of_reals(ctx.op, Second.apply(ctx.op, ctx.options, *solved, *each, g))
@@ -315,7 +319,7 @@ class Along(Rowwise):
 
     @staticmethod
     def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> Tensor:
-        """Along each."""
+        """The derivative along changes of each direction."""
         solved, one, other = ctx.saved_tensors[:4], ctx.saved_tensors[4:7], ctx.saved_tensors[7:]
         moves, more = _moves(tangents[4:7], one), _moves(tangents[7:], other)
         moved = Along.apply(ctx.op, ctx.options, *solved, *moves, *other)
@@ -323,64 +327,58 @@ class Along(Rowwise):
         return result
 
 
-class Last(Rowwise):
-    """The problem as it is, where a third derivative would be wanted of it."""
+class NoThirdDerivative(Rowwise):
+    """The identity on a problem, which raises when a third derivative needs its derivative."""
 
     @staticmethod
     def forward(op: Any, options: Any, *problem: Tensor) -> tuple[Tensor, ...]:
-        """The same tensors."""
+        """Views of the tensors."""
         return tuple(each.view_as(each) for each in problem)
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
-        """There is no third derivative."""
+        """Raise NotImplementedError."""
         raise NotImplementedError(f"{ctx.op.__name__} has no third derivative here")
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
-        """There is no third derivative."""
+        """Raise NotImplementedError."""
         raise NotImplementedError(f"{ctx.op.__name__} has no third derivative here")
 
 
 class Constant(Rowwise):
-    """(x, k, temperature) to a value that is constant almost everywhere."""
+    """(x, k, temperature) -> a value that is constant almost everywhere."""
 
     @staticmethod
     def forward(op: Any, options: Any, x: Tensor, k: Tensor, temperature: Tensor) -> Tensor:
-        """Solve."""
-        return leaves.constant(op, options, x, k, temperature)
+        """The value of rows."""
+        return calls.constant(op, options, x, k, temperature)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Nothing of it is differentiable."""
+        """Mark the value as not differentiable."""
         ctx.mark_non_differentiable(output)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[None, ...]:
-        """It has no gradient."""
+        """No gradients."""
         return None, None, None, None, None
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> None:
-        """It does not move."""
+        """No derivative."""
         return None
 
 
-def _push(*args: Any) -> Any:
-    return leaves.push(*args) if leaves.is_wanted(args[2]) else Push.apply(*args)
-
-
-def _pull(*args: Any) -> Any:
-    return leaves.pull(*args) if leaves.is_wanted(args[2]) else Pull.apply(*args)
-
-
 def _second(function: Any, op: Any, options: Any, *tensors: Tensor) -> Any:
-    """By `Second` or `Along`, which are differentiated in all but the problem."""
-    return function.apply(op, options, *Last.apply(op, options, *tensors[:3]), *tensors[3:])
+    """Apply `Second` or `Along`, which are differentiable in all arguments but the problem."""
+    return function.apply(
+        op, options, *NoThirdDerivative.apply(op, options, *tensors[:3]), *tensors[3:]
+    )
 
 
 def _seconds(ctx: Any, solved: Any, direction: Any, g: Tensor) -> tuple[Any, ...]:
-    """Gradients in the problem by the second derivative, where any is wanted."""
+    """Gradients in the problem by the second derivative, None where none is wanted."""
     if not any(ctx.needs_input_grad[2:5]):
         return None, None, None
     found = _second(Second, ctx.op, ctx.options, *solved, *direction, g)
@@ -388,19 +386,13 @@ def _seconds(ctx: Any, solved: Any, direction: Any, g: Tensor) -> tuple[Any, ...
 
 
 def _of_reals(op: Any, gradients: Any) -> tuple[Any, ...]:
-    """Gradients in x, k and the temperature, None in a k that is an integer."""
+    """Gradients in x, k and the temperature, with None for a k that is an integer."""
     gx, gk, gtau = gradients
     return gx, gk if op.real_k else None, gtau
 
 
 def _moves(tangents: Any, like: Any) -> list[Tensor]:
-    """Tangents, 0 where there is none."""
+    """Tangents, with zeros in place of None."""
     return [
         torch.zeros_like(each) if v is None else v for v, each in zip(tangents, like, strict=True)
     ]
-
-
-def _still(g: Tensor) -> tuple[Tensor, Tensor]:
-    """No motion in k and in the temperature."""
-    nothing = torch.zeros(g.shape[:-1], dtype=g.dtype, device=g.device)
-    return nothing, nothing

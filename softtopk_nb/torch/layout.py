@@ -1,4 +1,4 @@
-"""How scores lie in a tensor: their dimension, order, and the entries that take no part."""
+"""The layout of scores in a tensor: their dimension, order, and mask."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from torch.autograd import Function
 from .._api.arguments import rows_of_mask
 from .._api.host_arrays import to_rows
 from .._threads.masking import masked
-from . import carry, leaves
-from .carry import Tensor
+from . import calls
+from .calls import Tensor
+from .custom_ops import is_tracing, is_transformed
 
 
 class Layout(NamedTuple):
-    """How x came, and how what belongs to it goes back.
+    """The layout of x, by which results are brought back to it.
 
-    Operators of NumPy take an x as it lies; whoever has rows has a layout of rows.
+    Operators of NumPy accept x in any layout; code that has rows uses the layout of rows.
     """
 
     dim: int
@@ -28,7 +29,7 @@ class Layout(NamedTuple):
     batch: tuple[int, ...]
 
     def rows(self, x: Tensor) -> Tensor:
-        """x with the scores along the last dimension, the largest wanted, -inf where masked."""
+        """x with the scores last, negated if the k smallest are wanted, and -inf where masked."""
         if not self.largest:
             x = -x
         if self.where is not None:
@@ -45,34 +46,34 @@ class Layout(NamedTuple):
 
 
 def of_rows(x: Tensor) -> Layout:
-    """The layout of rows."""
+    """The layout of a tensor whose scores are along the last dimension."""
     return Layout(x.ndim - 1, True, None, x.dtype, tuple(x.shape[:-1]))
 
 
 class Masked(Function):
-    """Rows of x along its last dimension, masked by the kernel of the operators of NumPy.
+    """x with dimension `dim` last, masked by the kernel that operators of NumPy use.
 
-    Of 16 x 256 x 256 float32 that takes 0.3 ms on two cores, PyTorch's `masked_fill` 2.4.
+    For 16 x 256 x 256 float32 that takes 0.3 ms on two cores, PyTorch's `masked_fill` 2.4.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, present: Any, dim: int) -> Tensor:
-        """A copy with -inf where an entry is not `present`."""
+        """A copy with -inf where `present` is False."""
         ctx.dim = dim
-        array = carry.array(x)
+        array = calls.array(x)
         shape = (*x.shape[:dim], *x.shape[dim + 1 :], x.shape[dim])
         rows = to_rows(array, dim, array.dtype.type, (-1, x.shape[dim]))
-        return carry.tensor(masked(rows, present, -math.inf).reshape(shape))
+        return calls.tensor(masked(rows, present, -math.inf).reshape(shape))
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-        """Every operator has the gradient 0 in an entry of -inf already."""
+        """The gradient as it is: every operator's gradient is 0 at entries of -inf already."""
         return g.movedim(-1, ctx.dim), None, None
 
 
 def _excluded(x: Tensor, mask: Tensor, dim: int) -> Tensor:
-    """x with this dimension last, and -inf where the mask of x's shape is False."""
-    if x.is_cuda or leaves.is_wanted(x) or leaves.is_transformed() or x.numel() == 0:
+    """x with dimension `dim` last, and -inf where the mask of x's shape is False."""
+    if x.is_cuda or is_tracing(x) or is_transformed() or x.numel() == 0:
         return x.masked_fill(~mask, -math.inf).movedim(dim, -1)
     n = x.shape[dim]
     present = rows_of_mask(mask.numpy(), dim, (x.numel() // n, n), None)

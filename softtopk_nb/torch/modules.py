@@ -1,4 +1,4 @@
-"""The operators as modules of a network."""
+"""The operators as layers of a network: a mask, a gate for experts, a loss."""
 
 from __future__ import annotations
 
@@ -7,38 +7,74 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._api.arguments import whole
+from .._api.base import TopK
 from .._api.operator import chosen
-from .operators import OPERATORS
+from .operators import OPERATORS, check_reduction, fenchel_young
+from .selection import topk
 
 Tensor = torch.Tensor
 
 
-def _held(k: Tensor, n: int) -> Tensor:
-    """k, kept strictly between 0 and n, with the gradient of the number that it is held at.
+def _check_temperature(value: Any) -> float:
+    """The temperature as a positive number."""
+    number = float(value)
+    if not 0.0 < number < float("inf"):
+        raise ValueError(f"temperature is {value!r}; expected a positive finite number")
+    return number
 
-    At 0 and at n no row would move, and a k that had once been there would stay.
-    """
-    eps = torch.finfo(k.dtype).eps
-    return k.detach().clamp(n * eps, n * (1.0 - eps)) + (k - k.detach())
+
+class _Temperature(nn.Module):
+    """A layer with a temperature, which is a buffer, or a parameter's exponential."""
+
+    fixed_temperature: Tensor
+
+    def __init__(self, temperature: Any, *, learnt: bool = False) -> None:
+        super().__init__()
+        number = torch.tensor(_check_temperature(temperature))
+        self.learn_temperature = learnt
+        if learnt:
+            self.log_temperature = nn.Parameter(number.log())
+        else:
+            self.register_buffer("fixed_temperature", number)
+
+    @property
+    def temperature(self) -> Tensor:
+        """The temperature, a tensor without dimensions; it may be set to a number."""
+        return self.log_temperature.exp() if self.learn_temperature else self.fixed_temperature
+
+    @temperature.setter
+    def temperature(self, value: Any) -> None:
+        number = _check_temperature(value)
+        with torch.no_grad():
+            if self.learn_temperature:
+                self.log_temperature.fill_(number).log_()
+            else:
+                self.fixed_temperature.fill_(number)
 
 
-class SoftTopK(nn.Module):
+class SoftTopK(_Temperature):
     """Smooth top-k as a layer.
 
     Parameters
     ----------
-    k : int or float
+    k : int or float, optional
         How much to choose along `dim`; a real number for `thretopk` alone.
     temperature : float, optional
         Width of the transition, in the units of the scores.
     op : str or operator, optional
         "thretopk", "gradtopk", "itertopk" or "wsoftmaxtopk", or the operator itself; the layer
         keeps the name.
+    fraction : float, optional
+        In place of k: which part of the scores to choose, in (0, 1). Rounded, and at least 1, where
+        k must be an integer.
     learn_temperature : bool, optional
         Whether the logarithm of the temperature is a parameter, `log_temperature`.
-    learn_k : bool, optional
-        Whether k is a parameter; of `thretopk`. What is used of it is kept between 0 and the number
-        of scores, where gradients lead a parameter back that has left them.
+    learn_k : bool or tuple of two numbers, optional
+        Whether k is learned; of `thretopk`. The parameter is `shift`, 0 at the start: what is added
+        to the log-odds of k between its bounds, which it can come close to and never reach. The
+        bounds are 0 and the number of scores, or the two that are given; of the fraction, if that
+        is given.
     dim : int, optional
         The dimension of the scores.
     hard : bool, optional
@@ -49,8 +85,15 @@ class SoftTopK(nn.Module):
     Raises
     ------
     TypeError, ValueError
-        An unknown operator or what is none, a temperature that is not positive, a k that is learnt
-        but must be an integer. Other arguments are checked when the layer is called.
+        Neither or both of k and `fraction`; an unknown operator or what is none; a temperature that
+        is not positive; a k that is learned but must be an integer, or does not lie within its
+        bounds. Other arguments are checked when the layer is called.
+
+    Notes
+    -----
+    The temperature can be set, as in ``layer.temperature = 0.1``: annealing is a line of a training
+    loop. It is in the state that is saved, and so are, where k is learned, what it began at and
+    `shift`. Setting it compiles nothing anew under `torch.compile`.
 
     Examples
     --------
@@ -63,55 +106,233 @@ class SoftTopK(nn.Module):
     ['log_temperature']
     """
 
+    start: Tensor
+
     def __init__(
         self,
-        k: Any,
+        k: Any = None,
         temperature: float = 1.0,
         op: Any = "thretopk",
         *,
+        fraction: float | None = None,
         learn_temperature: bool = False,
-        learn_k: bool = False,
+        learn_k: Any = False,
         dim: int = -1,
         hard: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__()
-        op = chosen(op).__name__
-        if not 0.0 < temperature < float("inf"):
-            raise ValueError(f"temperature is {temperature!r}; expected a positive finite number")
-        self.op, self.dim, self.hard, self.options = op, dim, hard, options
-        if learn_k and not OPERATORS[op].real_k:
-            raise TypeError(f"learn_k is True, but {op} takes an integer k")
-        self.k = nn.Parameter(torch.tensor(float(k))) if learn_k else k
-        self.learn_temperature = learn_temperature
-        if learn_temperature:
-            self.log_temperature = nn.Parameter(torch.tensor(float(temperature)).log())
-        else:
-            self.fixed_temperature = float(temperature)
+        super().__init__(temperature, learnt=learn_temperature)
+        self.op, self.dim, self.hard, self.options = chosen(op).__name__, dim, hard, options
+        if (k is None) == (fraction is None):
+            raise TypeError(f"k is {k!r} and fraction is {fraction!r}; expected one of them")
+        if fraction is not None and not 0.0 < fraction < 1.0:
+            raise ValueError(f"fraction is {fraction!r}; expected a number between 0 and 1")
+        self.k, self.fraction, self.learn_k = k, fraction, learn_k
+        if learn_k is not False:
+            self._learn(k if fraction is None else fraction)
 
-    @property
-    def temperature(self) -> Any:
-        """The temperature: a number, or what the parameter says."""
-        return self.log_temperature.exp() if self.learn_temperature else self.fixed_temperature
+    def _learn(self, start: Any) -> None:
+        """Make k a parameter that begins at `start`."""
+        if not OPERATORS[self.op].real_k:
+            raise TypeError(f"learn_k is {self.learn_k!r}, but {self.op} takes an integer k")
+        low, high = (0.0, float("inf")) if self.learn_k is True else self.learn_k
+        if not 0.0 <= low < float(start) < high:
+            name = "k" if self.fraction is None else "fraction"
+            raise ValueError(
+                f"{name} is {start!r} and learn_k is {self.learn_k!r}; expected bounds, 0 or more, "
+                f"with {name} between them"
+            )
+        self.register_buffer("start", torch.tensor(float(start)))
+        self.shift = nn.Parameter(torch.zeros(()))
+
+    def chosen_k(self, n: int) -> Any:
+        """The k of n scores: a number, or a tensor where k is learned."""
+        unit = 1.0 if self.fraction is None else n
+        if self.learn_k is not False and self.fraction is None and self.k >= n:
+            raise ValueError(f"k begins at {self.k} and is learned; expected less than n = {n}")
+        if self.learn_k is False:
+            if self.fraction is None:
+                return self.k
+            real = OPERATORS[self.op].real_k
+            return self.fraction * n if real else max(1, round(self.fraction * n))
+        low, high = (0.0, n / unit) if self.learn_k is True else self.learn_k
+        low, high = unit * float(low), min(unit * float(high), float(n))
+        eps = torch.finfo(self.shift.dtype).eps
+        part = ((unit * self.start - low) / (high - low)).clamp(eps, 1.0 - eps)
+        part = torch.sigmoid(torch.logit(part) + self.shift).clamp(eps, 1.0 - eps)
+        return low + (high - low) * part
 
     def forward(self, x: Tensor, where: Tensor | None = None) -> Tensor:
         """The soft mask of x, of its shape and type."""
-        k = self.k
-        if isinstance(k, Tensor):
-            k = _held(k, x.shape[self.dim])
-        return OPERATORS[self.op](
-            x,
-            k,
+        k = self.chosen_k(x.shape[self.dim])
+        given: dict[str, Any] = {"temperature": self.temperature, "dim": self.dim, "where": where}
+        return OPERATORS[self.op](x, k, **given, hard=self.hard, **self.options)
+
+    def extra_repr(self) -> str:
+        """A description of the layer's arguments, for its repr."""
+        k = f"k={self.k}" if self.fraction is None else f"fraction={self.fraction}"
+        learned = "" if self.learn_k is False else f", learn_k={self.learn_k}"
+        options = "".join(f", {name}={each!r}" for name, each in self.options.items())
+        temperature = float(self.temperature.detach())
+        return f"{k}, temperature={temperature:g}, op={self.op!r}{learned}, dim={self.dim}{options}"
+
+
+class TopKGate(_Temperature):
+    """A gate for a mixture of experts: which k experts see a token, and with which weights.
+
+    Parameters
+    ----------
+    features : int
+        Numbers of a token.
+    experts : int
+        How many experts there are.
+    k : int
+        How many of them see a token.
+    op : str or operator, optional
+        The operator that gives the weights, or its name.
+    temperature : float, optional
+        Width of the transition, in the units of the scores; it may be set.
+    hard : bool, optional
+        Straight-through: the weights are equal, with the soft operator's derivatives.
+    normalize : bool, optional
+        Whether the weights of a token are divided by their sum, so that this is 1.
+    bias : bool, optional
+        Whether the scores are linear in the token with a bias.
+    **options
+        What the operator takes: `curve`, `alpha`, `method`.
+
+    Attributes
+    ----------
+    scores : nn.Linear
+        The layer that scores the experts, from `features` to `experts` numbers.
+    load : Tensor of shape (experts,)
+        Which part of the choices of the last call fell on each expert, without a gradient: 1 over
+        `experts` each if they are loaded equally. It sums to 1, and is not in the saved state.
+
+    Raises
+    ------
+    TypeError, ValueError
+        k is not a whole number from 1 to `experts`; an unknown operator or what is none; a
+        temperature that is not positive.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import softtopk_nb.torch as stt
+    >>> gate = stt.TopKGate(10, 8, 2)
+    >>> weights, experts = gate(torch.randn(32, 10))
+    >>> weights.shape, experts.shape, round(gate.load.sum().item(), 4)
+    (torch.Size([32, 2]), torch.Size([32, 2]), 1.0)
+    """
+
+    load: Tensor
+
+    def __init__(
+        self,
+        features: int,
+        experts: int,
+        k: int,
+        op: Any = "thretopk",
+        temperature: float = 1.0,
+        *,
+        hard: bool = False,
+        normalize: bool = True,
+        bias: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(temperature)
+        self.k, self.op, self.hard, self.options = whole(k), chosen(op).__name__, hard, options
+        if not 1 <= self.k <= experts:
+            raise ValueError(f"k is {k}; expected 1 to {experts}, the number of experts")
+        self.normalize = normalize
+        self.scores = nn.Linear(features, experts, bias=bias)
+        self.register_buffer("load", torch.zeros(experts), persistent=False)
+
+    def forward(self, x: Tensor) -> TopK:
+        """(weights, indices) of the experts of each token, the largest weight first.
+
+        Both have x's shape but for k along the last dimension.
+        """
+        given: dict[str, Any] = {"temperature": self.temperature, "hard": self.hard}
+        weights, indices = topk(self.scores(x), self.k, op=self.op, **given, **self.options)
+        count = torch.zeros_like(self.load).scatter_add(
+            0, indices.flatten(), torch.ones_like(indices.flatten(), dtype=self.load.dtype)
+        )
+        self.load = count / max(indices.numel(), 1)
+        if self.normalize:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return TopK(weights, indices)
+
+    def extra_repr(self) -> str:
+        """A description of the layer's arguments, for its repr."""
+        options = "".join(f", {name}={each!r}" for name, each in self.options.items())
+        temperature = float(self.temperature.detach())
+        return f"k={self.k}, temperature={temperature:g}, op={self.op!r}, hard={self.hard}{options}"
+
+
+class FenchelYoungLoss(nn.Module):
+    """The Fenchel-Young loss of scores as a layer: see `fenchel_young`.
+
+    Parameters
+    ----------
+    op : str or operator
+        `thretopk` or `gradtopk`, or its name.
+    k : int or float
+        As for the operator.
+    reduction : {"mean", "sum", "none"}, optional
+        What is returned: the mean over all rows, their sum, or the loss of each.
+    constant : bool, optional
+        False leaves out the conjugate of the target, which does not depend on the scores.
+    temperature, dim, **options
+        As in a call of the operator.
+
+    Raises
+    ------
+    TypeError, ValueError
+        An unknown operator, or one without a potential; an unknown reduction. Other arguments are
+        checked when the layer is called.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import softtopk_nb.torch as stt
+    >>> loss = stt.FenchelYoungLoss("gradtopk", 2)
+    >>> loss(torch.tensor([[3.0, 2.0, 1.0, 4.0]]), torch.tensor([[0, 3]]))
+    tensor(0.5345)
+    """
+
+    def __init__(
+        self,
+        op: Any,
+        k: Any,
+        reduction: str = "mean",
+        *,
+        constant: bool = True,
+        temperature: Any = 1.0,
+        dim: int = -1,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.op = chosen(op, with_potential=True).__name__
+        check_reduction(reduction)
+        self.k, self.reduction, self.constant = k, reduction, constant
+        self.temperature, self.dim, self.options = temperature, dim, options
+
+    def forward(self, theta: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+        """The loss of scores against the mask, the labels or the weights that they should give."""
+        return fenchel_young(
+            self.op,
+            theta,
+            target,
+            self.k,
+            constant=self.constant,
             temperature=self.temperature,
             dim=self.dim,
             where=where,
-            hard=self.hard,
+            reduction=self.reduction,
             **self.options,
         )
 
     def extra_repr(self) -> str:
-        """What is not a parameter."""
-        k = f"{self.k.item():g} (learnt)" if isinstance(self.k, Tensor) else self.k
-        options = "".join(f", {name}={each!r}" for name, each in self.options.items())
-        temperature = float(torch.as_tensor(self.temperature).detach())
-        return f"{k}, temperature={temperature:g}, op={self.op!r}, dim={self.dim}{options}"
+        """A description of the layer's arguments, for its repr."""
+        return f"{self.op!r}, k={self.k}, reduction={self.reduction!r}"

@@ -1,4 +1,4 @@
-"""The operators: one object for each of the registry, called like `torch.nn.functional.softmax`."""
+"""The operators on tensors: one object for each, called like `torch.nn.functional.softmax`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from typing import Any
 
 import torch
 
+from .._api.arguments import unexpected
+from .._api.front import FrontOperator, check_potential, check_threshold
 from .._api.operator import Differentiable, chosen, registry
-from . import arguments, functions, heights
+from . import arguments, functions, potentials
 
 Tensor = torch.Tensor
+_COMMON = "temperature", "dim", "largest", "where", "hard", "clamp_k"
 
 _DOC = """`softtopk_nb.{name}` of tensors, with autograd.
 
@@ -18,7 +21,8 @@ Parameters
 x : Tensor, shape (..., n, ...)
     Scores: float32 or float64; float16 and bfloat16 are computed in float32.
 k : {k_type} or Tensor
-    As in `softtopk_nb.{name}`: a number, or a tensor that broadcasts to x's shape without `dim`.
+    As in `softtopk_nb.{name}`: a number, or a tensor that broadcasts to x's shape without
+    `dim`, or with 1 along it.
 temperature : float or Tensor, optional
     Likewise, positive; 1 by default.
 dim, axis : int, optional
@@ -30,13 +34,16 @@ where : Tensor of bool, optional
 hard : bool, optional
     Straight-through: the value is the 0/1 mask of the k largest entries (of round(k), where k is
     real), the derivatives are those of the soft operator.
+clamp_k : bool, optional
+    True takes min(k, entries that take part) in each row, with the gradient 0 in k where that is
+    less than k; a row with fewer entries is NaN otherwise.
 **options
     The operator's own: see `softtopk_nb.{name}`.
 
 Returns
 -------
 p : Tensor of x's shape, type and device
-    {result}
+    It sums to k along `dim`.
 
 Raises
 ------
@@ -58,33 +65,11 @@ True
 """
 
 
-class Operator:
+class Operator(FrontOperator):
     """An operator of the registry, on tensors."""
 
-    def __init__(self, op: Any) -> None:
-        self._op = op
-        self._known = tuple(op._known)
-        self.__name__ = op.__name__
-        second = "first and second" if op.has_second else "first"
-        to = "x, k and the temperature" if op.real_k else "x and the temperature"
-        soft = isinstance(op, Differentiable)
-        self.__doc__ = _DOC.format(
-            name=op.__name__,
-            k_type="float" if op.real_k else "int",
-            result="It sums to k along `dim`.",
-            derivatives=f"Derivatives: {second}, in {to}." if soft else "There is no derivative.",
-        )
-
-    @property
-    def real_k(self) -> bool:
-        """Whether k may be any real number, and has a derivative."""
-        return bool(self._op.real_k)
-
-    def __repr__(self) -> str:
-        return f"<operator {self.__name__!r} of softtopk_nb.torch>"
-
-    def __reduce__(self) -> str:
-        return self.__name__
+    documentation = _DOC
+    without_derivatives = "There is no derivative."
 
     def __call__(
         self,
@@ -97,12 +82,13 @@ class Operator:
         largest: bool = True,
         where: Tensor | None = None,
         hard: bool = False,
+        clamp_k: bool = False,
         **options: Any,
     ) -> Tensor:
         """The value: see the class."""
         self._check_names(options)
         x, layout = arguments.laid_out(x, dim, axis, largest, where)
-        k, temperature = arguments.numbers(k, temperature, x, layout.batch, self.real_k)
+        k, temperature = arguments.numbers(k, temperature, x, layout, self.real_k, clamp_k)
         function = functions.value if isinstance(self._op, Differentiable) else functions.constant
         p = function(self._op, options, x, k, temperature, layout=layout)
         if hard:
@@ -112,11 +98,9 @@ class Operator:
 
     def _check_names(self, options: dict[str, Any]) -> None:
         for name in options:
-            if name not in self._known:
-                known = ", ".join(self._known) or "none of its own"
-                raise TypeError(
-                    f"{self.__name__} got an unexpected keyword argument {name!r}; it knows {known}"
-                )
+            if name not in self._op.known_options:
+                known = (*_COMMON, *self._op.known_options)
+                raise unexpected(self.__name__, name, known)
 
     def potential(
         self,
@@ -128,13 +112,14 @@ class Operator:
         axis: int | None = None,
         largest: bool = True,
         where: Tensor | None = None,
+        clamp_k: bool = False,
         **options: Any,
     ) -> Tensor:
         """The smoothed sum of the k largest entries, whose gradient in x is the operator itself.
 
         Parameters
         ----------
-        x, k, temperature, dim, axis, largest, where, **options
+        x, k, temperature, dim, axis, largest, where, clamp_k, **options
             As in a call.
 
         Returns
@@ -149,13 +134,66 @@ class Operator:
         >>> stt.thretopk.potential(torch.tensor([3.0, 2.0, 1.0, 4.0]), 2)
         tensor(7.8297)
         """
-        _check_potential(self._op)
+        check_potential(self._op)
+        given = x, k, temperature, dim, axis, largest, where, clamp_k, options
+        return self._number(potentials.potential, *given)
+
+    def threshold(
+        self,
+        x: Tensor,
+        k: Any,
+        *,
+        temperature: Any = 1.0,
+        dim: int | None = None,
+        axis: int | None = None,
+        largest: bool = True,
+        where: Tensor | None = None,
+        clamp_k: bool = False,
+        **options: Any,
+    ) -> Tensor:
+        """The threshold lambda of p = f((x - lambda)/temperature), which `thretopk` has.
+
+        Parameters
+        ----------
+        x, k, temperature, dim, axis, largest, where, clamp_k, **options
+            As in a call.
+
+        Returns
+        -------
+        lam : Tensor of x's shape without `dim`
+            In the units of x; differentiable in x and the temperature.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import softtopk_nb.torch as stt
+        >>> stt.thretopk.threshold(torch.tensor([3.0, 2.0, 1.0, 4.0]), 2)
+        tensor(2.5000)
+        """
+        check_threshold(self._op)
+        given = x, k, temperature, dim, axis, largest, where, clamp_k, options
+        return self._number(potentials.threshold, *given)
+
+    def _number(
+        self,
+        function: Any,
+        x: Tensor,
+        k: Any,
+        temperature: Any,
+        dim: int | None,
+        axis: int | None,
+        largest: bool,
+        where: Tensor | None,
+        clamp_k: bool,
+        options: dict[str, Any],
+    ) -> Tensor:
+        """A number of each row in the units of x, by this function of rows."""
         self._check_names(options)
         x, layout = arguments.laid_out(x, dim, axis, largest, where)
         rows = layout.rows(x)
-        k, temperature = arguments.numbers(k, temperature, x, layout.batch, self.real_k)
-        phi = heights.potential(self._op, options, rows, k, temperature).to(layout.dtype)
-        return phi if largest else -phi
+        k, temperature = arguments.numbers(k, temperature, x, layout, self.real_k, clamp_k)
+        number: Tensor = function(self._op, options, rows, k, temperature).to(layout.dtype)
+        return number if largest else -number
 
 
 def _whole(k: Any) -> Any:
@@ -165,9 +203,10 @@ def _whole(k: Any) -> Any:
     return round(k) if isinstance(k, float) else k
 
 
-def _check_potential(op: Any) -> None:
-    if not op.has_potential:
-        raise TypeError(f"{op.__name__} is the gradient of no potential")
+def check_reduction(reduction: Any) -> None:
+    """Refuse what is no way to reduce losses."""
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"reduction is {reduction!r}; expected 'none', 'mean' or 'sum'")
 
 
 def fenchel_young(
@@ -177,11 +216,13 @@ def fenchel_young(
     k: Any,
     *,
     constant: bool = True,
+    reduction: str = "none",
     temperature: Any = 1.0,
     dim: int | None = None,
     axis: int | None = None,
     largest: bool = True,
     where: Tensor | None = None,
+    clamp_k: bool = False,
     **options: Any,
 ) -> Tensor:
     """The Fenchel-Young loss of scores: `softtopk_nb.fenchel_young` of tensors, with autograd.
@@ -196,15 +237,17 @@ def fenchel_young(
         Of theta's shape: 0/1 vectors with k ones or, for `thretopk` or without the constant,
         numbers in [0, 1] that sum to k. Or int64 labels, k of each row along `dim`, where -1 fills
         up rows with fewer; with k = 1 the dimension may be left out.
-    k, temperature, dim, axis, largest, where, **options
+    k, temperature, dim, axis, largest, where, clamp_k, **options
         As in a call of the operator.
     constant : bool, optional
         False leaves out the conjugate of the target, which does not depend on theta.
+    reduction : {"none", "mean", "sum"}, optional
+        Whether the mean or the sum over all rows is returned in place of the loss of each.
 
     Returns
     -------
-    loss : Tensor of theta's shape without `dim`
-        One for each row; differentiable in theta and the temperature.
+    loss : Tensor of theta's shape without `dim`, or without dimensions
+        One for each row, or reduced; differentiable in theta and the temperature.
 
     Raises
     ------
@@ -221,14 +264,15 @@ def fenchel_young(
     tensor([0.5345, 0.8511])
     """
     inner = chosen(op, with_potential=True)
+    check_reduction(reduction)
     theta, layout = arguments.laid_out(theta, dim, axis, largest, where, "theta")
     rows = layout.rows(theta)
-    y = heights.vectors(target, rows, layout)
-    k, temperature = arguments.numbers(k, temperature, theta, layout.batch, inner.real_k)
-    loss = heights.loss(inner, {"constant": constant, **options}, rows, k, temperature, y)
-    return loss.to(layout.dtype)
+    y = potentials.vectors(target, rows, layout)
+    real_k = inner.real_k
+    k, temperature = arguments.numbers(k, temperature, theta, layout, real_k, clamp_k)
+    loss = potentials.loss(inner, {"constant": constant, **options}, rows, k, temperature, y)
+    loss = loss.to(layout.dtype)
+    return loss if reduction == "none" else getattr(loss, reduction)()
 
 
 OPERATORS = {name: Operator(op) for name, op in registry.items()}
-hardtopk, thretopk, gradtopk = (OPERATORS[name] for name in ("hardtopk", "thretopk", "gradtopk"))
-itertopk, wsoftmaxtopk = OPERATORS["itertopk"], OPERATORS["wsoftmaxtopk"]

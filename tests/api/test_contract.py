@@ -26,7 +26,7 @@ from operators import (
 )
 
 import softtopk_nb as stk
-from softtopk_nb._api import without_k
+from softtopk_nb._api import array_calls, short_calls, without_k
 from softtopk_nb._api.operator import Differentiable, registry
 from softtopk_nb._threads import pool
 
@@ -40,6 +40,54 @@ def test_registry_holds_the_public_operators():
 
 
 # Arrays
+
+
+@with_or_without_k
+@dtypes
+@pytest.mark.parametrize("shape", [(64,), (3, 2, 17)])
+def test_the_short_way_gives_the_same_bits(op, options, dtype, shape, rng, monkeypatch):
+    """Rows with infinities and a NaN, k = 0 and k = n leave it, as they need other kernels."""
+    x = rng.normal(size=shape).astype(dtype)
+    special = x.copy()
+    special.flat[[1, 5, 8]] = np.inf, -np.inf, np.nan
+    numbers = itertools.product((3, 0, shape[-1], *([2.5] if op.real_k else [])), (1.0, 0.07, 2))
+    orders = ({"largest": True}, {"largest": False}) if hasattr(op, "cpu") else ({},)
+    calls = [
+        lambda v=v, k=k, t=t, order=order: op(v, k, temperature=t, **order, **options)
+        for v, (k, t), order in itertools.product((x, special), list(numbers), orders)
+    ]
+    found = [each() for each in calls]
+    monkeypatch.setattr(short_calls, "value", lambda *_: None)
+    for p, each in zip(found, calls, strict=True):
+        same(p, each())
+
+
+@smooth
+@dtypes
+@pytest.mark.parametrize("largest", [True, False])
+def test_the_short_gradient_has_the_same_bits(op, options, dtype, largest, rng):
+    """What backward passes of fronts use: also of a cotangent in another layout or type."""
+    x, g = rng.normal(size=(2, 3, 17)).astype(dtype), rng.normal(size=(2, 3, 17)).astype(dtype)
+    arguments = op, x, 3, 0.5, -1, largest, None, None, options
+    short = short_calls.solve(*arguments)
+    if short is None:
+        assert short_calls.value(*arguments) is None
+        return
+    p, solved, state = short
+    expected, vjp = op.vjp(x, 3, temperature=0.5, largest=largest, **options)
+    same(p, expected)
+    for cotangent in (g, g[..., ::-1], g.astype(float), np.broadcast_to(g[0, 0], g.shape)):
+        same(solved.vjp_in_x(state, cotangent), vjp(cotangent).x)
+    given = (x if largest else -x), np.full((2, 3), 3), np.full((2, 3), 0.5)
+    same(solved.packed(state), array_calls.solve(op, options, given)[1])
+
+
+@pytest.mark.parametrize("name", ["hardtopk", "thretopk", "gradtopk", "softmax", "log_softmax"])
+def test_most_calls_on_few_entries_go_the_short_way(name, monkeypatch, rng):
+    op, x = getattr(stk, name), rng.normal(size=(1, 64)).astype(np.float32)
+    monkeypatch.setattr(short_calls.call, "check", None)
+    p = op(x, *([8] if name.endswith("topk") else []), temperature=0.5)
+    assert p.shape == x.shape
 
 
 @with_or_without_k
@@ -113,8 +161,9 @@ def test_dtypes(op, options, given, result):
         np.array(["a", "b"]),
         np.array(["2020-01-01", "2021-01-01"], "M8[D]"),
         np.ma.masked_less([1.0, 2.0, 3.0], 2),
+        object(),
     ],
-    ids=["complex", "object", "longdouble", "str", "datetime", "masked"],
+    ids=["complex", "object", "longdouble", "str", "datetime", "masked", "unknown"],
 )
 def test_other_dtypes_are_refused(op, x):
     with pytest.raises(TypeError, match=r"^x "):
@@ -136,6 +185,46 @@ def test_k_and_temperature_per_row(op, options, rng):
             same(p[i, j], op(x[i, j], k[i, j], temperature=tau[j], **options))
     column = op(x, k[:, :1], temperature=0.5, **options)
     same(column, op(x, np.repeat(k[:, :1], 4, 1), temperature=0.5, **options))
+
+
+@with_or_without_k
+def test_numbers_may_keep_the_axis(op, options, rng):
+    """k, the temperature and directions of x's number of axes: as without the axis of length 1."""
+    x, v, g = rng.normal(size=(3, 3, 9, 4))
+    k, tau = rng.integers(1, 4, size=(3, 1, 4)), rng.uniform(0.5, 2, size=(1, 1, 4))
+    assert len(np.unique(k)) > 1
+    common = {"axis": 1, **options}
+    kept, dropped = {"temperature": tau}, {"temperature": tau[:, 0]}
+
+    def alike(found, expected):
+        for each, other in zip(found, expected, strict=True):
+            if each is not None:
+                same(each.squeeze(1) if each.shape[1] == 1 else each, other)
+
+    same(op(x, k, **kept, **common), op(x, k[:, 0], **dropped, **common))
+    row = x[0, :, 0]
+    same(op(row, [2], temperature=[0.5], **options), op(row, 2, temperature=0.5, **options))
+    for verb in ("potential", "threshold"):
+        if hasattr(op, verb):
+            of_op = getattr(op, verb)
+            same(of_op(x, k, **kept, **common), of_op(x, k[:, 0], **dropped, **common))
+    if not hasattr(op, "jvp"):
+        return
+    moves = {"dtemperature": rng.normal(size=(3, 1, 1))}
+    moves |= {"dk": rng.normal(size=(3, 1, 4))} if op.real_k else {}
+    moved = {name: each[:, 0] for name, each in moves.items()}
+    alike(
+        op.jvp(x, k, v, **moves, **kept, **common),
+        op.jvp(x, k[:, 0], v, **moved, **dropped, **common),
+    )
+    found = op.vjp(x, k, **kept, **common)[1](g)
+    assert found.temperature.shape == tau.shape
+    assert not op.real_k or found.k.shape == k.shape
+    alike(found, op.vjp(x, k[:, 0], **dropped, **common)[1](g))
+    if getattr(op, "has_second", False):
+        found = op.hvp(x, k, v, g, **moves, **kept, **common)
+        assert found.temperature.shape == tau.shape
+        alike(found, op.hvp(x, k[:, 0], v, g, **moved, **dropped, **common))
 
 
 @each_op
@@ -215,6 +304,58 @@ def test_where_is_as_if_removed(op, options, dtype, rng):
     assert np.isnan(p[1]).all()
     assert not np.isnan(p[[0, 2, 3]]).any()
     same(op(x.T, 2, axis=0, where=row[:, None], **options), op(x, 2, where=row, **options).T)
+
+
+@every
+@dtypes
+def test_k_may_be_clamped_to_the_entries_that_take_part(op, options, dtype, rng):
+    """To the bit as with the smaller k; rows of nothing are 0, and gradients in k where it is."""
+    x, v, g = rng.normal(size=(3, 6, 9)).astype(dtype)
+    there = np.arange(9) < np.array([[0], [1], [3], [4], [7], [9]])
+    x[3, 0], x[4, :2], x[~there] = -np.inf, np.inf, np.nan
+    counts, k = np.array([0, 1, 3, 3, 7, 9]), 4
+    common = {"where": there, "temperature": 0.5, **options}
+    clamped, smaller = {**common, "clamp_k": True}, np.minimum(counts, k)
+    expected = op(x, smaller, **common)
+    assert not np.isnan(expected).any()
+    same(op(x, k, **clamped), expected)
+    same(op(x, np.full((6, 1), k), **clamped), expected)
+    same(op(-x, k, largest=False, **clamped), expected)
+    same(op(x.T, k, axis=0, **{**clamped, "where": there.T}), expected.T)
+    same(op(x, 10**6, **clamped), op(x, counts, **common))
+    assert np.isnan(op(x, k, **common)[:4]).all()
+    for verb in ("potential", "threshold"):
+        if hasattr(op, verb):
+            same(getattr(op, verb)(x, k, **clamped), getattr(op, verb)(x, smaller, **common))
+    if not isinstance(op, Differentiable):
+        return
+    found, dp = op.jvp(x, k, v, dtemperature=0.3, **clamped)
+    same(found, expected)
+    same(dp, op.jvp(x, smaller, v, dtemperature=0.3, **common)[1])
+    found, others = op.vjp(x, np.full(6, k), **clamped)[1](g), op.vjp(x, smaller, **common)[1](g)
+    same(found.x, others.x)
+    if op.real_k:
+        same(found.k, others.k)
+        assert (found.k[:4] == 0).all()
+        assert found.k.any()
+        assert (op.jvp(x, k, v * 0, dk=1.0, **clamped)[1][:4] == 0).all()
+    if op.has_second:
+        same(op.hvp(x, k, v, g, **clamped).x, op.hvp(x, smaller, v, g, **common).x)
+
+
+@each_op
+def test_chosen_entries_of_rows_that_have_fewer(op, rng):
+    x, there = rng.normal(size=(2, 5)), np.array([[False, True, False, True, True], [True] * 5])
+    x[0, 3:] = 1.0, 2.0
+    values, indices = stk.topk(x, 4, op=op, where=there, clamp_k=True)
+    best = sorted([1, 3, 4], key=lambda i: -x[0, i])
+    assert indices[0].tolist() == [*best, 0]
+    np.testing.assert_array_equal(values[0], [1, 1, 1, 0] if op.bounded else values[0])
+    same(values[1], stk.topk(x[1], 4, op=op).values)
+    same(indices[1], stk.topk(x[1], 4, op=op).indices)
+    ordered = stk.topk(-x, 4, op=op, where=there, sorted=False, largest=False, clamp_k=True)
+    assert ordered.indices[0].tolist() == [0, 1, 3, 4]
+    assert stk.topk(x, 9, op=op, clamp_k=True).indices.shape == (2, 5)
 
 
 @with_or_without_k
@@ -387,7 +528,8 @@ def test_a_k_next_to_0(op, options, dtype):
         p, vjp = op.vjp(x, k, **options)
         dp = op.jvp(x, k, 0 * v, dk=1.0, **options)[1]
         gradients = vjp(v)
-        numbers = [op.threshold(x, k, **options), op.potential(x, k, **options)]
+        verbs = [verb for verb in ("threshold", "potential") if hasattr(op, verb)]
+        numbers = [getattr(op, verb)(x, k, **options) for verb in verbs]
         for found in (p, dp, *gradients, *numbers):
             assert np.isfinite(found).all(), (k, found)
         np.testing.assert_allclose(p, np.zeros(4), rtol=0, atol=1e-17)
@@ -617,7 +759,8 @@ def test_derivatives_vanish_at_the_edges(op, options, rng):
         ({"k": 2**64 - 1}, ValueError, r"^k is 18446744073709551615"),
         ({"k": [1, 4]}, ValueError, r"^k is 4"),
         ({"k": [1, 1, 1]}, ValueError, r"^k has shape \(3,\).*\(2,\)"),
-        ({"k": [[1, 1], [1, 1]]}, ValueError, r"^k has shape \(2, 2\)"),
+        ({"k": [[1, 1], [1, 1]]}, ValueError, r"^k has shape \(2, 2\); .* to \(2, 1\)"),
+        ({"k": [[1], [1], [1]]}, ValueError, r"^k has shape \(3, 1\); .* to \(2, 1\)"),
         ({"k": True}, TypeError, r"^k is True .*bool"),
         ({"k": [True, False]}, TypeError, r"^k is .*bool"),
         ({"k": "2"}, TypeError, r"^k is '2'"),
@@ -631,6 +774,8 @@ def test_derivatives_vanish_at_the_edges(op, options, rng):
         ({"temperature": np.inf}, ValueError, r"^temperature is inf"),
         ({"temperature": [1.0, 0.0]}, ValueError, r"^temperature is 0"),
         ({"temperature": [1.0] * 3}, ValueError, r"^temperature has shape \(3,\)"),
+        ({"temperature": [[1.0, 2.0]]}, ValueError, r"^temperature has shape .* to \(2, 1\)"),
+        ({"temperature": [[[1.0]]]}, ValueError, r"^temperature has shape \(1, 1, 1\)"),
         ({"temperature": True}, TypeError, r"^temperature is True"),
         ({"temperature": "hot"}, TypeError, r"^temperature is 'hot'"),
         ({"axis": 2}, np.exceptions.AxisError, r"axis 2 is out of bounds"),
@@ -640,6 +785,12 @@ def test_derivatives_vanish_at_the_edges(op, options, rng):
         ({"axis": True}, TypeError, r"^axis is True"),
         ({"axis": (0, 1)}, TypeError, r"^axis is \(0, 1\)"),
         ({"largest": 1}, TypeError, r"^largest is 1"),
+        ({"clamp_k": 1}, TypeError, r"^clamp_k is 1; expected True or False"),
+        ({"clamp_k": None}, TypeError, r"^clamp_k is None"),
+        ({"clamp_k": True, "k": -1}, ValueError, r"^k is -1"),
+        ({"clamp_k": True, "k": np.nan}, (TypeError, ValueError), r"^k is nan"),
+        ({"clamp_k": True, "k": "2"}, TypeError, r"^k is '2'"),
+        ({"clamp_k": True, "k": [9, 9, 9]}, ValueError, r"^k has shape \(3,\).*\(2,\)"),
         ({"where": [[1, 0, 1]] * 2}, TypeError, r"^where has dtype int"),
         ({"where": [True, False]}, ValueError, r"^where has shape \(2,\)"),
         ({"where": [[[True] * 3] * 2]}, ValueError, r"^where has shape \(1, 2, 3\)"),
@@ -681,6 +832,8 @@ def test_bad_directions(op, options):
         op.jvp(x, 1, np.zeros((2, 3), complex), **options)
     with pytest.raises(ValueError, match=r"^dtemperature has shape \(3,\)"):
         op.jvp(x, 1, x, dtemperature=[1.0, 2.0, 3.0], **options)
+    with pytest.raises(ValueError, match=r"^dtemperature has shape \(1, 2\); .* to \(2, 1\)"):
+        op.jvp(x, 1, x, dtemperature=[[1.0, 2.0]], **options)
     _, pullback = op.vjp(x, 1, **options)
     with pytest.raises(ValueError, match=r"cotangent has shape \(4,\)"):
         pullback(np.zeros(4))
@@ -727,7 +880,7 @@ def test_operators_are_objects_like_ufuncs(op):
     assert copy.deepcopy(op) is op
     assert re.search(op.__name__, repr(op))
     parameters = inspect.signature(op).parameters
-    for name in ("k", "temperature", "axis", "largest", "where", "out"):
+    for name in ("k", "temperature", "axis", "largest", "where", "out", "clamp_k"):
         assert name in parameters
     assert ">>> " in op.__doc__
 
@@ -744,5 +897,4 @@ def test_torch_tensors_on_the_cpu(op):
     assert isinstance(p, torch.Tensor)
     assert p.dtype == torch.float32
     same(p.numpy(), op(x.numpy(), 2))
-    with pytest.raises(TypeError, match="requires grad"):
-        op(x.requires_grad_(), 2)
+    assert op(x.requires_grad_(), 2).requires_grad == hasattr(op, "vjp")

@@ -11,6 +11,7 @@ from operators import OF_EVERY_KIND, VARIANTS, dtypes, same
 from test_vectors import Problem, both_dtypes, cases_with_tangent
 
 import softtopk_nb as stk
+from softtopk_nb._api.call import check
 from softtopk_nb._api.operator import registry
 
 second = pytest.mark.parametrize(
@@ -68,9 +69,10 @@ def test_second_derivative(case, method, dtype):
 
     arguments = problem.x, problem.k, problem.tau, -1, True, None, None
     own = {key: value for key, value in everything.items() if key != "temperature"}
-    _, call, state = op._solved(*arguments, own)
-    along = (in_k, first[2]), second[0], (second[1] if op.real_k else None, second[2])
-    result = op._second(call, state, first[0], *along).x
+    call = check(op, *arguments, own)
+    along = call.direction(first[0], (in_k, first[2]), "v")
+    other = call.direction(second[0], (second[1] if op.real_k else None, second[2]), "a")
+    result = call.second(call.state(), along, other).x
     np.testing.assert_allclose(result.astype(np.float64), expected, rtol=0, atol=tolerance)
 
 
@@ -132,13 +134,14 @@ def test_a_packed_state_is_as_good(op, options, rng):
         x, v = rng.normal(size=(2, 6, n)).astype(dtype)
         x[1, 3], x[2, 5], x[3, 0] = np.inf, -np.inf, np.nan
         k = np.array([1, 3, 3, 5, n // 2, 0])
-        _, call, state = op._solved(x, k, 0.5, -1, True, None, None, options)
-        packed = op.cpu.pack(call.rows, call.plan, state)
-        assert packed.shape == (6, op.cpu.state_width(n, call.plan))
-        again = op.cpu.unpack(call.rows, call.plan, packed.copy())
-        still = None, 0.25
-        same(op._move(call, again, v, still), op._move(call, state, v, still))
-        same(op._pull_back(call, again, v).x, op._pull_back(call, state, v).x)
+        call = check(op, x, k, 0.5, -1, True, None, None, options)
+        state = call.state()
+        packed = op.cpu.pack(call.rows, call.options, state)
+        assert packed.shape == (6, op.cpu.state_width(n, call.options))
+        again = op.cpu.unpack(call.rows, call.options, packed.copy())
+        along = call.direction(v, (None, 0.25))
+        same(call.jvp(again, along), call.jvp(state, along))
+        same(call.vjp(again, v).x, call.vjp(state, v).x)
 
 
 def test_bad_directions_are_refused():

@@ -22,7 +22,7 @@ from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threshold import records
 from softtopk_nb._threshold.cpu import lanes
 from softtopk_nb._threshold.cpu import rows as threshold
-from softtopk_nb._threshold.cpu.passes import pass_room, tally
+from softtopk_nb._threshold.cpu.passes import pass_scratch, tally
 from softtopk_nb._threshold.methods import METHODS
 from softtopk_nb.gradtopk.cpu import poisson_binomial as counts
 from softtopk_nb.gradtopk.cpu import poisson_binomial_tangent as counts_tangent
@@ -88,7 +88,7 @@ def test_threshold(name, dtype):
     """The robust search, whose passes are those of the fast one."""
     x, k, tau = problem(dtype)
     curve = Entmax(1.5) if name == "entmax" else CURVES[name]
-    solution = np.full((ROWS, records.SOLUTION), records.OPEN)
+    solution = np.full((ROWS, records.SOLUTION), records.UNSOLVED)
     code = machine_code(
         threshold.solve, x, k, tau, curve, METHODS["newton"], np.empty_like(x), solution
     )
@@ -116,7 +116,7 @@ def test_rows_side_by_side(name, dtype):
 
 @njit
 def keeping(lo, hi, x, curve, out, slopes, sums):
-    T, room = x.dtype.type, pass_room(curve, x, x.shape[1])
+    T, room = x.dtype.type, pass_scratch(curve, x, x.shape[1])
     for i in range(lo, hi):
         found = tally(x[i], T(0), T(1), T(0.5), curve, out[i], slopes[i], room)
         m, a, b, w, v, v3, v4, clear = found
@@ -142,7 +142,7 @@ def test_derivatives(dtype):
     solution = np.zeros((ROWS, records.SOLUTION))
     sums = np.empty(ROWS), np.empty(ROWS)
     rows = x, tau, CURVES["laplace"], solution
-    code = machine_code(thretopk.pull, *rows, x, np.empty_like(x), *sums, np.zeros(1, np.bool_))
+    code = machine_code(thretopk.vjp, *rows, x, np.empty_like(x), *sums, np.zeros(1, np.bool_))
     assert packed(code, dtype) >= 40
     assert not library_calls(code)
 
@@ -164,7 +164,7 @@ def test_iterations(kind):
 
 def test_gradtopk():
     x, k, tau = problem(np.float32)
-    tilt = np.full((ROWS, records.SOLUTION), records.OPEN)
+    tilt = np.full((ROWS, records.SOLUTION), records.UNSOLVED)
     flags = np.zeros(FLAGS, np.bool_)
     arrays = tilt, NONE_SHORT, np.empty_like(x), np.empty((ROWS, SUBSET)), flags
     code = machine_code(subsets.solve, x, k.astype(np.int64), tau, *arrays)
@@ -188,7 +188,7 @@ def test_gradtopk_of_short_rows(dtype):
     assert is_wide(code)
     assert library_calls(code) <= {"exp"}  # of entries whose odds underflow
     target, gtau = np.empty_like(x), np.empty((ROWS, 1))
-    code = machine_code(counts_tangent.push, x, k, tau, tilt, sizes, x, tau, target, gtau, flag)
+    code = machine_code(counts_tangent.jvp, x, k, tau, tilt, sizes, x, tau, target, gtau, flag)
     assert packed(code, np.float64) >= 60
     assert is_wide(code)
     assert not library_calls(code)
@@ -206,7 +206,7 @@ def test_curve_of_ones_own():
 
     for written in (True, False):
         curve = (stk.Curve(cdf, pdf) if written else stk.Curve(njit(cdf), njit(pdf))).compiled
-        solution = np.full((ROWS, records.SOLUTION), records.OPEN)
+        solution = np.full((ROWS, records.SOLUTION), records.UNSOLVED)
         kernel = kernel_for(curve, threshold.solve)
         code = machine_code(kernel, x, k, tau, curve, METHODS["newton"], np.empty_like(x), solution)
         assert bool(library_calls(code)) != written

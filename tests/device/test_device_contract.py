@@ -216,6 +216,9 @@ def test_bad_arguments(op, rng):
     refused(TypeError, r"^out has dtype float32; expected float64", x, 1, out=on(np.float32(host)))
     refused(TypeError, r"^x has dtype complex128", on(np.ones(4, complex)), 1)
     refused(TypeError, r"^largest is 1", x, 1, largest=1)
+    refused(ValueError, r"^k is -1", x, -1, clamp_k=True)
+    refused(TypeError, r"^k is a ndarray of shape .* on the host", x, np.ones(3, int), clamp_k=True)
+    refused(TypeError, r"^clamp_k is 1", x, 1, clamp_k=1)
     refused(TypeError, r"unexpected keyword argument 'nonsense'", x, 1, nonsense=1)
     # x on the host, and something else on the device.
     refused(TypeError, r"^k is a CUDA array", host, on(np.ones(3, np.int64)))
@@ -253,6 +256,31 @@ def test_largest_and_where(op, options, rng):
     close(op(on(x), 2, where=on(row), **options), op(x, 2, where=row, **options), x)
     x[~mask] = np.nan
     close(op(on(x), 3, where=on(mask), **options), op(x, 3, where=mask, **options), x)
+
+
+@every
+def test_k_may_be_clamped(op, options, rng):
+    """With rows of nothing, and of one entry, on either side of a block's number of threads."""
+    for n in (9, fewer(300, 260)):
+        x, v = rng.normal(size=(2, 4, n))
+        there = np.arange(n) < np.array([[0], [1], [4], [n]])
+        x[2, 0], x[~there] = np.inf, np.nan
+        common = {"where": there, "clamp_k": True, "temperature": 0.5, **options}
+        placed = {**common, "where": on(there)}
+        for k, largest in ((3, True), (np.array([3, 3, 10**6, 3]), False)):
+            given = on(k) if np.ndim(k) else k
+            more = {"largest": largest}
+            y = np.where(there, x if largest else -x, np.nan)
+            expected = op(y, k, **common, **more)
+            assert not np.isnan(expected).any()
+            close(op(on(y), given, **placed, **more), expected, x[3], 0.5)
+            if isinstance(op, Differentiable):
+                found = op.vjp(on(y), given, **placed, **more)[1](on(v))
+                wanted = op.vjp(y, k, **common, **more)[1](v)
+                close(found.x, wanted.x, x[3], 0.5, scale=30)
+                if op.real_k:
+                    close(found.k, wanted.k, x[3], 0.5, scale=300)
+        close(op(on(x[3]), 10**6, clamp_k=True, **options), op(x[3], n, **options), x[3])
 
 
 @every
@@ -391,6 +419,8 @@ def test_derivatives(op, options, dtype, rng):
         common = {"largest": largest, "axis": 1, **options}
         # With a whole k an entry can lie on a corner of clip, where either slope is right.
         t, kk = tau[:, 0][:1] * 1.0, k[:, 0] + 0.5 if op.real_k else k[:, 0]
+        if not largest:  # with the axis kept
+            t, kk = t[:, None, None], kk[:, None]
         more = {"dk": 0.25} if op.real_k else {}
         expected = op.jvp(x, kk, v, temperature=t, dtemperature=0.5, **more, **common)
         got = op.jvp(on(x), on(kk), on(v), temperature=on(t), dtemperature=0.5, **more, **common)

@@ -46,7 +46,7 @@ def in_parts(monkeypatch):
         for name, value in {"LONG": 1, "PIECES": 1, "MOST": most}.items():
             monkeypatch.setattr(long_rows, name, value)
         monkeypatch.setattr(long_rows, "choose", lambda n, T: ThreadGroup(64, 2, streams=True))
-        for name in ("make_solve", "make_push", "make_pull"):
+        for name in ("make_solve", "make_jvp", "make_vjp"):
             monkeypatch.setattr(room, name, one_block)
 
     return use

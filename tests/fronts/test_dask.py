@@ -142,6 +142,58 @@ def test_a_task_holds_its_block_of_an_array_in_memory(rng):
         assert _pickled(block) < dx.nbytes / 8
 
 
+@pytest.mark.parametrize("along", [12, 7])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_numbers_may_keep_the_axis(along, lazy, rng):
+    x, v = rng.normal(size=(2, 6, 12, 5))
+    k, tau = rng.uniform(1, 4, size=(6, 1, 5)), rng.uniform(0.5, 2, size=(1, 1, 5))
+    dk, kept = rng.normal(size=(6, 1, 1)), lambda a: da.from_array(a, chunks=(2, 1, 5)[: a.ndim])
+    known = (lambda a: a) if not lazy else kept
+    given = {"temperature": known(tau), "axis": 1}
+    chunked, direction = (da.from_array(a, chunks=(2, along, 5)) for a in (x, v))
+    found = std.thretopk.jvp(chunked, known(k), direction, dk=known(dk), **given)
+    expected = stk.thretopk.jvp(x, k, v, dk=dk, temperature=tau, axis=1)
+    for each, other in zip(found, expected, strict=True):
+        same(each, other)
+    found = std.thretopk.vjp(chunked, known(k), **given)[1](direction)
+    expected = stk.thretopk.vjp(x, k, temperature=tau, axis=1)[1](v)
+    same(found.k, expected.k)
+    assert found.temperature.shape == tau.shape
+    np.testing.assert_allclose(found.temperature, expected.temperature, rtol=1e-13)
+    with pytest.raises(ValueError, match=r"^k has shape \(6, 2, 5\); .* to \(6, 1, 5\)"):
+        std.thretopk(chunked, known(np.ones((6, 2, 5))), axis=1)
+
+
+@pytest.mark.parametrize("name", registry)
+@pytest.mark.parametrize("known", [lambda k: k, lambda k: da.from_array(k, chunks=2)])
+def test_k_may_be_clamped(name, known, rng):
+    f, g, _ = pair(name)
+    x, there = rng.normal(size=(4, 9)), np.arange(9) < np.array([[0], [1], [4], [9]])
+    lazy = da.from_array(x, chunks=(2, 5 if name in IN_CHUNKS else 9))
+    k, common = np.array([3, 10**6, 3, 3]), {"where": there, "clamp_k": True}
+    same(g(lazy, known(k), **common), f(x, k, **common))
+    if hasattr(g, "vjp"):
+        found, expected = g.vjp(lazy, known(k), **common), f.vjp(x, k, **common)
+        same(found[1](lazy).x, expected[1](x).x)
+    with pytest.raises(TypeError, match=r"^clamp_k is 1"):
+        g(lazy, 2, clamp_k=1)
+
+
+@pytest.mark.parametrize("name", ["hardtopk", "thretopk", "gradtopk"])
+def test_k_may_be_clamped_with_the_axis_in_chunks(name):
+    f, g, _ = pair(name)
+    x, lazy = made(N, 5 * std.PART)
+    where, k = np.arange(N) < 90, 100
+    lazy_where = da.from_array(where, chunks=5 * std.PART)
+    common = {"clamp_k": True}
+    same(g(lazy, k, where=lazy_where, **common), f(x, k, where=where, **common))
+    same(g(lazy, k, **common), f(x, k))
+    if hasattr(g, "vjp"):
+        gradients = g.vjp(lazy, k, where=lazy_where, **common)[1](lazy)
+        assert not gradients.x.any().compute()
+        assert gradients.k is None or float(gradients.k.compute()) == 0.0
+
+
 def test_where_may_be_one_bool(rng):
     x = rng.normal(size=(4, 6))
     same(std.thretopk(da.from_array(x), 2, where=True), stk.thretopk(x, 2, where=True))

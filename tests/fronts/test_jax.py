@@ -15,9 +15,10 @@ import threading
 
 import numpy as np
 import pytest
-from operators import every, every_once, smooth, smooth_once
+from operators import every_once, smooth, smooth_once
 
 import softtopk_nb as stk
+from softtopk_nb._api import without_k
 from softtopk_nb._api.operator import registry
 
 jax = pytest.importorskip("jax")
@@ -75,23 +76,6 @@ def close(a, b):
 
 
 # Values and derivatives
-
-
-@every
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-def test_values_are_those_of_numpy(op, options, dtype, rng):
-    x = scores(rng, 4, 9, 5, dtype=dtype)
-    there = jnp.asarray(rng.random((9, 5)) < 0.8)
-    for more in ({}, {"largest": False}, {"temperature": 0.25}):
-        function = functools.partial(front(op), k=2, axis=1, **more, **options)
-        expected = op(np.asarray(x), 2, axis=1, **more, **options)
-        for found in (function(x), jax.jit(function)(x)):
-            assert isinstance(found, jax.Array)
-            assert found.dtype == dtype
-            np.testing.assert_array_equal(found, expected)
-    masked = front(op)(x, 2, axis=1, where=there, **options)
-    expected = op(np.asarray(x), 2, axis=1, where=np.asarray(there), **options)
-    np.testing.assert_array_equal(masked, expected)
 
 
 @smooth
@@ -235,11 +219,47 @@ def test_rows_touch_python_no_second_time(name, shape, k, rows, rng, monkeypatch
 
 
 @smooth
+def test_arrays_of_one_number_in_a_program(op, options, rng):
+    """Scores, directions and cotangents that the compiler knows as a number that is repeated."""
+    x, own = scores(rng, 3, 7), front(op)
+
+    @jax.jit
+    def found(x):
+        ones = jnp.ones_like(x)
+        _, pullback = jax.vjp(lambda x: own(x, K, **options), x)
+        along = jax.jvp(lambda x: own(x, K, **options), (x,), (ones,))[1]
+        return own(ones, K, **options), along, *pullback(ones)
+
+    ones = np.ones((3, 7))
+    _, pullback = op.vjp(x, K, **options)
+    expected = op(ones, K, **options), op.jvp(x, K, ones, **options)[1], pullback(ones).x
+    for one, other in zip(found(x), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@smooth
 def test_derivatives(op, options, rng):
     """In x, k and the temperature, in both modes, as often as there are formulas."""
     given = problem(op, rng)
     function, reals = function_of_reals(op, options, given)
     check_grads(function, reals, order=2 if op.has_second else 1, modes=BOTH)
+
+
+@pytest.mark.parametrize("name", without_k.registry)
+def test_operators_without_a_k(name, rng):
+    """Derivatives in both modes, batches and a temperature that the program finds out of range."""
+    op, x, tau = getattr(stj, name), scores(rng, 3, 7), jnp.array([0.5, 1.0, 2.0])
+    check_grads(lambda x, tau: op(x, temperature=tau), (x, tau), order=1, modes=BOTH)
+    close(jax.vmap(jax.jacrev(op))(x), jax.vmap(jax.jacfwd(op))(x))
+    one_by_one = jax.vmap(lambda x, tau: op(x, temperature=tau))(x, tau)
+    np.testing.assert_array_equal(one_by_one, op(x, temperature=tau))
+    with pytest.raises(NotImplementedError, match=f"{name} has no second derivative"):
+        jax.hessian(lambda x: op(x).sum())(x)
+    with pytest.raises(ERRORS, match=r"temperature is -1\.0"):
+        jax.block_until_ready(jax.jit(lambda tau: op(x, temperature=tau))(-1.0))
+    half = x.astype(jnp.bfloat16)
+    expected = op(half.astype(jnp.float32)).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(op(half), expected)
 
 
 @pytest.mark.parametrize("name", WITH_POTENTIAL)
@@ -354,31 +374,31 @@ def test_half_types_are_computed_in_float32(op, options, dtype, rng):
     assert jnp.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("shape", [(600, 512), (2, 3, 50_000)], ids=str)
 @pytest.mark.parametrize("name", registry)
-def test_large_arrays_of_bfloat16_are_not_copied(name, rng):
+def test_large_arrays_of_bfloat16_are_not_copied(name, shape, rng):
     """They are converted piece by piece, to the bit as all at once; of several ranks, odd rows."""
     op = operators.OPERATORS[name]
-    for shape in ((600, 512), (2, 3, 50_000)):
-        x, v, g = (scores(rng, *shape, dtype=jnp.bfloat16) for _ in range(3))
-        for place, value in ((1, math.nan), (2, -math.inf), (3, math.inf), (4, 1e-39)):
-            x = x.at[..., -1, place :: 7 * place].set(value)
-        k = rng.integers(0, K, shape[:-1])
+    x, v, g = (scores(rng, *shape, dtype=jnp.bfloat16) for _ in range(3))
+    for place, value in ((1, math.nan), (2, -math.inf), (3, math.inf), (4, 1e-39)):
+        x = x.at[..., -1, place :: 7 * place].set(value)
+    k = rng.integers(0, K, shape[:-1])
 
-        def function(x, tau):
-            return op(x, k, temperature=tau, hard=name == "thretopk")  # noqa: B023
+    def function(x, tau):
+        return op(x, k, temperature=tau, hard=name == "thretopk")
 
-        def everything(x, v, g, tau):
-            p, pullback = jax.vjp(function, x, tau)
-            return p, jax.jvp(function, (x, tau), (v, tau))[1], *pullback(g)
+    def everything(x, v, g, tau):
+        p, pullback = jax.vjp(function, x, tau)
+        return p, jax.jvp(function, (x, tau), (v, tau))[1], *pullback(g)
 
-        tau = jnp.float32(0.5)
-        found = jax.jit(everything)(x, v, g, tau)
-        wide = (each.astype(jnp.float32) for each in (x, v, g))
-        for one, other in zip(found, everything(*wide, tau), strict=True):
-            rounded = other.astype(one.dtype)
-            np.testing.assert_array_equal(*map(np.float32, (one, rounded)))
-        memory = jax.jit(lambda x: op(x, K)).lower(x).compile().memory_analysis()
-        assert memory.temp_size_in_bytes < x.nbytes
+    tau = jnp.float32(0.5)
+    found = jax.jit(everything)(x, v, g, tau)
+    wide = (each.astype(jnp.float32) for each in (x, v, g))
+    for one, other in zip(found, everything(*wide, tau), strict=True):
+        rounded = other.astype(one.dtype)
+        np.testing.assert_array_equal(*map(np.float32, (one, rounded)))
+    memory = jax.jit(lambda x: op(x, K)).lower(x).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < x.nbytes
 
 
 @smooth_once
@@ -544,6 +564,74 @@ def test_cross_entropy(rng):
     close(found, -jax.nn.log_softmax(theta)[jnp.arange(6), labels])
 
 
+# Subsets
+
+
+def test_k_subset(rng):
+    x, tau = scores(rng, 3, 6), jnp.array([0.5, 1.0, 2.0])
+    subsets = stj.KSubset(x, 2, tau)
+    own = stk.KSubset(np.asarray(x), 2, np.asarray(tau))
+    listed = np.array(
+        [[i in pair for i in range(6)] for pair in itertools.combinations(range(6), 2)]
+    )
+    listed = jnp.broadcast_to(listed[:, None], (15, 3, 6))
+    log_p = subsets.log_prob(listed)
+    close(log_p, own.log_prob(np.asarray(listed)))
+    close(jnp.exp(log_p).sum(0), jnp.ones(3))
+    close(subsets.mean, own.marginals())
+    close(subsets.entropy(), own.entropy())
+    check_grads(lambda x, tau: stj.KSubset(x, 2, tau).log_prob(listed), (x, tau), 1, BOTH)
+    check_grads(lambda x, tau: stj.KSubset(x, 2, tau).entropy(), (x, tau), 1, BOTH)
+    key = jax.random.key(1)
+    drawn = jax.jit(lambda subsets, key: subsets.sample(key, (4000,)))(subsets, key)
+    np.testing.assert_array_equal(drawn, subsets.sample(key, (4000,)))
+    assert (drawn.sum(-1) == 2).all()
+    assert abs(drawn.mean(0) - subsets.mean).max() < 0.04
+    each = jax.vmap(lambda key: subsets.sample(key))(jax.random.split(key, 3))
+    np.testing.assert_array_equal(each[1], subsets.sample(jax.random.split(key, 3)[1]))
+    close(jax.vmap(lambda subsets: subsets.entropy())(subsets), subsets.entropy())
+    gradient = jax.grad(lambda x: (stj.KSubset(x, 2).sample(key) * x).sum())(x)
+    np.testing.assert_array_equal(gradient, stj.KSubset(x, 2).sample(key))
+
+
+def test_assignments(rng):
+    """In reverse mode, in batches; the compiled program says what is wrong."""
+    s, tau = scores(rng, 2, 3, 4), jnp.array([0.5, 1.0])
+
+    def plan(s, tau):
+        return stj.sinkhorn(s, temperature=tau, tol=1e-14)
+
+    check_grads(plan, (s, tau), 1, ("rev",))
+    np.testing.assert_array_equal(jax.vmap(plan)(s, tau), plan(s, tau))
+    jacobian = jax.vmap(jax.jacrev(stj.sinkhorn))(s)
+    close(jacobian[1], jax.jacrev(stj.sinkhorn)(s[1]))
+    with pytest.raises(NotImplementedError, match="sinkhorn has no second derivative"):
+        jax.jacrev(jax.jacrev(stj.sinkhorn))(s[0])
+    with pytest.raises(ERRORS, match="did not converge"):
+        jax.block_until_ready(jax.jit(lambda s: stj.sinkhorn(s, max_iter=1))(s))
+    assert stj.sinkhorn(s.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+def test_subsets_along_an_axis_and_with_a_mask(rng):
+    x, there = scores(rng, 6, 3), rng.random((6, 3)) < 0.7
+    there[:2] = True
+    subsets = stj.KSubset(x, 2, axis=0, where=there)
+    np.testing.assert_array_equal(subsets.mean, stj.gradtopk(x, 2, axis=0, where=there))
+    drawn = subsets.sample(jax.random.key(0), (50,))
+    assert drawn.shape == (50, 6, 3)
+    assert (drawn.sum(1) == 2).all()
+    assert not (drawn * ~there).any()
+    listed = stj.KSubset(x[there[:, 0], 0], 2)
+    close(subsets.entropy()[0], listed.entropy())
+    close(subsets.log_prob(drawn)[:, 0], listed.log_prob(drawn[:, there[:, 0], 0]))
+    gradient = jax.grad(lambda x: stj.KSubset(x, 2, axis=0, where=there).log_prob(drawn).sum())(x)
+    np.testing.assert_array_equal(gradient != 0, there)
+    with pytest.raises(ValueError, match="k is 7"):
+        stj.KSubset(x, 7, axis=0)
+    half = stj.KSubset(x.astype(jnp.bfloat16), 2)
+    assert half.entropy().dtype == half.sample(jax.random.key(0)).dtype == jnp.bfloat16
+
+
 # Arguments
 
 
@@ -672,7 +760,7 @@ def test_pickling():
 
 @pytest.mark.parametrize(
     ("claimed", "sizes", "said"),
-    [((9, 9), foreign._EXPECTED, r"API version \(9\.9\)"), ((0, 1), (), "sizes")],
+    [((9, 9), foreign.EXPECTED, r"API version \(9\.9\)"), ((0, 1), (), "sizes")],
 )
 def test_an_interface_that_is_not_known(claimed, sizes, said, rng, monkeypatch, caplog):
     """XLA refuses a handler, or has another call frame: JAX calls Python, and one line says so."""
@@ -685,7 +773,7 @@ def test_an_interface_that_is_not_known(claimed, sizes, said, rng, monkeypatch, 
     expected = results()
     monkeypatch.setattr(foreign, "_FIRST", f"softtopk_nb.{claimed}")
     monkeypatch.setattr(foreign, "CLAIMED", claimed)
-    monkeypatch.setattr(foreign, "_EXPECTED", sizes)
+    monkeypatch.setattr(foreign, "EXPECTED", sizes)
     monkeypatch.setattr(foreign, "is_known", functools.cache(foreign.is_known.__wrapped__))
     jax.clear_caches()
     try:
@@ -775,6 +863,29 @@ def test_python_ends_after_the_programs_that_call_it():
     """XLA waits forever for a thread that Python has ended."""
     printed = _printed(_ENDS_BEFORE_ITS_PROGRAMS, timeout=120)
     assert printed.split("\n")[-3:] == ["the end", "called", ""]
+
+
+_CHILD_ENDS = """
+import atexit, os, sys
+import jax
+import softtopk_nb.jax as stj
+
+parent = os.getpid()
+# It is called after the functions registered later, and before JAX's own, which crash in a child.
+atexit.register(lambda: os.getpid() == parent or os._exit(3))
+loss = stj.fenchel_young(stj.gradtopk, jax.numpy.ones((2, 3)), jax.numpy.zeros(2, int), 1)
+loss.block_until_ready()
+child = os.fork()
+if child == 0:
+    sys.exit()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_ends():
+    """It has none of the threads that would compute what it waited for."""
+    assert _printed(_CHILD_ENDS, timeout=120) == "3\n"
 
 
 def test_without_jax_the_import_says_what_to_install():

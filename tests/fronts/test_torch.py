@@ -10,9 +10,10 @@ import sys
 
 import numpy as np
 import pytest
-from operators import every, every_once, smooth, smooth_once
+from operators import every_once, smooth, smooth_once
 
 import softtopk_nb as stk
+from softtopk_nb._api import without_k
 from softtopk_nb._api.operator import Differentiable, registry
 
 torch = pytest.importorskip("torch")
@@ -21,7 +22,7 @@ stt = pytest.importorskip("softtopk_nb.torch")
 from torch.autograd import gradcheck, gradgradcheck  # noqa: E402
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap  # noqa: E402
 
-from softtopk_nb.torch import leaves, operators  # noqa: E402
+from softtopk_nb.torch import custom_ops, operators  # noqa: E402
 
 # PyTorch's own: its checks compile in a deprecated way, its compiler makes a function's object,
 # and quantized tensors are to go.
@@ -66,23 +67,6 @@ def close(a, b):
 # Values and first derivatives
 
 
-@every
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_values_are_those_of_numpy(op, options, dtype, rng):
-    x = scores(rng, 4, 9, 5, dtype=dtype)
-    there = torch.tensor(rng.random((9, 5)) < 0.8)
-    for more in ({}, {"largest": False}, {"temperature": 0.25}):
-        found = front(op)(x, 2, dim=1, **more, **options)
-        assert found.dtype == dtype
-        assert found.shape == x.shape
-        expected = op(x.numpy(), 2, axis=1, **more, **options)
-        np.testing.assert_array_equal(found.numpy(), expected)
-    masked = front(op)(x, 2, axis=1, where=there, **options)
-    np.testing.assert_array_equal(
-        masked.numpy(), op(x.numpy(), 2, axis=1, where=there.numpy(), **options)
-    )
-
-
 @smooth
 def test_gradients(op, options, rng):
     """To x, k and the temperature, by backward and by forward mode."""
@@ -106,6 +90,31 @@ def test_second_gradients(op, options, rng):
         (gx,) = torch.autograd.grad(function(*inputs).square().sum(), inputs[0], create_graph=True)
         with pytest.raises(NotImplementedError, match=f"{op.__name__} has no second derivative"):
             gx.sum().backward()
+
+
+@pytest.mark.parametrize("name", without_k.registry)
+def test_operators_without_a_k(name, rng):
+    """Derivatives in both modes, transforms, and compiled."""
+    op, x, tau = getattr(stt, name), scores(rng, 3, 7, grad=True), torch.tensor([0.5, 1.0, 2.0])
+    tau = tau.double().requires_grad_()
+    assert gradcheck(lambda x, tau: op(x, temperature=tau), (x, tau), check_forward_ad=True)
+    jacobian = vmap(jacrev(op))(x.detach())
+    close(jacobian, vmap(jacfwd(op))(x.detach()))
+    close(jacobian, torch.stack([torch.autograd.functional.jacobian(op, each) for each in x]))
+
+    def loss(x, tau):
+        return op(x.T, temperature=tau, dim=0).square().sum()
+
+    expected = torch.autograd.grad(loss(x, tau), (x, tau))
+    found = torch.autograd.grad(torch.compile(loss, fullgraph=True)(x, tau), (x, tau))
+    for one, other in zip(found, expected, strict=True):
+        close(one, other)
+    (gx,) = torch.autograd.grad(loss(x, tau), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match=f"{name} has no second derivative"):
+        gx.sum().backward()
+    half = op(x.detach().to(torch.bfloat16))
+    assert half.dtype == torch.bfloat16
+    assert torch.equal(half, op(x.detach().to(torch.bfloat16).float()).to(torch.bfloat16))
 
 
 # Transforms
@@ -266,27 +275,27 @@ def test_a_call_is_one_step_of_the_graph(dim, largest, rng):
 # Compilers
 
 
+def compiled(function):
+    """One graph of it."""
+    return torch.compile(function, fullgraph=True, backend="aot_eager")
+
+
+takes_transforms = pytest.mark.skipif(
+    tuple(map(int, torch.__version__.split(".")[:2])) < (2, 11),
+    reason="PyTorch takes transforms of custom functions within a graph from 2.11 on",
+)
+
+
 @smooth_once
 def test_compiled(op, options, rng):
-    """One graph: forward, backward and the transforms that the compiler takes."""
+    """Forward and backward, to x, k and the temperature."""
     torch._dynamo.reset()
     x = scores(rng, 4, 7)
 
     def function(x):
         return front(op)(x, K, **options)
 
-    def total(x):
-        return function(x).square().sum()
-
-    def compiled(f):
-        return torch.compile(f, fullgraph=True, backend="aot_eager")
-
     close(compiled(function)(x), function(x))
-    close(compiled(vmap(function))(x), function(x))
-    close(compiled(grad(total))(x), grad(total)(x))
-    close(compiled(jacrev(function))(x[0]), jacrev(function)(x[0]))
-    close(compiled(jacfwd(function))(x[0]), jacfwd(function)(x[0]))
-    close(compiled(lambda x: jvp(function, (x,), (x,))[1])(x), jvp(function, (x,), (x,))[1])
     given = problem(op, rng)
     of_reals, taken = function_of_reals(op, options, given[1])
     inputs = [given[i] for i in taken]
@@ -299,6 +308,25 @@ def test_compiled(op, options, rng):
     assert torch.equal(compiled(function)(half), function(half))
 
 
+@takes_transforms
+@smooth_once
+def test_compiled_transforms(op, options, rng):
+    torch._dynamo.reset()
+    x = scores(rng, 4, 7)
+
+    def function(x):
+        return front(op)(x, K, **options)
+
+    def total(x):
+        return function(x).square().sum()
+
+    close(compiled(vmap(function))(x), function(x))
+    close(compiled(grad(total))(x), grad(total)(x))
+    close(compiled(jacrev(function))(x[0]), jacrev(function)(x[0]))
+    close(compiled(jacfwd(function))(x[0]), jacfwd(function)(x[0]))
+    close(compiled(lambda x: jvp(function, (x,), (x,))[1])(x), jvp(function, (x,), (x,))[1])
+
+
 def test_compiled_once_for_any_number_of_rows(rng):
     torch._dynamo.reset()
     graphs = []
@@ -307,9 +335,9 @@ def test_compiled_once_for_any_number_of_rows(rng):
         graphs.append(module)
         return module.forward
 
-    compiled = torch.compile(lambda x: stt.thretopk(x, K), fullgraph=True, backend=count)
+    counted = torch.compile(lambda x: stt.thretopk(x, K), fullgraph=True, backend=count)
     for rows in (3, 5, 7, 11):
-        compiled(scores(rng, rows, 9))
+        counted(scores(rng, rows, 9))
     assert len(graphs) == 2  # the first number as it is, the second for all others
 
 
@@ -321,27 +349,36 @@ def test_compiled_with_a_number_that_changes(rng):
     def function(x, alpha):
         return stt.thretopk(x, K, curve="entmax", alpha=alpha)
 
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    once = compiled(function)
     for alpha in (1.5, 1.25, 2, np.float64(1.75)):
-        assert torch.equal(compiled(x, alpha), function(x, alpha))
+        assert torch.equal(once(x, alpha), function(x, alpha))
+
+
+def potential_or_loss(name, kind):
+    op, y = operators.OPERATORS[name], torch.eye(7)[:4]
+    if kind == "potential":
+        return lambda x: op.potential(x, K)
+    return lambda x: stt.fenchel_young(op, x, y, 1)
 
 
 @pytest.mark.parametrize("kind", ["potential", "loss"])
 @pytest.mark.parametrize("name", WITH_POTENTIAL)
 def test_compiled_potentials_and_losses(name, kind, rng):
     torch._dynamo.reset()
-    op, x, y = operators.OPERATORS[name], scores(rng, 4, 7), torch.eye(7)[:4]
+    x, function = scores(rng, 4, 7), potential_or_loss(name, kind)
+    close(compiled(function)(x), function(x))
 
-    def compiled(f):
-        return torch.compile(f, fullgraph=True, backend="aot_eager")
 
-    def function(x):
-        return op.potential(x, K) if kind == "potential" else stt.fenchel_young(op, x, y, 1)
+@takes_transforms
+@pytest.mark.parametrize("kind", ["potential", "loss"])
+@pytest.mark.parametrize("name", WITH_POTENTIAL)
+def test_compiled_transforms_of_potentials_and_losses(name, kind, rng):
+    torch._dynamo.reset()
+    x, function = scores(rng, 4, 7), potential_or_loss(name, kind)
 
     def total(x):
         return function(x).sum()
 
-    close(compiled(function)(x), function(x))
     close(compiled(grad(total))(x), grad(total)(x))
     close(compiled(lambda x: jvp(function, (x,), (x,))[1])(x), jvp(function, (x,), (x,))[1])
 
@@ -350,20 +387,22 @@ def test_compiled_potentials_and_losses(name, kind, rng):
 def test_custom_operators(op, options, rng):
     """PyTorch's own checks of an operator that it cannot look into."""
     x, k, tau = (each.detach() for each in problem(op, rng))
-    x, how = x.float(), leaves._words(op, options)  # another type than that of its numbers
-    p, state = leaves._solve(x, k, tau, *how)
+    x, how = x.float(), custom_ops._words(op, options)  # another type than that of its numbers
+    verbs = torch.ops.softtopk_nb
+    p, state = verbs.solve(x, k, tau, *how)
     still = torch.zeros(3, dtype=torch.float64)
     direction = p, still, still
     calls = [
-        (leaves._solve, (x, k, tau, *how)),
-        (leaves._push, (x, k, tau, state, *direction, *how)),
-        (leaves._pull, (x, k, tau, state, p, *how)),
+        (verbs.solve, (x, k, tau, *how)),
+        (verbs.jvp, (x, k, tau, state, *direction, *how)),
+        (verbs.vjp, (x, k, tau, state, p, *how)),
     ]
     if op.has_second:
-        calls.append((leaves._second, (x, k, tau, state, *direction, *direction, *how)))
-        calls.append((leaves._height, (x, k, tau, None, *how)))
+        calls.append((verbs.hvp, (x, k, tau, state, *direction, p, *how)))
+        calls.append((verbs.second, (x, k, tau, state, *direction, *direction, *how)))
+        calls.append((verbs.potential, (x, k, tau, *how)))
     if op.real_k:
-        calls.append((leaves._threshold, (x, k, tau, *how)))
+        calls.append((verbs.threshold, (x, k, tau, *how)))
     for operator, arguments in calls:
         torch.library.opcheck(operator, arguments)
 
@@ -376,6 +415,26 @@ def test_export(rng):
 
 
 # Potentials, losses, subsets, modules
+
+
+def test_a_clamped_k_is_compiled_and_moves_no_potential(rng):
+    """A temperature with the dimension kept, too; no graph break."""
+    x, k = scores(rng, 3, 7), torch.full((3, 1), 4.0, dtype=torch.float64)
+    seen, tau = torch.arange(7) < torch.tensor([[0], [2], [6]]), torch.full((3, 1), 0.5)
+
+    def function(x, k):
+        return stt.thretopk(x, k, temperature=tau, where=seen, clamp_k=True)
+
+    compiled = torch.compile(function, fullgraph=True)
+    torch.testing.assert_close(compiled(x, k), function(x, k), rtol=0, atol=0)
+
+    def potential(k):
+        return stt.thretopk.potential(x.detach(), k, where=seen, clamp_k=True)
+
+    _, along = torch.func.jvp(potential, (k,), (torch.ones_like(k),))
+    assert (along[:2] == 0).all()
+    assert along[2].isfinite()
+    assert along[2] != 0
 
 
 @pytest.mark.parametrize("name", WITH_POTENTIAL)
@@ -392,6 +451,17 @@ def test_potentials_and_losses(name, rng):
     assert gradgradcheck(lambda x, tau: op.potential(x, K, temperature=tau), (x, tau))
     if own.real_k:
         assert gradcheck(lambda k: op.potential(x, k), (k,), check_forward_ad=True)
+
+        def threshold(x, tau):
+            return op.threshold(x, 2.5, temperature=tau)
+
+        assert gradcheck(threshold, (x, tau), check_forward_ad=True)
+        expected = torch.autograd.grad(threshold(x, tau).sum(), (x, tau))
+        compiled = torch.compile(threshold, fullgraph=True)(x, tau)
+        for one, other in zip(torch.autograd.grad(compiled.sum(), (x, tau)), expected, strict=True):
+            close(one, other)
+        with pytest.raises(NotImplementedError, match="no derivative in k"):
+            op.threshold(x, k).sum().backward()
     labels = torch.tensor([[0, 4], [3, 1], [6, 2]])
     y = torch.zeros(3, 7).scatter_(1, labels, 1.0)
     loss = stt.fenchel_young(op, x, y, 2, temperature=tau)
@@ -427,6 +497,19 @@ def test_straight_through(op, options, hard, rng):
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
+def test_numpys_functions_take_dim(rng):
+    x = scores(rng, 4, 7)
+    labels = torch.tensor([[0, 1, 2, 3, 0, 1, 2]])
+    for numpys, own, given in (
+        (stk.thretopk, stt.thretopk, (x, 2)),
+        (stk.topk, lambda *a, **o: stt.topk(*a, **o), (x, 2)),
+        (stk.gradtopk.potential, stt.gradtopk.potential, (x, 2)),
+        (stk.fenchel_young, stt.fenchel_young, ("gradtopk", x, labels, 1)),
+    ):
+        found, expected = (each(*given, dim=0) for each in (numpys, own))
+        assert all(map(torch.equal, found, expected))
+
+
 def test_module(rng):
     x = scores(rng, 4, 7, dtype=torch.float32)
     layer = stt.SoftTopK(2.5, temperature=0.5, learn_temperature=True, learn_k=True, curve="exp")
@@ -434,7 +517,7 @@ def test_module(rng):
     torch.testing.assert_close(p, stt.thretopk(x, 2.5, temperature=0.5, curve="exp"))
     p.square().sum().backward()
     assert {name for name, each in layer.named_parameters() if each.grad is not None} == {
-        "k",
+        "shift",
         "log_temperature",
     }
     for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
@@ -447,14 +530,99 @@ def test_module(rng):
     assert "thretopk" in repr(layer)
     for op in registry:
         assert stt.SoftTopK(2, op=op)(x).shape == x.shape
-    with pytest.raises(ValueError, match=r"op is 'topk'; expected an operator or its name: grad"):
-        stt.SoftTopK(2, op="topk")
-    with pytest.raises(TypeError, match=r"op is None; expected an operator or its name"):
-        stt.SoftTopK(2, op=None)
-    with pytest.raises(ValueError, match="temperature is 0; expected a positive"):
-        stt.SoftTopK(2, temperature=0)
-    with pytest.raises(TypeError, match="gradtopk takes an integer k"):
-        stt.SoftTopK(2, op="gradtopk", learn_k=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"op": "topk"}, ValueError, "op is 'topk'; expected an operator or its name: grad"),
+        ({"op": None}, TypeError, "op is None; expected an operator or its name"),
+        ({"temperature": 0}, ValueError, "temperature is 0; expected a positive"),
+        ({"op": "gradtopk", "learn_k": True}, TypeError, "gradtopk takes an integer k"),
+        ({"k": None}, TypeError, "k is None and fraction is None; expected one"),
+        ({"fraction": 0.5}, TypeError, "k is 2 and fraction is 0.5; expected one"),
+        ({"k": None, "fraction": 2}, ValueError, "fraction is 2; expected a number between"),
+        ({"learn_k": (2, 5)}, ValueError, r"k is 2 and learn_k is \(2, 5\); expected bounds"),
+    ],
+)
+def test_bad_arguments_of_a_module_are_named(arguments, error, message):
+    with pytest.raises(error, match=message):
+        stt.SoftTopK(**{"k": 2, **arguments})
+
+
+@pytest.mark.parametrize("learnt", [False, True])
+def test_a_temperature_that_is_set_is_used_and_saved(learnt, rng):
+    x = scores(rng, 4, 7)
+    layer = stt.SoftTopK(2, learn_temperature=learnt).double()
+    layer.temperature = 0.25
+    close(layer(x), stt.thretopk(x, 2, temperature=0.25))
+    again = stt.SoftTopK(2, learn_temperature=learnt).double()
+    again.load_state_dict(layer.state_dict())
+    assert torch.equal(again(x), layer(x))
+    with pytest.raises(ValueError, match="temperature is -1; expected a positive"):
+        layer.temperature = -1
+
+
+def test_a_fraction_of_the_scores(rng):
+    for n in (7, 40):
+        x = scores(rng, 3, n)
+        close(stt.SoftTopK(fraction=0.3)(x), stt.thretopk(x, 0.3 * n))
+        close(stt.SoftTopK(fraction=0.01, op="gradtopk")(x), stt.gradtopk(x, 1))
+        learned = stt.SoftTopK(fraction=0.3, learn_k=True)(x)
+        torch.testing.assert_close(learned, stt.thretopk(x, 0.3 * n), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("bounds", [True, (1.5, 4)])
+def test_a_learned_k_moves_and_never_leaves_its_bounds(bounds, rng):
+    x = scores(rng, 4, 6, dtype=torch.float32)
+    low, high = (0, 6) if bounds is True else bounds
+    layer = stt.SoftTopK(2, temperature=0.5, learn_k=bounds)
+    assert layer.chosen_k(6).item() == pytest.approx(2)
+    for beyond in (-1e4, 1e4):
+        with torch.no_grad():
+            layer.shift.fill_(beyond)
+        assert low < layer.chosen_k(6).item() < high
+    # Adam leads it to a target, from either end.
+    for start, target in ((-4.0, 3.5), (4.0, 1.8)):
+        with torch.no_grad():
+            layer.shift.fill_(start)
+        descent = torch.optim.Adam(layer.parameters(), lr=0.1)
+        for _ in range(150):
+            descent.zero_grad()
+            (layer(x).sum(-1) - target).square().mean().backward()
+            descent.step()
+        assert layer.chosen_k(6).item() == pytest.approx(target, abs=0.05)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_losses_are_reduced(reduction, rng):
+    theta, labels = scores(rng, 5, 7), torch.tensor(rng.integers(7, size=(5, 1)))
+    each = stt.fenchel_young("gradtopk", theta, labels, 1)
+    expected = each if reduction == "none" else getattr(each, reduction)()
+    close(stt.FenchelYoungLoss("gradtopk", 1, reduction)(theta, labels), expected)
+    with pytest.raises(ValueError, match="reduction is 'max'; expected 'none', 'mean' or 'sum'"):
+        stt.FenchelYoungLoss("gradtopk", 1, "max")
+
+
+def test_a_gate_for_experts(rng):
+    gate, tokens = stt.TopKGate(5, 8, 2, temperature=0.5).double(), scores(rng, 3, 10, 5)
+    weights, experts = gate(tokens)
+    mask = stt.thretopk(gate.scores(tokens), 2, temperature=0.5)
+    found = mask.gather(-1, experts)
+    close(weights, found / found.sum(-1, keepdim=True))
+    assert torch.equal(experts, gate.scores(tokens).topk(2).indices)
+    for expert, part in enumerate(gate.load):
+        assert part.item() == pytest.approx((experts == expert).double().mean().item())
+    weights[..., 0].sum().backward()
+    assert gate.scores.weight.grad.abs().min() > 0
+    equal = stt.TopKGate(5, 8, 2, hard=True).double()(tokens).values
+    close(equal, torch.full_like(equal, 0.5))
+    compiled = torch.compile(gate, fullgraph=True, backend="aot_eager")
+    for one, other in zip(compiled(tokens), (weights, experts), strict=True):
+        close(one, other)
+    assert {*gate.state_dict()} == {"fixed_temperature", "scores.weight"}
+    with pytest.raises(ValueError, match="k is 9; expected 1 to 8, the number of experts"):
+        stt.TopKGate(5, 8, 9)
 
 
 @pytest.mark.parametrize("op", [stt.gradtopk, stk.gradtopk], ids=["torch", "numpy"])
@@ -466,17 +634,6 @@ def test_module_of_an_operator_as_an_object(op, rng):
         assert torch.equal(each(x), p)
         assert "op='gradtopk'" in repr(each)
     assert layer.state_dict().keys() == named.state_dict().keys()
-
-
-def test_k_that_is_learnt_comes_back_from_beyond_its_range(rng):
-    x = scores(rng, 4, 6, dtype=torch.float32)
-    layer = stt.SoftTopK(1, temperature=0.5, learn_k=True)
-    for beyond in (-3.0, 0.0, 6.0, 9.0):
-        with torch.no_grad():
-            layer.k.fill_(beyond)
-        layer.zero_grad()
-        (layer(x).sum(-1) - 3).square().mean().backward()
-        assert layer.k.grad.item() == pytest.approx(6 * np.sign(beyond - 3), rel=1e-2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -530,10 +687,72 @@ def test_k_subset(rng):
         stt.KSubset(x, 7)
     with pytest.raises(NotImplementedError, match="k differs between rows"):
         stt.KSubset(x, torch.tensor([1, 2, 3])).enumerate_support()
-    with pytest.raises(NotImplementedError, match=r"draws .* are discrete .* use mean"):
-        subsets.rsample((2,))
     with pytest.raises(ValueError, match="different k"):
         torch.distributions.kl_divergence(subsets, stt.KSubset(x, 3))
+
+
+def test_draws_of_subsets_with_the_gradient_of_the_marginals(rng):
+    x, tau = scores(rng, 3, 6, grad=True), torch.tensor([0.5, 1.0, 2.0]).double().requires_grad_()
+    g, subsets = scores(rng, 4, 3, 6), stt.KSubset(x, 2, tau)
+    torch.manual_seed(1)
+    drawn = subsets.rsample((4,))
+    torch.manual_seed(1)
+    assert torch.equal(drawn, subsets.sample((4,)))
+    found = torch.autograd.grad(drawn, (x, tau), g)
+    expected = torch.autograd.grad(subsets.marginals(), (x, tau), g.sum(0))
+    for one, other in zip(found, expected, strict=True):
+        close(one, other)
+
+
+def test_pair_marginals(rng):
+    x, tau = scores(rng, 3, 6, grad=True), torch.tensor([0.5, 1.0, 2.0]).double().requires_grad_()
+    k = torch.tensor([2, 3, 5])
+    own = stk.KSubset(x.detach().numpy(), k.numpy(), tau.detach().numpy())
+    np.testing.assert_array_equal(
+        stt.KSubset(x, k, tau).pair_marginals().detach().numpy(), own.pair_marginals()
+    )
+    assert gradcheck(lambda x, tau: stt.KSubset(x, k, tau).pair_marginals(), (x, tau))
+    assert gradcheck(lambda tau: stt.KSubset(x.detach(), k, tau).pair_marginals(), (tau,))
+
+
+def test_subsets_along_a_dimension_and_with_a_mask(rng):
+    x, there = scores(rng, 6, 3, grad=True), torch.tensor(rng.random((6, 3)) < 0.7)
+    there[:2] = True
+    subsets = stt.KSubset(x, 2, dim=0, where=there)
+    assert (subsets.batch_shape, subsets.event_shape) == ((3,), (6,))
+    close(subsets.marginals().T, stt.gradtopk(x, 2, dim=0, where=there))
+    drawn = subsets.rsample((50,))
+    assert (drawn.sum(-1) == 2).all()
+    assert not drawn[:, ~there.T].any()
+    left = x.detach()[there[:, 0], 0]
+    listed = stt.KSubset(left, 2)
+    close(subsets.entropy()[0], listed.entropy())
+    close(subsets.log_prob(drawn)[:, 0], listed.log_prob(drawn[:, 0, there[:, 0]]))
+    (gx,) = torch.autograd.grad(subsets.log_prob(drawn).sum() + subsets.entropy().sum(), x)
+    assert (gx[there] != 0).all()
+    assert (gx[~there] == 0).all()
+
+
+def test_assignments(rng):
+    """In both modes, under transforms and compiled."""
+    s, tau = scores(rng, 2, 3, 4, grad=True), torch.tensor([0.5, 1.0]).double().requires_grad_()
+
+    def plan(s, tau):
+        return stt.sinkhorn(s, temperature=tau, tol=1e-14)
+
+    assert gradcheck(plan, (s, tau), check_forward_ad=True)
+    expected = torch.autograd.grad(plan(s, tau)[0, 0, 0], (s, tau))
+    compiled = torch.compile(plan, fullgraph=True)(s, tau)
+    for one, other in zip(torch.autograd.grad(compiled[0, 0, 0], (s, tau)), expected, strict=True):
+        assert torch.equal(one, other)
+    jacobian = vmap(jacrev(stt.sinkhorn))(s.detach())
+    close(jacobian, torch.stack([jacfwd(stt.sinkhorn)(each) for each in s.detach()]))
+    (gs,) = torch.autograd.grad(plan(s, tau)[0, 0, 0], s, create_graph=True)
+    with pytest.raises(NotImplementedError, match="sinkhorn has no second derivative"):
+        gs.sum().backward()
+    with pytest.raises(TypeError, match="rows requires a gradient"):
+        stt.sinkhorn(s, torch.ones(3, requires_grad=True))
+    assert stt.sinkhorn(s.to(torch.bfloat16)).dtype == torch.bfloat16
 
 
 # Arguments
@@ -621,9 +840,9 @@ def test_bad_arguments_are_refused():
 
 
 def test_a_number_out_of_range_in_a_graph_raises_when_it_runs():
-    compiled = torch.compile(lambda x, k: stt.thretopk(x, k), fullgraph=True, backend="aot_eager")
+    once = compiled(lambda x, k: stt.thretopk(x, k))
     with pytest.raises(ValueError, match="k is 9"):
-        compiled(torch.zeros(2, 4), torch.tensor(9.0))
+        once(torch.zeros(2, 4), torch.tensor(9.0))
 
 
 def test_default_device_and_dtype_do_not_matter(rng):

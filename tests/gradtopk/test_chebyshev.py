@@ -89,7 +89,7 @@ def tilted(x, kept):
 def moments_of(x, steps, sums):
     kept = np.empty_like(x)
     seen = tilted(x, kept)
-    work = contour.power_sums_room(x)
+    work = contour.power_sums_scratch(x)
     moments.row_sums(kept, seen, x.dtype.type(1), 0.25, steps, work, sums, kept)
 
 

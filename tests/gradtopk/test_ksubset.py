@@ -18,7 +18,7 @@ from reference import mp, to_float64
 from scipy import stats
 
 import softtopk_nb as stk
-from softtopk_nb._threads import pool
+from softtopk_nb._threads import parts, pool
 from softtopk_nb.gradtopk import ksubset
 from softtopk_nb.gradtopk.cpu import conditional_bernoulli, contour
 
@@ -452,8 +452,9 @@ def test_rows_are_computed_together(verb, monkeypatch):
     given = [masks] if verb == "log_prob" else []
     found, steps, log_odds = getattr(distribution, verb)(*given), [], KSubset._log_odds
     monkeypatch.setattr(KSubset, "_log_odds", lambda *a: steps.append(a) or log_odds(*a))
-    for at_once in (ksubset.AT_ONCE, 20):
-        monkeypatch.setattr(ksubset, "AT_ONCE", at_once)
+    for at_once in (parts.AT_A_TIME, 20):
+        for module in (ksubset, parts):
+            monkeypatch.setattr(module, "AT_A_TIME", at_once)
         np.testing.assert_array_equal(getattr(distribution, verb)(*given), found)
         assert len(steps) == 3 or at_once == 20  # 6, 5 or 4 finite entries
     for i in range(8):

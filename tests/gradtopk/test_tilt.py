@@ -9,8 +9,8 @@ from scipy import special
 import softtopk_nb as stk
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threshold import records
-from softtopk_nb._threshold.cpu import order
-from softtopk_nb._threshold.newton import UNKNOWN, judge
+from softtopk_nb._threshold.cpu import order_statistics
+from softtopk_nb._threshold.newton import UNKNOWN, newton_step
 from softtopk_nb.gradtopk.cpu import rows
 from softtopk_nb.gradtopk.records import FLAGS, NONE_SHORT, SOLUTION
 
@@ -19,17 +19,17 @@ both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f
 
 def tilts(x, k, tau):
     """(solutions, which rows were left open) of `rows.solve`."""
-    tilt = np.full((len(x), records.SOLUTION), records.OPEN)
+    tilt = np.full((len(x), records.SOLUTION), records.UNSOLVED)
     solution, flags = np.empty((len(x), SOLUTION)), np.zeros(FLAGS, np.bool_)
     problem = x, np.full(len(x), k), np.full(len(x), tau)
     given = *problem, tilt, NONE_SHORT, np.empty((len(x), 0), x.dtype), solution, flags
     rows.solve(0, len(x), *given)
-    if flags[records.SOME_MISLED]:
-        order.distributions(0, len(x), x, problem[1] - 0.5, problem[2], tilt)
+    if flags[records.SOME_BAD_MOMENTS]:
+        order_statistics.distributions(0, len(x), x, problem[1] - 0.5, problem[2], tilt)
         flags[records.BY_DISTRIBUTION] = True
         rows.solve(0, len(x), *given)
-    still = tilt[:, records.CODE] == records.OPEN
-    assert flags[records.SOME_OPEN] == still.any()
+    still = tilt[:, records.CODE] == records.UNSOLVED
+    assert flags[records.SOME_UNSOLVED] == still.any()
     return solution, still
 
 
@@ -102,10 +102,10 @@ def test_what_a_step_of_third_order_leaves():
         w, v = (weight * slope).sum(), (weight * slope * (rest - p)).sum()
         lacks.append(abs(v - (w / (a + b)) ** 2 * (b - a)) / w)
         k = (weight * special.expit(t - rng.uniform(-0.5, 0.5))).sum()
-        plain = abs(judge(curve, k, (m, a, b, w, *UNKNOWN), 0.0, 0.0, 1.0, True, 0.0)[1])
+        plain = abs(newton_step(curve, k, (m, a, b, w, *UNKNOWN), 0.0, 0.0, 1.0, True, 0.0)[1])
         if 1e-3 < plain <= 0.4:
             sums = m, a, b, w, v, *UNKNOWN[1:]
-            step = judge(curve, k, sums, 0.0, 0.0, 1.0, True, 0.0)[1]
+            step = newton_step(curve, k, sums, 0.0, 0.0, 1.0, True, 0.0)[1]
             there = special.expit(t - step)
             residual = abs((weight * there).sum() - k)
             left.append(residual / (plain**3 * w))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from reference import to_float64
 
 import softtopk_nb as stk
+from softtopk_nb.iterative.cpu import long
 
 OPERATORS = {"itertopk": stk.itertopk, "wsoftmaxtopk": stk.wsoftmaxtopk}
 EPS = 2.0**-52
@@ -392,6 +393,38 @@ def test_rows_of_one_batch_take_different_numbers_of_steps(name, rng):
     for i in range(6):
         one = OPERATORS[name].vjp(x[i], k[i])[1](g[i])
         np.testing.assert_array_equal(gradients.x[i], one.x)
+
+
+@both
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_that_take_long_have_the_same_bits(name, dtype, monkeypatch, rng):
+    """Ctrl-C: signals are handled between calls of kernels, each on few steps of such a row."""
+    n, at_once = 300, 700
+    x, v = rng.normal(size=(2, 8, n)).astype(dtype)
+    x[1:6, :3] = [[-np.inf] * 3, [np.inf] * 3, [np.nan] * 3, [0] * 3, [9] * 3]
+    k = np.array([7, 11, 13, 9, n, 3, 1, 0])
+    dtau = np.linspace(-1, 1, 8)
+
+    def answers():
+        p, dp = OPERATORS[name].jvp(x, k, v, dtemperature=dtau, temperature=0.3)
+        gradients = OPERATORS[name].vjp(x, k, temperature=0.3)[1](v)
+        return p, dp, gradients.x, gradients.temperature
+
+    def noted(kernel):
+        def call(kind, *args):
+            first, last = [a for a in args if isinstance(a, int)][-3:-1]
+            steps.append(last - first)
+            return kernel(kind, *args)
+
+        return call
+
+    expected, steps = answers(), []
+    monkeypatch.setattr(long, "AT_ONCE", at_once)
+    for step in ("_iterate", "_move", "_retrace", "_go_back"):
+        monkeypatch.setattr(long, step, noted(getattr(long, step)))
+    for found, whole in zip(answers(), expected, strict=True):
+        np.testing.assert_array_equal(found, whole)
+    assert set(steps) == {1, 2}
 
 
 @both

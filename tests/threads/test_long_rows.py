@@ -18,7 +18,9 @@ from softtopk_nb._threads import long_rows, pool
 from softtopk_nb._threshold.cpu import long
 from softtopk_nb._threshold.cpu.rows import solve
 from softtopk_nb._threshold.methods import METHODS
-from softtopk_nb._threshold.records import OPEN, SOLUTION
+from softtopk_nb._threshold.records import SOLUTION, UNSOLVED
+from softtopk_nb.gradtopk.cpu import long as long_subsets
+from softtopk_nb.gradtopk.cpu import rows as subset_rows
 from softtopk_nb.thretopk.cpu import rows
 
 N = long_rows.LONG + 4321
@@ -48,7 +50,7 @@ def test_value_threshold_and_potential(row, curve, dtype):
     p, one, solution = (
         stk.thretopk(x, k, curve=curve),
         np.empty((1, N), dtype),
-        np.full((1, SOLUTION), OPEN),
+        np.full((1, SOLUTION), UNSOLVED),
     )
     args = np.array([k]), np.array([1.0]), CURVES[curve]
     in_one_piece(solve, x, *args, METHODS["newton"], one, solution)
@@ -247,3 +249,31 @@ def test_formulas_run_compiled(op, row):
         finally:
             sys.setprofile(before)
     assert found <= HARMLESS
+
+
+@dtypes
+@pytest.mark.parametrize("entry", [0.0, -np.inf, np.inf, np.nan])
+def test_second_derivative_of_subsets(row, rng, dtype, entry, monkeypatch):
+    """Ctrl-C: signals are handled between parts; bits are those of the row in one piece."""
+    x, (v, g) = row.astype(dtype), rng.normal(size=(2, N)).astype(dtype)
+    x[[3, N // 2]] = entry
+
+    def found():
+        gradients = stk.gradtopk.hvp(x, 1000, v, g, dtemperature=0.5)
+        return gradients.x, gradients.temperature
+
+    def whole(x, tau, *one):
+        in_one_piece(subset_rows.second, x, np.array([tau]), *(each[None] for each in one))
+
+    def noted(first, last, *args):
+        sizes.append(last - first)
+        return add_entries(first, last, *args)
+
+    sizes, add_entries = [], long_subsets._add_entries
+    monkeypatch.setattr(long_subsets, "_add_entries", noted)
+    monkeypatch.setattr(long_subsets, "AT_ONCE", 1 << 18)
+    in_parts = found()
+    monkeypatch.setattr(long_subsets, "second", whole)
+    for part, alone in zip(in_parts, found(), strict=True):
+        np.testing.assert_array_equal(part, alone)
+    assert np.isnan(entry) or max(sizes) <= 1 << 18 < sum(sizes)

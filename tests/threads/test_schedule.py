@@ -125,7 +125,7 @@ def test_a_helper_that_does_not_come_is_not_waited_for(monkeypatch, new_pool):
         schedule.over(1000, MUCH, mark, times, 20)
     assert (times == 3).all()
     (helper,) = new_pool.idle
-    assert helper._room[jobs.STATE // jobs.WORD] == jobs.IDLE  # the offer was taken back
+    assert helper._memory[jobs.STATE // jobs.WORD] == jobs.IDLE  # the offer was taken back
     gate.set()
 
 
@@ -288,8 +288,8 @@ def test_a_kernel_is_called_where_it_was_compiled(monkeypatch, new_pool):
     (compiled,) = (mark.overloads[kinds] for kinds in mark.signatures if len(kinds) == 4)
     name = compiled.fndesc.llvm_func_name
     address = compiled.library.get_pointer_to_function(name)
-    assert schedule.address_of(mark, (times, 1)) == address
-    assert schedule.address_of(mark, (times, 1)) == address  # from the notes
+    assert schedule.code_of(mark, (times, 1)).address == address
+    assert schedule.code_of(mark, (times, 1)).address == address  # from the notes
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])

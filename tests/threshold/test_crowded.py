@@ -17,7 +17,7 @@ from softtopk_nb._threshold.cpu import batch, long
 from softtopk_nb._threshold.cpu.batch import fast_search
 from softtopk_nb._threshold.cpu.passes import tally
 from softtopk_nb._threshold.methods import METHODS
-from softtopk_nb._threshold.newton import UNKNOWN, judge
+from softtopk_nb._threshold.newton import UNKNOWN, newton_step
 
 NEWTON = METHODS["newton"]
 
@@ -30,7 +30,7 @@ def summed(x, d, curve):
 @njit
 def step_of(curve, k, sums, clear):
     """(step, whether it ends the search)."""
-    _, step, _, _, arrives = judge(curve, k, sums, clear, 0.0, 1.0, True, 0.0)
+    _, step, _, _, arrives = newton_step(curve, k, sums, clear, 0.0, 1.0, True, 0.0)
     return step, arrives
 
 
@@ -93,7 +93,7 @@ def taken(x, k, tau, curve):
     flags = np.zeros(records.FLAGS, np.bool_)
     problem = np.full(len(x), float(k)), np.full(len(x), tau), curve, NEWTON
     batch.search(fast_search(x), x, *problem, out, solution, flags)
-    still = solution[:, records.CODE] == records.OPEN
+    still = solution[:, records.CODE] == records.UNSOLVED
     assert still.mean() <= 0.01
     return solution[~still, records.TAKEN]
 

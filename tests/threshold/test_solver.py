@@ -34,12 +34,12 @@ from softtopk_nb._threshold.cpu.scan import scan
 from softtopk_nb._threshold.methods import METHODS
 from softtopk_nb._threshold.newton import (
     UNKNOWN,
-    advance,
     begin,
-    judge,
     model_step,
     nearest,
+    newton_step,
     refined,
+    update,
 )
 from softtopk_nb._threshold.policy import BLUR, CUBE_64, FIFTH_32
 
@@ -48,7 +48,7 @@ KINDS = 9
 
 
 def count_passes(x, k, tau, curve, method):
-    solution = np.full((1, records.SOLUTION), records.OPEN)
+    solution = np.full((1, records.SOLUTION), records.UNSOLVED)
     one = x[None], np.array([float(k)]), np.array([tau])
     rows.solve(0, 1, *one, curve, method, np.empty((1, 0), x.dtype), solution)
     return solution[0, records.TAKEN]
@@ -132,7 +132,7 @@ def searched(x, k, tau, curve):
     problem = np.full(len(x), float(k)), np.full(len(x), tau), curve, METHODS["newton"]
     flags = np.zeros(records.FLAGS, np.bool_)
     batch.search(fast_search(x), x, *problem, out, solution, flags)
-    assert flags[records.SOME_OPEN] == (solution[:, records.CODE] == records.OPEN).any()
+    assert flags[records.SOME_UNSOLVED] == (solution[:, records.CODE] == records.UNSOLVED).any()
     return out, solution
 
 
@@ -197,7 +197,7 @@ def test_rows_that_are_not_finite_are_left_open(place, value, rng):
     x = rng.normal(size=(3, 5000)).astype(np.float32)
     x[1, place] = value
     _, solution = searched(x, 64, 1.0, CURVES["laplace"])
-    assert (solution[:, records.CODE] == records.OPEN).tolist() == [False, True, False]
+    assert (solution[:, records.CODE] == records.UNSOLVED).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -214,7 +214,7 @@ def test_ordinary_rows_are_solved_side_by_side(curve, dtype, rng):
             np.testing.assert_allclose(p[done].sum(1, np.float64), k, atol=bound * k)
             few = 10 if curve.startswith("entmax") else 6  # entmax goes on until rounding stops it
             assert solution[done, records.TAKEN].mean() <= few
-            alone, solution = np.empty_like(x), np.full((20, records.SOLUTION), records.OPEN)
+            alone, solution = np.empty_like(x), np.full((20, records.SOLUTION), records.UNSOLVED)
             numbers = np.full(20, float(k)), np.full(20, tau)
             newton = METHODS["newton"]
             rows.solve(0, 20, x, *numbers, HARD[curve], newton, alone, solution)
@@ -372,6 +372,19 @@ def test_p_kept_from_a_pass_has_the_bits_of_p_written_anew(curve, dtype, rng):
             np.testing.assert_allclose(*both, rtol=100 * eps, atol=100 * n * eps)
 
 
+@pytest.mark.parametrize("curve", [c for c in HARD if not shifts_by_value_alone(HARD[c])])
+def test_a_pass_does_not_depend_on_where_its_slopes_lie(curve, rng):
+    """Beside p, in one block of memory, or far from it."""
+    for n in (8, 15, 64):
+        x, memory = (4 * rng.normal(size=n)).astype(np.float32), np.empty(2048, np.float32)
+        found = []
+        for gap in (1024, 0, 1, 4, 16):
+            p, slopes = memory[:n], memory[n + gap : 2 * n + gap]
+            sums, _ = recorded(x, np.float32(0.3), 0.0, HARD[curve], p, slopes)
+            found.append(np.array(sums).tobytes())
+        assert {*found} == {found[0]}
+
+
 CORNERS = {"clip": (0.0, 1.0), "exp": (0.0,), "laplace": (0.0,)}
 
 
@@ -408,7 +421,7 @@ def test_a_search_ends_where_no_entry_passes_a_corner(name, dtype, rng):
             k = sums[0] - sums[1] * np.exp(step) + sums[2] * np.exp(-step)
             if name == "clip":
                 k = mass - step * sums[3]
-            _, found, _, _, arrives = judge(
+            _, found, _, _, arrives = newton_step(
                 curve, k, tuple(sums), clear, 0.3, dtype(1), newton.modelled, newton.enough
             )
             assert found == pytest.approx(step, rel=1e-5, abs=8 * eps * mass / sums[3])
@@ -425,7 +438,7 @@ def test_a_search_ends_where_no_entry_passes_a_corner(name, dtype, rng):
                 assert (abs(p - exact) <= 4 * scale + (2 * eps if name == "clip" else 0)).all()
     # Where the sums are large beside k, what they lose to rounding is too.
     k, found = 0.5, (0.0, 0.0, 5000.0, 1e4, *UNKNOWN)
-    verdict = judge(curve, k, found, 50.0, 0.3, dtype(1), newton.modelled, newton.enough)
+    verdict = newton_step(curve, k, found, 50.0, 0.3, dtype(1), newton.modelled, newton.enough)
     assert abs(verdict[1]) < 50
     assert not verdict[4]
     x = rng.normal(size=(200, 64)).astype(dtype)
@@ -446,7 +459,9 @@ def test_a_last_step_may_lead_far_away_from_all_entries(name, dtype, rng):
     for away in (-0.9, 0.5, 3.9, 4.1, -1.1):
         at = float(dtype(exact - away))
         *sums, clear = recorded(x, dtype(at), 0.0, curve, np.empty_like(x), none)[0]
-        judged = judge(curve, k, tuple(sums), clear, at, dtype(1), newton.modelled, newton.enough)
+        judged = newton_step(
+            curve, k, tuple(sums), clear, at, dtype(1), newton.modelled, newton.enough
+        )
         step, arrives = judged[1], judged[4]
         assert step == pytest.approx(exact - at, abs=16 * eps)
         assert arrives == (-1 < away < 4)
@@ -525,7 +540,7 @@ def test_order_of_a_step(curve, rng):
         for away in (0.2, 0.1, 0.05, -0.2, -0.1, -0.05):
             found = (taylor_sums(curve, x - at - away) + UNKNOWN)[:known] + UNKNOWN[: 7 - known]
             args = 0.0, at + away, 1.0, newton.modelled, newton.enough
-            left.append(away + judge(CURVES[curve], m - a + b, found, *args)[1])
+            left.append(away + newton_step(CURVES[curve], m - a + b, found, *args)[1])
         for i in (0, 1, 3, 4):
             assert least < left[i] / left[i + 1] < most
 
@@ -539,7 +554,7 @@ def test_what_a_step_of_fifth_order_leaves():
         x = rng.normal(size=n) * rng.choice([0.3, 1.0, 3.0, 8.0])
         k = special.expit(x - rng.uniform(-0.3, 0.3)).sum()
         found = taylor_sums("sigmoid", x)
-        _, step, _, _, arrives = judge(
+        _, step, _, _, arrives = newton_step(
             curve, k, found, 0.0, 0.0, np.float32(1), newton.modelled, newton.enough
         )
         most = abs(step) ** 5 * math.exp(abs(step)) / 120
@@ -591,7 +606,7 @@ def test_a_search_does_not_end_on_a_cheap_pass():
         state = np.empty(records.STATE)
         state[records.MIN], state[records.MAX] = -3.0, 3.0
         begin(state, CURVES["sigmoid"], 2.0, 4, 0.0, 0.5, 1.0, True)
-        assert advance(state, sums, 2.0, CURVES["sigmoid"], 1.0, True, 0.0, cheap) != cheap
+        assert update(state, sums, 2.0, CURVES["sigmoid"], 1.0, True, 0.0, cheap) != cheap
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -639,7 +654,7 @@ def test_a_long_row_with_entries_far_out_starts_from_its_sample(rng):
     for far in (1e3, 1e30):
         x[:, 17] = far  # no entry of the sample
         p, solution = searched(x, 64, 1.0, CURVES["sigmoid"])
-        assert (solution[:, records.CODE] != records.OPEN).all()
+        assert (solution[:, records.CODE] != records.UNSOLVED).all()
         assert solution[:, records.TAKEN].mean() <= 2.2
         assert (p[:, 17] == 1).all()
 

@@ -750,7 +750,9 @@ def test_complement_fails_for_exp():
 @every_curve
 def test_auto_is_newton(name):
     """One plan, so that whatever is tested of the one holds for the other."""
-    auto, newton = (stk.thretopk._plan({**CURVES[name], "method": m}) for m in ("auto", "newton"))
+    auto, newton = (
+        stk.thretopk.check_options({**CURVES[name], "method": m}) for m in ("auto", "newton")
+    )
     assert auto == newton
     assert type(auto.method) is type(newton.method)
 

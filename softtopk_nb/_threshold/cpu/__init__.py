@@ -1,1 +1,1 @@
-"""The search for a threshold, on the CPU."""
+"""The threshold search on the CPU."""

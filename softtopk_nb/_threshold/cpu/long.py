@@ -1,8 +1,8 @@
-"""The threshold of one long row, its parts shared out among the threads.
+"""The threshold of one long row, whose parts are shared among the threads.
 
-The fast search with a table of one column, each pass over all parts before the next; parts have a
-fixed length and their sums are added in order, so that the bits do not depend on the number of
-threads. A row that it leaves is searched robustly, in the same parts.
+This is the fast search with a table of one column, each pass over all parts before the next; parts
+have a fixed length and their sums are added in order, so that the bits do not depend on the number
+of threads. A row that it leaves unsolved is searched robustly, in the same parts.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ import numpy as np
 from ..._compile.decorators import kernel, scalar
 from ..._curves.base import has_second_derivative, kernel_for, shifts_by_value_alone
 from ..._math.elementary import from_ordinal
-from ..._nonfinite import FINITE, MIXED, classify
+from ..._nonfinite import FINITE, WITH_INFINITIES, classify
 from ..._threads.long_rows import (
     LONG,
     PART,
-    Look,
     Pass,
     Passes,
+    RowScan,
     here,
     look,
     nothing,
     part_count,
-    room,
+    scratch,
+    solve_finite_part,
 )
 from ..newton import begin as bracket
 from ..newton import inverse_temperature
@@ -45,7 +46,6 @@ from ..records import (
     LANES,
     MAX,
     MIN,
-    OPEN,
     PASSES,
     REST,
     SEEKING,
@@ -53,10 +53,11 @@ from ..records import (
     SOLUTION,
     STATE,
     TAKEN,
+    UNSOLVED,
     WEIGHT,
     C,
     D,
-    Given,
+    RowStats,
     Search,
     Sums,
     given_of,
@@ -68,12 +69,12 @@ from ..records import (
     shift_of,
 )
 from . import batch
-from .lanes import WIDE, admit, advance, begin, end
-from .passes import correct, fill, pass_room, search_pass, tally
+from .lanes import WIDE, begin, end, load_row, update
+from .passes import correct, fill, pass_scratch, search_pass, tally
 from .rows import take
 
-# Bytes of a row that a last cache holds beside its p. What leaves it is written once only: memory
-# is slower than an exponential.
+# Bytes of a row that the last-level cache holds beside its p. For a larger row p is written only
+# once: memory is slower than an exponential.
 CACHED = 1 << 24
 
 Array = Any
@@ -81,24 +82,24 @@ Array = Any
 
 @kernel
 def tally_parts(lo, hi, x, table, curve, out, slopes, final, sums):
-    """The sums of each part; with room in `out`, p and its slopes too, for `correct_parts`."""
+    """Write the sums of each part; unless `out` is empty, p and slopes too, for `correct_parts`."""
     T = x.dtype.type
     at, inv = search_of(table, 0), T(given_of(table, 0).inv)
     c, d = T(at.c), T(at.d)
-    room = pass_room(curve, x, PART)
+    scratch = pass_scratch(curve, x, PART)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
         if out.shape[0] > 0:
-            found = tally(x[part], c, inv, d, curve, out[part], slopes[part], room)
+            found = tally(x[part], c, inv, d, curve, out[part], slopes[part], scratch)
         else:
-            found = search_pass(x[part], c, inv, d, curve, final, None, None, room)
+            found = search_pass(x[part], c, inv, d, curve, final, None, None, scratch)
         for i in range(sums.shape[1]):
             sums[j, i] = found[i]
 
 
 @kernel
 def correct_parts(lo, hi, x, table, curve, out, slopes):
-    """Move p, which belongs to the last pass, to the threshold."""
+    """Move p from the threshold of the last pass to the final one."""
     T = x.dtype.type
     at, inv, shift = search_of(table, 0), T(given_of(table, 0).inv), shift_of(table, 0)
     c, d, below, above = T(at.c), T(at.last), T(shift.below), T(shift.above)
@@ -120,7 +121,7 @@ def fill_parts(lo, hi, x, table, curve, out):
 
 @kernel
 def what_row(x, k, lo, hi):
-    """`_nonfinite.classify`, but for the number of entries."""
+    """(code, k left to the finite entries) of a row, by `_nonfinite.classify`."""
     code, _, _, left, _, _ = classify(x, k, lo, hi)
     return code, left
 
@@ -132,9 +133,9 @@ def _move_to(table, c, d, rest):
 
 @kernel
 def open_search(few, n, k, tau, curve, method, start, table):
-    """Begin a search over n entries where it led over a sample of them; say whether it can be."""
+    """Begin a search over n entries where that over a sample ended; returns whether it can."""
     T = few.dtype.type
-    if not (k >= FAINT and admit(few, n, k, tau, enough_for(method, n), table, 0)):
+    if not (k >= FAINT and load_row(few, n, k, tau, enough_for(method, n), table, 0)):
         return False
     _move_to(table, start[C], start[D], 0.0)
     _, narrow = when_final(curve, few)
@@ -147,19 +148,19 @@ def open_search(few, n, k, tau, curve, method, start, table):
 
 @kernel
 def step(x, sums, table, curve):
-    """Take the sums of a pass over the row: move the threshold, or say that it is found or lost."""
+    """Update the search from the sums of a pass: move the threshold, or set it found or lost."""
     put_sums(table, 0, sums)
     radius, _ = when_final(curve, x)
-    advance(table, 0, WIDE, curve, x.dtype.type(1), radius)
+    update(table, 0, WIDE, curve, x.dtype.type(1), radius)
     end(table, WIDE, curve)
 
 
 @kernel
 def open_robust(few, n, k, tau, curve, method, start, state, table):
-    """Begin a robust search over n entries, as `rows.solve` does where the sample has led."""
+    """Begin a robust search over n entries where the search over a sample has ended."""
     inv = inverse_temperature(tau, few)
     bracket(state, curve, k, n, start[C], start[D], inv, method.modelled)
-    put_given(table, 0, Given(np.float64(inv), tau, np.float64(n), k, 0.0, 0.0, 0.0, 0.0, 0.0))
+    put_given(table, 0, RowStats(np.float64(inv), tau, np.float64(n), k, 0.0, 0.0, 0.0, 0.0, 0.0))
     _move_to(table, state[C], state[D], 0.0)
     _, variance = when_final(curve, few)
     return variance == np.inf or not (method.sampled and k >= FAINT)
@@ -167,9 +168,9 @@ def open_robust(few, n, k, tau, curve, method, start, state, table):
 
 @kernel
 def step_robust(few, n, k, curve, method, sums, final, state, table):
-    """Take the sums of a pass over the row: (whether it was the last, whether the next may be).
+    """Update a robust search from a pass: (whether that was the last, whether the next may be).
 
-    The table keeps where the last pass was, with p's way from there as `rest`.
+    The table keeps the threshold of the last pass, and as `rest` the shift of p from there.
     """
     T, here = few.dtype.type, search_of(table, 0)
     inv, (radius, _) = T(given_of(table, 0).inv), when_final(curve, few)
@@ -184,7 +185,7 @@ def step_robust(few, n, k, curve, method, sums, final, state, table):
 def _sums(
     x: Array, table: Array, curve: Any, out: Array, slopes: Array, final: bool
 ) -> Passes[Sums]:
-    """The sums of a pass over the row, those of its parts added in order."""
+    """Make a pass over the row; returns the sums of its parts, added in order."""
     sums = np.empty((part_count(x), len(Sums._fields)))
     given = x, table, curve, out, slopes, final, sums
     yield Pass(kernel_for(curve, tally_parts), x.size // 4, given, (sums,), (), (out, slopes))
@@ -194,17 +195,24 @@ def _sums(
 
 
 def solve_finite(
-    x: Array, k: float, tau: float, curve: Any, method: Any, seen: Look, out: Array, solution: Array
+    x: Array,
+    k: float,
+    tau: float,
+    curve: Any,
+    method: Any,
+    seen: RowScan,
+    out: Array,
+    solution: Array,
 ) -> Passes[None]:
-    """A finite row, 0 < k < n, after a look at it: p to `out` unless it is empty."""
+    """Solve a finite row, 0 < k < n, scanned before: p to `out` unless it is empty."""
     k = searched(curve, k, len(x), x.dtype.type(1))
     few, start = seen.few, np.empty((1, SOLUTION))
     share, rough = np.array([k * len(few) / len(x)]), method._replace(enough=ROUGH, fades=0.0)
     batch.solve(few[None], share, np.array([tau]), curve, rough, nothing(x)[None], start)
-    solution[CODE] = OPEN
+    solution[CODE] = UNSOLVED
     problem = x, k, tau, curve, method, few, start[0]
     yield from _solve_fast(*problem, out, solution)
-    if solution[CODE] == OPEN:
+    if solution[CODE] == UNSOLVED:
         yield from _solve_robustly(*problem, seen, out, solution)
 
 
@@ -219,22 +227,22 @@ def _solve_fast(
     out: Array,
     solution: Array,
 ) -> Passes[None]:
-    """The fast search over the parts of the row; one that it leaves stays OPEN."""
+    """Run the fast search over the parts of the row; a row that it leaves stays UNSOLVED."""
     table = np.ones((FIELDS, LANES))
     if not method.sampled or not kernel_for(curve, open_search)(
         few, len(x), k, tau, curve, method, start, table
     ):
         return
     at = read(Search, table)
-    # A pass may keep p and the slopes that `correct` asks for: for some curves p tells
-    # them (`shifts_by_value_alone`). For others they are written, which takes `entmax` longer than
-    # p anew.
+    # A pass may keep p and the slopes that `correct` needs. For some curves the slopes follow from
+    # p (`shifts_by_value_alone`). For others they are written, which for `entmax` takes longer than
+    # computing p anew.
     keeps = (
         len(out) > 0
         and x.nbytes <= CACHED
         and (shifts_by_value_alone(curve) or has_second_derivative(curve))
     )
-    slopes = out if shifts_by_value_alone(curve) else room(x) if keeps else nothing(x)
+    slopes = out if shifts_by_value_alone(curve) else scratch(x) if keeps else nothing(x)
     radius, kept = final_pass_radius(curve, x), nothing(x)
     while at.status == SEEKING:
         final = at.move <= radius
@@ -261,11 +269,11 @@ def _solve_robustly(
     method: Any,
     few: Array,
     start: Array,
-    seen: Look,
+    seen: RowScan,
     out: Array,
     solution: Array,
 ) -> Passes[None]:
-    """The robust search over the parts of the row, as `rows.solve`."""
+    """Run the robust search over the parts of the row, as `rows.solve`."""
     state, table = np.empty(STATE), np.ones((FIELDS, LANES))
     state[MIN], state[MAX] = from_ordinal(seen.lowest), from_ordinal(seen.highest)
     final = kernel_for(curve, open_robust)(few, len(x), k, tau, curve, method, start, state, table)
@@ -290,23 +298,21 @@ def _fill(x: Array, table: Array, curve: Any, out: Array) -> Passes[None]:
 def solve(
     x: Array, k: float, tau: float, curve: Any, method: Any, out: Array, solution: Array
 ) -> None:
-    """One row, as `rows.solve`: p to `out` unless it is empty, the rest to `solution`."""
+    """Solve one row, as `rows.solve`: p to `out` unless it is empty, the rest to `solution`."""
     one = x[None], np.array([k]), np.array([tau]), curve, method, out[None], solution[None]
-    if len(x) < LONG:  # what infinities left of a long row
+    if len(x) < LONG:  # the finite entries of a long row
         batch.solve(*one)
         return
     seen = look(x)
     code, left = what_row(x, k, seen.lowest, seen.highest)
-    if code > MIXED:
+    if code > WITH_INFINITIES:
         batch.solve(*one)
-    elif code != MIXED:
+    elif code != WITH_INFINITIES:
         here(solve_finite(x, k, tau, curve, method, seen, out, solution))
     else:
-        finite = np.isfinite(x)
-        present = x[finite]  # which may be a short row
-        values = np.empty(len(present) if len(out) else 0, x.dtype)
-        solve(present, left, tau, curve, method, values, solution)
+
+        def solve_present(x: Array, out: Array) -> None:
+            solve(x, left, tau, curve, method, out, solution)
+
+        solve_finite_part(x, np.isfinite(x), out, solve_present)
         solution[CODE] = code
-        if len(out):
-            out[...] = x > 0  # +inf entries are 1, -inf entries 0
-            out[finite] = values

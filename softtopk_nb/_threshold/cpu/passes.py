@@ -1,4 +1,4 @@
-"""One pass over a row: what it sums, what it writes, and how the last step corrects that."""
+"""One pass over a row: the sums, the p it writes, and the correction of p by the last step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from ..._compile.array_intrinsics import APART, block, read_apart, window, write_apart
+from ..._compile.array_intrinsics import APART, block, read_apart, window, write_apart, write_beside
 from ..._compile.decorators import scalar, specialized, specialized_summing, summing
 from ..._curves.base import (
     cdf_after_shift,
@@ -30,23 +30,23 @@ from ..._math.sums import FEW, accurate_sum
 from ..newton import polish
 from ..policy import has_cheap_passes, searches_in_float32
 
-BLOCK = 1024  # entries summed in the row's own type before float64 takes over
+BLOCK = 1024  # entries summed in the row's own type before float64 is used
 SHARE = 8.0  # of the sum of p, to which the sums a and b are accurate as they are
 
 
 def _is_float32(x: Any) -> bool:
-    """Whether this array, or an array of this type, is of float32."""
+    """Whether this is an array of float32, or the type of one."""
     return x.dtype in (np.float32, types.float32)
 
 
 def _is_array(x: Any) -> bool:
-    """Whether this is an array, or the type of one; else it is nothing, None."""
+    """Whether this is an array, or the type of one; otherwise it is None."""
     return isinstance(x, (types.Array, np.ndarray))
 
 
 @specialized_summing
 def _sums(part, c, inv, d, curve, p, slopes):
-    """What `tally` adds up over the blocks of a row."""
+    """The sums of `tally` over one block of a row."""
     writes, writes_slopes = _is_array(p), _is_array(slopes)
     curved, kinked = has_second_derivative(curve), exact_between_kinks(curve)
 
@@ -55,14 +55,14 @@ def _sums(part, c, inv, d, curve, p, slopes):
         T = part.dtype.type
         m = a = b = w = T(0)
         v, second, third = T(0), T(0), T(0)
-        near = ordinal_of(T(np.inf))  # distances are positive: they order alike
+        near = ordinal_of(T(np.inf))  # ordinals of positive numbers order as the numbers do
         for i in range(part.shape[0]):
             t = (read_apart(part, i) - c) * inv - d
             mi, ai, bi, wi = split(curve, t)
             if writes:
                 write_apart(p, i, bi if mi == T(0) else mi - ai)
             if writes_slopes:
-                write_apart(slopes, i, wi)
+                write_beside(slopes, i, wi)
             if curved:
                 each = second_derivative_sums(curve, t, ai, bi, wi)
                 v += each[0]
@@ -82,10 +82,10 @@ def _sums(part, c, inv, d, curve, p, slopes):
 
 @scalar
 def settled(m, a, b, p):
-    """(a, b) with m - a + b = sum p, the larger of the two from the others.
+    """(a, b) with m - a + b = sum p: the larger of the two is recomputed from the accurate sum.
 
-    Where both are so small beside that sum that errors of theirs do not matter, nor those of p
-    close to 1 that the sum has and they have not: as they are.
+    They are returned unchanged where both are so small beside that sum that their errors do not
+    matter, nor the rounding of p close to 1, which the sum of p contains and they do not.
     """
     if p.shape[0] > FEW and SHARE * (a + b) > m - a + b:
         difference = accurate_sum(p) - m
@@ -97,23 +97,23 @@ def settled(m, a, b, p):
 
 
 @specialized
-def tally(x, c, inv, d, curve, out=None, slopes=None, room=None):
-    """One pass: the sums (m, a, b, w) of `split` over t = (x - c)/tau - d, and four more.
+def tally(x, c, inv, d, curve, out=None, slopes=None, scratch=None):
+    """One pass: the sums (m, a, b, w) of `split` over t = (x - c)/tau - d, and four more numbers.
 
-    They are those of the second, third and fourth derivative of f at t, NaN where it is not taken,
-    and a clearance: how far the threshold may move before an entry passes a kink of f; 0 without
-    kinks. With `out` it writes f(t) as well, and f'(t) to `slopes` unless p alone is
-    enough: for `correct`. On the sums of a float32 row a search may end with `out`, or with
-    `room`, of `pass_room`. Blocks are added in their order: else the compiler would make one loop
+    These are the sums of the second, third and fourth derivative of f at t, NaN if they are not
+    computed, and a clearance: how far the threshold may move before an entry passes a kink of f; 0
+    without kinks. With `out` it also writes f(t), and f'(t) to `slopes` unless p alone is enough,
+    for `correct`. A search over a float32 row may end on these sums if `out` or `scratch` (of
+    `pass_scratch`) is given. Blocks are added in order: otherwise the compiler would make one loop
     of them in float64, and one sum.
     """
     short = _is_float32(x)
-    writes, keeps = _is_array(out), short and (_is_array(out) or _is_array(room))
+    writes, keeps = _is_array(out), short and (_is_array(out) or _is_array(scratch))
     writes_slopes = writes and _is_array(slopes) and not shifts_by_value_alone(curve)
     curved, kinked = has_second_derivative(curve), exact_between_kinks(curve)
     follows = not sums_its_slope(curve)
 
-    def sums_of_row(x, c, inv, d, curve, out=None, slopes=None, room=None):
+    def sums_of_row(x, c, inv, d, curve, out=None, slopes=None, scratch=None):
         m, a, b, w, near = 0.0, 0.0, 0.0, 0.0, np.inf
         v, second, third = 0.0, 0.0, 0.0
         v3 = v4 = np.nan
@@ -123,7 +123,7 @@ def tally(x, c, inv, d, curve, out=None, slopes=None, room=None):
             if writes:
                 p = block(out, start, BLOCK)
             elif keeps:
-                p = window(room, APART, part.shape[0])
+                p = window(scratch, APART, part.shape[0])
             if writes_slopes:
                 rates = block(slopes, start, BLOCK)
             mi, ai, bi, wi, vi, second_i, third_i, near_i = _sums(part, c, inv, d, curve, p, rates)
@@ -155,9 +155,9 @@ def tally(x, c, inv, d, curve, out=None, slopes=None, room=None):
 
 @summing
 def _shorten(x, c, inv, d, t):
-    """t = (x - c)/tau - d, in another type.
+    """Write t = (x - c)/tau - d, in another type.
 
-    A loop of its own: one with numbers of both types would have half as many lanes for the shorter.
+    It is a separate loop: one with both types would have half as many lanes for the shorter one.
     """
     wide_vectors()
     for i in range(x.shape[0]):
@@ -165,8 +165,8 @@ def _shorten(x, c, inv, d, t):
 
 
 @specialized
-def pass_room(curve, x, n):
-    """Room for passes over n entries: for them in float32, or for p of a float32 block, or x."""
+def pass_scratch(curve, x, n):
+    """Scratch for passes over n entries: for t in float32 or p of a float32 block; x if neither."""
     if searches_in_float32(curve, x):
         return lambda curve, x, n: np.empty(n, np.float32)
     if _is_float32(x):
@@ -175,27 +175,27 @@ def pass_room(curve, x, n):
 
 
 @specialized
-def search_pass(x, c, inv, d, curve, final, out, slopes, room):
-    """One pass of a search, as `tally`: a cheap one unless it may be `final`.
+def search_pass(x, c, inv, d, curve, final, out, slopes, scratch):
+    """One pass of a search, as `tally`; a cheap one unless it may be `final`.
 
-    A cheap pass keeps nothing. Over float32 it takes the `cheap_approximation`, over float64 it is
-    in float32 if the search begins so. `room`: of `pass_room`.
+    A cheap pass writes nothing. Over float32 it uses the `cheap_approximation`, over float64 it is
+    in float32 if the search begins so. `scratch`: of `pass_scratch`.
     """
     cheap, in_float32 = cheap_approximation(curve), searches_in_float32(curve, x)
     zero, one = np.float32(0), np.float32(1)
 
-    def any_pass(x, c, inv, d, curve, final, out, slopes, room):
-        return tally(x, c, inv, d, curve, out, slopes, room)
+    def any_pass(x, c, inv, d, curve, final, out, slopes, scratch):
+        return tally(x, c, inv, d, curve, out, slopes, scratch)
 
-    def cheap_or_final(x, c, inv, d, curve, final, out, slopes, room):
+    def cheap_or_final(x, c, inv, d, curve, final, out, slopes, scratch):
         if final:
-            return tally(x, c, inv, d, curve, out, slopes, room)
+            return tally(x, c, inv, d, curve, out, slopes, scratch)
         return tally(x, c, inv, d, cheap)
 
-    def short_or_final(x, c, inv, d, curve, final, out, slopes, room):
+    def short_or_final(x, c, inv, d, curve, final, out, slopes, scratch):
         if final:
             return tally(x, c, inv, d, curve, out, slopes)
-        t = window(room, 0, x.shape[0])
+        t = window(scratch, 0, x.shape[0])
         _shorten(x, c, inv, d, t)
         return tally(t, zero, one, zero, curve)
 
@@ -206,7 +206,7 @@ def search_pass(x, c, inv, d, curve, final, out, slopes, room):
 
 @specialized_summing
 def correct(x, c, inv, d, below, above, curve, slopes, p):
-    """Move p, with what `tally` has left, to where the last step of the search has led."""
+    """Shift p, which `tally` has written, by the last step of the search."""
     by_value, clamps = shifts_by_value_alone(curve), may_leave_range(curve)
 
     def moved(x, c, inv, d, below, above, curve, slopes, p):
@@ -226,7 +226,7 @@ def correct(x, c, inv, d, below, above, curve, slopes, p):
 
 @summing
 def fill(x, c, inv, d, step, curve, out):
-    """Write p, entry by entry: where c + tau d is, and then moved by the step."""
+    """Write p at the threshold c + tau d, shifted by `step` from there."""
     wide_vectors()
     T = x.dtype.type
     below, above = shift_factors(curve, step)

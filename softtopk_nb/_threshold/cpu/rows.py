@@ -1,4 +1,4 @@
-"""The threshold of each row of a batch: sum f((x - lambda)/tau) = k over its finite entries."""
+"""The robust search for each row's threshold: sum f((x - lambda)/tau) = k over finite entries."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..._compile.decorators import kernel, overload_scalar, scalar
 from ..._math.elementary import from_ordinal
 from ..._nonfinite import (
     ALL,
-    MIXED,
     UNDEFINED,
+    WITH_INFINITIES,
     classify,
     expand,
     fill_constant,
@@ -21,10 +21,10 @@ from ..._nonfinite import (
 )
 from ..._threads.sampling import sample, sample_size
 from ..methods import Bisect, Newton, Scan
-from ..newton import advance, begin, inverse_temperature
+from ..newton import begin, inverse_temperature, update
 from ..policy import FAINT, ROUGH, enough_for, searched, when_final
-from ..records import CODE, MAX, MIN, OPEN, PASSES, REST, SEEN, STATE, TAKEN, WEIGHT, C, D
-from .passes import fill, pass_room, search_pass
+from ..records import CODE, MAX, MIN, PASSES, REST, SEEN, STATE, TAKEN, UNSOLVED, WEIGHT, C, D
+from .passes import fill, pass_scratch, search_pass
 from .scan import scan
 from .start import SAMPLED, guess
 
@@ -38,7 +38,7 @@ _FIRST: dict[type, Any] = {Newton: guess, Scan: _scan, Bisect: guess}
 
 
 def first(method, state, x, curve, k, inv):
-    """(c, d): the threshold to start from."""
+    """(c, d): the first guess c + tau d of the threshold, by the method."""
     return _FIRST[type(method)](method, state, x, curve, k, inv)
 
 
@@ -49,31 +49,31 @@ def _first(method, state, x, curve, k, inv):
 
 @scalar
 def take(state, sums, k, curve, inv, method, enough, final, radius):
-    """Take the sums of a pass; (whether the threshold is found, whether the next may be final)."""
+    """Update the search from a pass: (whether it ended, whether the next may be final)."""
     c, d = state[C], state[D]
-    found = advance(state, sums, k, curve, inv, method.modelled, enough, not final)
+    found = update(state, sums, k, curve, inv, method.modelled, enough, not final)
     move = abs((state[C] - c) * inv + (state[D] - d))
     return found, move <= radius or sums[3] == 0.0 or found
 
 
 @kernel
 def solve(lo, hi, x, k, tau, curve, method, out, solution):
-    """Rows lo .. hi, if their CODE is OPEN: p to `out` (unless its rows are empty).
+    """Solve the rows of lo .. hi whose CODE is UNSOLVED: p to `out` (unless its rows are empty).
 
     The thresholds go to `solution`: sum f((x - lambda)/tau) = k over the finite entries of each
     row. A long row is first solved roughly, on a sample of them.
     """
     T = x.dtype.type
     state = np.empty(STATE)
-    room, (radius, variance) = pass_room(curve, x, x.shape[1]), when_final(curve, x)
+    scratch, (radius, variance) = pass_scratch(curve, x, x.shape[1]), when_final(curve, x)
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         entries, p, answer = x[i], out[i], solution[i]
-        if answer[CODE] != OPEN:
+        if answer[CODE] != UNSOLVED:
             continue
         code, n, above, left, lowest, highest = classify(entries, k[i], *survey(entries))
         answer[CODE], answer[TAKEN] = code, 0.0
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             answer[C] = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
             answer[D] = answer[REST] = answer[WEIGHT] = answer[SEEN] = 0.0
             if p.shape[0] > 0:
@@ -99,7 +99,9 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         while True:
             whole, c, seen = part.shape[0] == n, state[C], state[D]
             exact = whole and keeps
-            sums = search_pass(part, T(c), inv, T(seen), curve, exact and final, None, None, room)
+            sums = search_pass(
+                part, T(c), inv, T(seen), curve, exact and final, None, None, scratch
+            )
             enough = enough_for(method, n) if whole else ROUGH
             found, near = take(state, sums, share, curve, inv, method, enough, final, radius)
             if found and whole and final:
@@ -117,5 +119,5 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
             values = p[:n]
             step = state[D] + state[REST] - seen
             fill(present, T(state[C]), inv, T(seen), step, curve, values)
-            if code == MIXED:
+            if code == WITH_INFINITIES:
                 expand(entries, values, 1.0, p)

@@ -1,4 +1,4 @@
-"""The algorithm of Su (2024): sort the row, then try every number m of entries above the threshold.
+"""The algorithm of Su (2024): sort the row, and try every number m of entries above the threshold.
 
 With the entries sorted, sums over the m largest and over the rest follow from one m to the next
 by recurrences whose exponents are never positive, so that nothing overflows. All m from 0 to n
@@ -74,10 +74,10 @@ def _scan_laplace(curve, z, k):
 
 @scalar
 def _scan_clip(curve, z, k):
-    # Pieces end where lambda passes a z_j (it leaves 0) or a z_j - 1 (it reaches 1). `full`
-    # entries are 1, those up to `some` lie between and sum to `mass` at lambda; only differences
-    # of ends enter, so that nothing cancels. From 2^53 temperatures on z_j - 1 is z_j, and pieces
-    # become points.
+    # The sum of p is linear in lambda between the points where lambda passes a z_j (that entry
+    # leaves 0) or a z_j - 1 (it reaches 1). `full` entries are 1, those up to `some` lie between
+    # and sum to `mass` at lambda; only differences of these points are used, so that nothing
+    # cancels. From 2^53 temperatures on z_j - 1 is z_j, and such an interval becomes a point.
     n = z.shape[0]
     lam, full, some, mass = z[0], 0, 0, 0.0
     while full < n:

@@ -1,4 +1,4 @@
-"""Where the search for a threshold starts: from the moments of a row, or of a part of it."""
+"""The start of a threshold search, from the moments of a row or of a sample of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..._math.elementary import wide_vectors
 from ..._threads.sampling import sample, sample_size
 from ..distribution import distribution_of, quantile_of_distribution
 
-SAMPLED = 2048  # rows from this length on start from a solution on about every 16th entry
-FEW = 8.0  # entries of a sample
+SAMPLED = 2048  # rows from this length on start from the solution for every 16th entry, about
+FEW = 8.0  # sampled entries
 
 
 @summing
@@ -31,7 +31,7 @@ def measure(x, pivot, inv):
 
 @scalar
 def pivot_of(x):
-    """An entry that is hardly ever far out: the middle one of three."""
+    """The median of the first, middle and last entry: it is rarely an outlier."""
     a, b, c = x[0], x[x.shape[0] // 2], x[x.shape[0] - 1]
     low, high = (a, b) if a < b else (b, a)
     return low if c < low else high if c > high else c
@@ -47,7 +47,7 @@ def distribution_by_moments(x, inv):
 
 @scalar
 def start_by_distribution(curve, distribution, n, k):
-    """(pivot, d, misled): k of n entries so distributed have the threshold pivot + tau d."""
+    """(pivot, d, misled): pivot + tau d is the threshold of k among n entries so distributed."""
     pivot, mean, square, distance = distribution
     variance, tail, misled = distribution_of(mean, square, distance)
     return pivot, quantile_of_distribution(curve, mean, variance, tail, n, k), misled
@@ -55,14 +55,14 @@ def start_by_distribution(curve, distribution, n, k):
 
 @scalar
 def guess(method, state, x, curve, k, inv):
-    """(c, d) to start from, by the moments of the row."""
+    """(c, d): the first guess c + tau d of the threshold, by the moments of the row."""
     c, d, _ = start_by_distribution(curve, distribution_by_moments(x, inv), x.shape[0], k)
     return c, d
 
 
 @summing
 def finite(x):
-    """Whether all entries are."""
+    """Whether all entries are finite."""
     wide_vectors()
     T = x.dtype.type
     s = T(0)
@@ -73,13 +73,13 @@ def finite(x):
 
 @scalar
 def has_few(part, n, k):
-    """Whether a sample of n entries has few of the k that are chosen, or that are left."""
+    """Whether a sample holds few of the k entries chosen, or of the n - k others."""
     return (k if 2.0 * k < n else n - k) * part.shape[0] < FEW * n
 
 
 @scalar
 def part_of(x, few):
-    """What a search in x begins with: x itself, or of a long row a sample, written to `few`."""
+    """The entries a search in x begins with: x, or a sample of a long row, written to `few`."""
     part = x
     if x.shape[0] >= SAMPLED:
         part = window(few, 0, sample_size(x.shape[0]))

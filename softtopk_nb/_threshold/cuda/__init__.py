@@ -1,1 +1,1 @@
-"""On a device."""
+"""The threshold search on a device."""

@@ -1,11 +1,11 @@
-"""The threshold of long rows on a device: each row in parts, as `_cuda.long_rows` says.
+"""The threshold of long rows on a device: each row in parts, as in `_cuda.long_rows`.
 
-Every pass over the rows is one launch. In the next one every block of a row adds up what the pass
-has left and takes the same step from it; the first writes down where that led. Records and sums lie
-in memory twice, and each launch reads one of them and writes the other.
+Every pass over the rows is one launch. In the next one every block of a row adds up the sums that
+the pass has written and takes the same step from them; the first block writes the new state.
+Records and sums are stored twice, and each launch reads one copy and writes the other.
 
-How many launches there are does not depend on the data. Once a threshold is found, those that are
-left return at once; should it not be found, a last one goes on with a block for each row.
+The number of launches does not depend on the data. Once a threshold is found, the remaining ones
+return at once; if it is not, a last one continues with a block for each row.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from ..._cuda.long_rows import LONG, SUMS, make_place, parts_of
 from ..._cuda.row_kernels import ENTRIES, NUMBERS, ROWS, PartKernel
 from ..._cuda.target import device
 from ..._cuda.thread_groups import ThreadGroup, made_once, of_row, tools
-from ..._nonfinite import MIXED
+from ..._nonfinite import WITH_INFINITIES
 from ..newton import inverse_temperature_of
 from ..records import ENDED, KIND, LEFT, SOLUTION, C, D
 from .long_start import Memory, bisections_of, make_halve, make_start, record_of
 from .rows import in_order, keep, passes, registers_for
 
-ROUNDS = 12  # passes that a search guided by a model gets before one block is left with the row
-MORE_ROUNDS = 40  # what bisection gets
+ROUNDS = 12  # passes of a search guided by a model before a single block continues with the row
+MORE_ROUNDS = 40  # the same for bisection
 
 
 class _Launches(NamedTuple):
-    """The kernels of a search, each given a `Memory`."""
+    """The kernels of a search, each of which takes a `Memory`."""
 
     survey: PartKernel  # counts entries
-    begin: PartKernel  # a pass that tells where to start
+    begin: PartKernel  # a pass over the moments, for a first guess
     open: PartKernel  # first pass
     step: PartKernel  # another pass
     finish: PartKernel  # the rest of the search, with a block for each row
@@ -43,7 +43,7 @@ class _Launches(NamedTuple):
 def _make_launches(
     T: Any, group: ThreadGroup, curve: Any, method: Any, less: float, keeps: bool
 ) -> _Launches:
-    """The search for k - `less`; it writes the solution if it `keeps` it."""
+    """The kernels of the search for k - `less`; the last writes the solution if it `keeps` it."""
     t, do, place = tools(T, group), passes(T, group, curve, method), make_place(T, group)
     by, one = make_start(T, group, curve, method), T(1)
 
@@ -57,11 +57,11 @@ def _make_launches(
         k, tau = of_row(batch.k, here.row), of_row(batch.temperature, here.row)
         nans, above, excluded, _ = place.gather(memory.sums, here, s.shared)
         lo, hi = place.extremes(memory.sums, here, s.shared)
-        code = do.judge(batch.n, (nans, above, excluded, lo, hi), k, tau, s.record)
+        code = do.classify(batch.n, (nans, above, excluded, lo, hi), k, tau, s.record)
         if t.rank() == 0:
             s.record[LEFT] -= less
         t.meet()
-        if code <= MIXED:
+        if code <= WITH_INFINITIES:
             by.begin(here, s, inverse_temperature_of(tau, one), batch.n, memory)
         if here.part == 0:
             place.hand_on(s.record, here.row, memory.new_records)
@@ -74,7 +74,7 @@ def _make_launches(
     @device
     def open_search(here, s, batch, memory):
         place.fetch(memory.records, here.row, s.record)
-        if s.record[KIND] <= MIXED:
+        if s.record[KIND] <= WITH_INFINITIES:
             inv = inverse_temperature_of(of_row(batch.temperature, here.row), one)
             by.open(here, s, inv, batch.n, memory)
             tally(here, s, inv, memory)
@@ -121,14 +121,14 @@ def _make_launches(
 
 @made_once
 def _make_fill(T: Any, group: ThreadGroup, curve: Any, method: Any) -> PartKernel:
-    """Write p, part by part."""
+    """A kernel that writes p, part by part."""
     do, place, one = passes(T, group, curve, method), make_place(T, group), T(1)
 
     @device
     def fill(here, s, batch, given):
         records, out = given
         place.fetch(records, here.row, s.record)
-        if s.record[KIND] <= MIXED:
+        if s.record[KIND] <= WITH_INFINITIES:
             inv = inverse_temperature_of(of_row(batch.temperature, here.row), one)
             do.fill(here.span, inv, s, out)
         else:
@@ -139,7 +139,7 @@ def _make_fill(T: Any, group: ThreadGroup, curve: Any, method: Any) -> PartKerne
 
 
 def rounds_of(n: int, method: Any) -> int:
-    """How many passes are launched; the longer the row, the less one block should do alone."""
+    """Number of passes that are launched; more for longer rows, where a single block is slow."""
     return (ROUNDS if method.modelled else MORE_ROUNDS) + (n // LONG).bit_length()
 
 
@@ -148,13 +148,13 @@ def search(
 ) -> Buffer:
     """The record of each row, solved for k - `less`; thresholds to `solution`, if wanted.
 
-    Which kind of row it is follows from k itself.
+    The kind of a row follows from k itself.
     """
     group, count, _ = parts_of(rows)
     how = rows.dtype, group, curve, method
     made, halvings = _make_launches(*how, less, solution is not None), []
     if bisections_of(curve, method):
-        # From n + 1 places apart to neighbours: a step in each of them, and one in the next launch.
+        # From n + 1 places apart to neighbours: one halving in each launch, and one in the next.
         halvings = [make_halve(*how)] * (rows.n.bit_length() - 1)
     all_records = rows.rows * record_of(curve, method)
     all_sums = rows.rows * count * SUMS * max(bisections_of(curve, method), 1)
@@ -170,7 +170,7 @@ def search(
 
 
 def solve(rows: Rows, curve: Any, method: Any, out: Buffer | None, solution: Buffer | None) -> None:
-    """As the kernel of `cuda.make_solve`: p to `out` and thresholds to `solution`, if wanted."""
+    """Solve long rows: p to `out` and thresholds to `solution`, unless None."""
     records = search(rows, curve, method, solution)
     if out is not None:
         fill = _make_fill(rows.dtype, parts_of(rows).group, curve, method)

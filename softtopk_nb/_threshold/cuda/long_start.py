@@ -1,7 +1,7 @@
-"""Where the search for the threshold of a long row starts: by its moments, or by a scan.
+"""The start of the search for the threshold of a long row: by its moments, or by a scan.
 
-The moments take one pass. A scan is a bisection over the sorted entries (`cuda.scan`), or two side
-by side: one launch for each halving. Its state lies in the row's record behind that of the search,
+The moments take one pass. A scan is a bisection over the sorted entries (`cuda.scan`), or two in
+parallel: one launch for each halving. Its state is in the row's record after that of the search,
 and each bisection has sums of its own.
 """
 
@@ -15,45 +15,45 @@ from ..._cuda.long_rows import make_place
 from ..._cuda.row_kernels import ENTRIES, NUMBERS, Part, PartKernel
 from ..._cuda.target import device
 from ..._cuda.thread_groups import ThreadGroup, made_once, of_row, tools
-from ..._nonfinite import MIXED
+from ..._nonfinite import WITH_INFINITIES
 from ..methods import Scan
 from ..newton import inverse_temperature_of
 from ..records import ABOVE, FINITE_COUNT, KIND, LEFT, RECORD
 from .rows import passes
 from .scan import BISECTIONS, halve, make_closed_form, middle_of
 
-# Of each bisection, as `cuda.scan.halve` has them.
+# Fields of each bisection, as in `cuda.scan.halve`.
 LO, HI, COUNT, B_HI, A_LO = range(5)
 BISECTION = 5
 
 
 def bisections_of(curve: Any, method: Any) -> int:
-    """How many bisections find the start of a search."""
+    """Number of bisections that find the start of a search; 0 unless the method scans."""
     return BISECTIONS[type(curve)] if isinstance(method, Scan) else 0
 
 
 def record_of(curve: Any, method: Any) -> int:
-    """The length of a row's record."""
+    """The length of a row's record, in float64."""
     return RECORD + BISECTION * bisections_of(curve, method)
 
 
 class Memory(NamedTuple):
-    """What the launches of a search are given."""
+    """The arguments of the launches of a search."""
 
-    ordered: Any  # the rows once more, sorted
-    records: Any  # what the launch before has left
+    ordered: Any  # a sorted copy of the rows
+    records: Any  # written by the launch before
     sums: Any
-    new_records: Any  # what this one leaves
+    new_records: Any  # written by this one
     new_sums: Any
     solution: Any
 
 
 class Start(NamedTuple):
-    """What a block does before the first pass of the search proper; n entries are a row."""
+    """The steps of a block before the first pass of the search; a row has n entries."""
 
-    #: begin(here, s, inv, n, memory): first pass over a part, whose sums it leaves
+    #: begin(here, s, inv, n, memory): first pass over a part, and writes its sums
     begin: Any
-    #: open(here, s, inv, n, memory): takes the sums of the last pass, and brackets the threshold
+    #: open(here, s, inv, n, memory): from the sums of the last pass, brackets the threshold
     open: Any
 
 
@@ -85,11 +85,11 @@ def _by_moments(T: Any, group: ThreadGroup, curve: Any, method: Any) -> Start:
 
 
 class _Bisections(NamedTuple):
-    """What a block does in a launch of the scan."""
+    """The steps of a block in a launch of the scan."""
 
     #: attempt(here, s, inv, n, memory): a pass at the middle of each bisection
     attempt: Any
-    #: narrow(here, s, memory): takes the sums of the last one
+    #: narrow(here, s, memory): narrows each bisection by the sums of the last pass
     narrow: Any
 
 
@@ -104,7 +104,7 @@ def _bisections(T: Any, group: ThreadGroup, curve: Any, method: Any) -> _Bisecti
 
     @device
     def in_memory(here, i):
-        """Where the i-th bisection has its sums."""
+        """The part whose sums are those of the i-th bisection."""
         return Part(here.row * count + i, here.part, here.parts, here.span)
 
     @device
@@ -171,13 +171,13 @@ def _by_scan(T: Any, group: ThreadGroup, curve: Any, method: Any) -> Start:
 
 @made_once
 def make_halve(T: Any, group: ThreadGroup, curve: Any, method: Any) -> PartKernel:
-    """A step of each bisection, and a pass at its next middle."""
+    """A kernel that narrows each bisection, and makes a pass at its next middle."""
     place, both, one = make_place(T, group), _bisections(T, group, curve, method), T(1)
 
     @device
     def halve_again(here, s, batch, memory):
         place.fetch(memory.records, here.row, s.record)
-        if s.record[KIND] <= MIXED:
+        if s.record[KIND] <= WITH_INFINITIES:
             inv = inverse_temperature_of(of_row(batch.temperature, here.row), one)
             both.narrow(here, s, memory)
             both.attempt(here, s, inv, batch.n, memory)

@@ -1,8 +1,7 @@
-"""The threshold of each row on a device: the passes of `newton`, each shared by a group of threads.
+"""The threshold of each row on a device: passes shared by a group of threads, steered by `newton`.
 
-One thread of a group steers the search, with the functions that steer it on the CPU; the others
-wait for the next threshold. Infinities are not set aside here but summed as they are, since f is
-0 or 1 there.
+One thread of a group steers the search, with the same functions as on the CPU; the others wait for
+the next threshold. Infinities are not removed here but summed as they are, since f is 0 or 1 there.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from ..._curves.base import split
 from ..._curves.entmax import Entmax
 from ..._curves.user import UserCurve
 from ..._math.elementary import limits
-from ..._nonfinite import ALL, MIXED, UNDEFINED, constant_values, verdict_of
+from ..._nonfinite import ALL, UNDEFINED, WITH_INFINITIES, constant_values, verdict_of
 from ..distribution import quantile_of_distribution
 from ..methods import Scan
-from ..newton import UNKNOWN, advance, begin, inverse_temperature_of, polish
+from ..newton import UNKNOWN, begin, inverse_temperature_of, polish, update
 from ..policy import searched
 from ..records import (
     ABOVE,
@@ -59,7 +58,7 @@ from .scan import make_scan
 
 @made_once
 def on_device(curve: Any, T: Any) -> Any:
-    """The curve with functions that a kernel can call; a user's are not asked about infinity."""
+    """The curve with functions that a kernel can call; a user's are never called at infinity."""
     if not isinstance(curve, UserCurve):
         return curve
     most = limits(T(1))[2]
@@ -90,7 +89,7 @@ def _put(regs, j, value):
 
 
 def entries_for(curve: Any, held: int) -> Entries:
-    """How loops over the entries held that call a curve get at them.
+    """Access to the entries held by a thread, for loops that call this curve.
 
     The compiler may not unroll a loop over entmax or over a user's functions, which are long.
     """
@@ -99,37 +98,37 @@ def entries_for(curve: Any, held: int) -> Entries:
 
 
 def registers_for(curve: Any) -> int:
-    """What each thread of a kernel may have."""
+    """Number of registers that each thread of a kernel may have."""
     return MANY if isinstance(curve, UserCurve) else ENOUGH
 
 
 class Passes(NamedTuple):
-    """What a group does with a row, or some of it with a part of one; `s` is its `Scratch`.
+    """The passes of a group over a row, some of them over a part of one; `s` is its `Scratch`.
 
-    Whatever sums entries is called after `count`, and finds them in the registers if they fit.
+    A function that sums entries is called after `count`, and finds them in registers if they fit.
     """
 
     #: count(span, s) -> number of NaN, of +inf, of -inf, and finite extremes
     count: Any
-    #: judge(n, counts, k, tau, record) -> code; the lead writes it and the counts to the record
-    judge: Any
-    #: survey(span, k, tau, s) -> code: both, for a row
+    #: classify(n, counts, k, tau, record) -> code; the first thread writes it and the counts
+    classify: Any
+    #: survey(span, k, tau, s) -> code: `count` and `classify`, for a row
     survey: Any
     #: moments(span, pivot, inv, s) -> sums of z and z^2, z = (x - pivot)/tau
     moments: Any
     #: middle(record) -> the middle of the range of the row
     middle: Any
-    #: guess(record, s, ss) -> (c, d) to start from, by the moments about the middle
+    #: guess(record, s, ss) -> (c, d), the first guess by the moments about the middle
     guess: Any
     #: opening(record, c, d, inv): brackets the threshold; for one thread
     opening: Any
     #: tally(span, c, inv, d, s) -> the sums of `split`
     tally: Any
-    #: steer(record, m, a, b, w, inv): moves record, or says that it is found; for one thread
+    #: steer(record, m, a, b, w, inv): moves the threshold, or ends the search; for one thread
     steer: Any
-    #: seek(span, inv, s): takes a search from its opening to its end
+    #: seek(span, inv, s): continues a search from its bracket to its end
     seek: Any
-    #: search(span, ordered, inv, s): moves the record to the threshold
+    #: search(span, ordered, inv, s): moves the threshold in the record to the solution
     search: Any
     #: fill(span, inv, s, out): writes p
     fill: Any
@@ -139,7 +138,7 @@ class Passes(NamedTuple):
 
 @made_once
 def passes(T: Any, group: ThreadGroup, curve: Any, method: Any) -> Passes:
-    """The passes of a search; `s.record` has RECORD float64."""
+    """The passes of a search for rows of type T; `s.record` has RECORD float64."""
     t = tools(T, group)
     held, entries, curve = group.held, entries_for(curve, group.held), on_device(curve, T)
     zero, one, infinity = T(0), T(1), T(np.inf)
@@ -165,7 +164,7 @@ def passes(T: Any, group: ThreadGroup, curve: Any, method: Any) -> Passes:
         return bad, above, excluded - padded, lo, hi
 
     @device
-    def judge(n, counts, k, tau, record):
+    def classify(n, counts, k, tau, record):
         bad, above, excluded, lo, hi = counts
         code = verdict_of(n, k, tau, bad, above, excluded)
         if t.rank() == 0:
@@ -173,12 +172,12 @@ def passes(T: Any, group: ThreadGroup, curve: Any, method: Any) -> Passes:
             finite = n - above - excluded
             record[LEFT], record[FINITE_COUNT] = searched(curve, k - above, finite, one), finite
             record[ABOVE], record[KIND], record[SLOPE] = above, code, 0.0
-            record[ENDED] = 1.0 if code > MIXED else 0.0
+            record[ENDED] = 1.0 if code > WITH_INFINITIES else 0.0
         return code
 
     @device
     def survey(span, k, tau, s):
-        code = judge(span.n, count(span, s), k, tau, s.record)
+        code = classify(span.n, count(span, s), k, tau, s.record)
         t.meet()
         return code
 
@@ -215,7 +214,7 @@ def passes(T: Any, group: ThreadGroup, curve: Any, method: Any) -> Passes:
                 b += T(bi)
                 w += T(wi)
             if group.streams:
-                # Not more than a few entries in a row of float32 additions.
+                # At most a few entries are added in float32 before float64.
                 tm += m
                 ta += a
                 tb += b
@@ -249,7 +248,7 @@ def passes(T: Any, group: ThreadGroup, curve: Any, method: Any) -> Passes:
     def steer(record, m, a, b, w, inv):
         sums = m - record[ABOVE], a, b, w, *UNKNOWN, 0.0
         how = method.modelled, method.enough, False
-        found = advance(record, sums, record[LEFT], curve, inv, *how)
+        found = update(record, sums, record[LEFT], curve, inv, *how)
         record[ENDED], record[SLOPE] = 1.0 if found else 0.0, w
 
     @device
@@ -297,7 +296,7 @@ def passes(T: Any, group: ThreadGroup, curve: Any, method: Any) -> Passes:
             t.store(s.regs, beside(span, out), piece)
 
     whole = survey, moments, middle, guess, opening, tally, steer, seek, search
-    return Passes(count, judge, *whole, fill, constant)
+    return Passes(count, classify, *whole, fill, constant)
 
 
 @device
@@ -305,7 +304,7 @@ def keep(record, solution, base):
     """Write the solution of a row from its record."""
     code = record[KIND]
     solution[base + CODE], solution[base + WEIGHT] = code, record[SLOPE]
-    if code > MIXED:
+    if code > WITH_INFINITIES:
         end = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
         solution[base + C], solution[base + D], solution[base + REST] = end, 0.0, 0.0
         solution[base + TAKEN] = 0.0
@@ -315,7 +314,7 @@ def keep(record, solution, base):
 
 
 def in_order(rows: Rows, method: Any) -> Buffer:
-    """What `make_solve` takes for `ordered`."""
+    """The rows sorted, if the method needs them as `ordered` in `make_solve`; otherwise nothing."""
     return descending(rows) if isinstance(method, Scan) else rows.nothing
 
 
@@ -323,9 +322,9 @@ def in_order(rows: Rows, method: Any) -> Buffer:
 def make_solve(
     T: Any, group: ThreadGroup, curve: Any, method: Any, writes: bool, keeps: bool
 ) -> RowKernel:
-    """Solve every row: p to `out` if it `writes`, the thresholds to `solution` if it `keeps`.
+    """A kernel that solves rows: p to `out` if `writes`, the thresholds to `solution` if `keeps`.
 
-    `ordered` are the rows once more, sorted, where the method asks for that (`in_order`).
+    `ordered` is a sorted copy of the rows if the method needs one (`in_order`).
     """
     t, do = tools(T, group), passes(T, group, curve, method)
 
@@ -334,7 +333,7 @@ def make_solve(
         ordered, out, solution = given
         k, tau = of_row(batch.k, here.row), of_row(batch.temperature, here.row)
         code = do.survey(here.span, k, tau, s)
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             if writes:
                 do.constant(here.span, code, k, s, out)
         else:

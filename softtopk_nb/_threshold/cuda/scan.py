@@ -1,10 +1,10 @@
-"""The algorithm of Su (2024) on a device: where `scan` ends, by bisection over the sorted entries.
+"""The algorithm of Su (2024) on a device, by bisection over the sorted entries.
 
-The number m of entries above the threshold follows from the mass at one entry or another: a group
-adds it up anew at log2(n) of them, instead of carrying the recurrences of `scan` from one entry to
-the next. Sums are over the row as it lies, so that only the entries tried are read from the sorted
-copy. The closed forms are those of `scan`; what they leave to rounding, the search that follows
-takes care of.
+The number m of entries above the threshold follows from the sum of p at some entries: a group
+computes it anew at log2(n) of them, instead of carrying the recurrences of `scan` from one entry to
+the next. Sums are over the row in its own order, so that only the entries tried are read from the
+sorted copy. The closed forms are those of `scan`; the search that follows corrects their rounding
+errors.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from ..._curves.laplace import Laplace
 from ..closed_form import below, beyond, within
 from ..records import ABOVE, FINITE_COUNT, LEFT
 
-#: How many bisections a curve needs, the s-th with the entries moved by -s temperatures: pieces of
-#: clip end where the threshold passes an entry, or an entry less the temperature.
+#: Number of bisections for a curve, the s-th with the entries shifted by -s temperatures: the
+#: linear pieces of clip end where the threshold passes an entry, or an entry less the temperature.
 BISECTIONS = {Exp: 1, Laplace: 1, Clip: 2}
 
 
 @device
 def middle_of(lo, hi):
-    """The sorted entry that is tried next."""
+    """The index of the sorted entry to try next."""
     return (lo + hi) >> 1
 
 
 @device
 def halve(lo, hi, count, b_hi, a_lo, m, a, b, left):
-    """A bisection after a pass at its middle has found the sums m (of finite entries), a and b.
+    """The bisection after a pass at its middle with the sums m (of finite entries), a and b.
 
-    The mass at the sorted entry `hi` is at least `left`, with the sums `count` and `b_hi`; at entry
-    `lo` it is less, with the sum `a_lo`. From -1 and the number of entries on.
+    The sum of p at the sorted entry `hi` is at least `left`, with the sums `count` and `b_hi`; at
+    entry `lo` it is less, with the sum `a_lo`. It starts from -1 and the number of entries.
     """
     j = middle_of(lo, hi)
     if (m - left) - a + b >= 0.0:
@@ -63,8 +63,8 @@ def _closed_laplace(ordered, first, finite, left, inv, m, count, b, a, full):
 
 @device
 def _closed_clip(ordered, first, finite, left, inv, m, count, b, a, full):
-    # Within a piece the first step of the search is exact (Theorem thm-closed-form-clip): it starts
-    # in the middle.
+    # Within a linear piece the first step of the search is exact (Theorem thm-closed-form-clip): it
+    # starts in the middle.
     c = float64(ordered[first + m - 1])
     lower, upper = (ordered[first + full] - c) * inv - 1.0, 0.0
     if m < finite:
@@ -75,11 +75,11 @@ def _closed_clip(ordered, first, finite, left, inv, m, count, b, a, full):
 
 
 def make_closed_form(curve: Any) -> Any:
-    """The function that finds (c, d), the threshold c + tau d of a row, from its bisections.
+    """The function for the curve that computes (c, d), threshold c + tau d, from the bisections.
 
-    Its arguments are the sorted rows and where the finite entries of this one begin; their number
-    and what of k is left to them; 1/tau; then `hi`, `count`, `b_hi` and `a_lo` of the bisection,
-    and `hi` of the last one.
+    Its arguments are the sorted rows and the position of this row's first finite entry; the number
+    of finite entries and the k left to them; 1/tau; then `hi`, `count`, `b_hi` and `a_lo` of the
+    bisection, and `hi` of the last one.
     """
     return {Exp: _closed_exp, Laplace: _closed_laplace, Clip: _closed_clip}[type(curve)]
 
@@ -90,7 +90,7 @@ def make_scan(curve: Any, tally: Any) -> Any:
 
     @device
     def bisect(span, ordered, first, shift, inv, s):
-        """`hi`, `count`, `b_hi` and `a_lo` of a bisection at its end."""
+        """`hi`, `count`, `b_hi` and `a_lo` at the end of a bisection."""
         lo, hi = int64(-1), int64(s.record[FINITE_COUNT])
         count, b_hi, a_lo = 0.0, 0.0, 0.0
         while hi - lo > 1:

@@ -1,4 +1,4 @@
-"""GradTopK on the CPU: its part of the protocol `_api.engine`. `options` is the method."""
+"""GradTopK on the CPU: its engine, as in `_api.engine`. `options` is the method."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..._api.operator import Array, Rows
-from ..._nonfinite import MIXED, NONE
+from ..._nonfinite import NONE, WITH_INFINITIES
 from ..._threads import pool
 from ..._threshold.records import CODE
 from ..._threshold.records import SOLUTION as TILT
@@ -34,7 +34,7 @@ def value(rows: Rows, options: str, out: Array) -> None:
 
 
 def linearize(rows: Rows, options: str, out: Array) -> Solved:
-    """Write p; returns what derivatives need."""
+    """Write p; returns the state for derivatives."""
     if solving.is_short(rows, options):
         return Solved(np.empty((len(out), 0)), solving.solve_short(rows, out))
     if options in ("auto", "contour"):
@@ -43,35 +43,46 @@ def linearize(rows: Rows, options: str, out: Array) -> Solved:
     return solving.solve(rows, no_columns(rows), columns(rows))
 
 
+def few(rows: Rows, options: str) -> Any:
+    """A function (rows, out) that writes p of few rows like these, or None; returns the tilts."""
+    all_short = rows.x.shape[1] <= solving.limits_of(rows, options).always
+    return solving.few_short(rows) if all_short else None
+
+
 def jvp(
     rows: Rows, options: str, state: Solved, dx: Array, dk: Array, dtau: Array, out: Array
 ) -> None:
-    """Write dp along (dx, dtau); k does not move."""
+    """Write dp along (dx, dtau); k is an integer and has no direction."""
     _move(rows, state, dx, dtau, out, np.empty((len(rows.x), 0)))
 
 
 def vjp(
     rows: Rows, options: str, state: Solved, g: Array, gx: Array, gk: Array, gtau: Array
 ) -> None:
-    """Write the gradients of <g, p>: the Jacobian is symmetric. gk has no meaning here."""
+    """Write the gradients of <g, p>: the Jacobian is symmetric. gk is not written."""
     _move(rows, state, g, np.zeros(len(rows.x)), gx, gtau[:, None])
 
 
+def few_vjp(rows: Rows, options: str) -> Any:
+    """A function (rows, state, g, gx) that writes the gradient in x of few rows."""
+    return short.few_vjp(rows, np.empty((len(rows.x), TILT)))
+
+
 def _move(rows: Rows, state: Solved, v: Array, dtau: Array, out: Array, gtau: Array) -> None:
-    """`rows.push`, whichever way the rows were solved; `gtau`: a column, or none."""
+    """Write dp along (v, dtau), however the rows were solved; `gtau` has one column, or none."""
     (x, _, tau), (solution, short_ones) = rows, state
     if short_ones is not None and short_ones.at is None:
-        short.push(rows, short_ones.tilt, v, dtau, out, gtau)
+        short.jvp(rows, short_ones.tilt, v, dtau, out, gtau)
         return
     if solving.is_long(rows):
         for i in range(len(x)):
-            long.push(x[i], tau[i], solution[i], v[i], dtau[i], out[i], gtau[i])
+            long.jvp(x[i], tau[i], solution[i], v[i], dtau[i], out[i], gtau[i])
     else:
-        pool.over(len(x), 2 * x.size, kernels.push, x, tau, solution, v, dtau, out, gtau)
+        pool.over(len(x), 2 * x.size, kernels.jvp, x, tau, solution, v, dtau, out, gtau)
     if short_ones is not None:
         at: Any = short_ones.at
         dp, in_tau = out[at], gtau[at]
-        short.push(solving.take(rows, at), short_ones.tilt, v[at], dtau[at], dp, in_tau)
+        short.jvp(solving.take(rows, at), short_ones.tilt, v[at], dtau[at], dp, in_tau)
         out[at], gtau[at] = dp, in_tau
 
 
@@ -85,22 +96,27 @@ def second(
     out: Array,
     sums: Array,
 ) -> None:
-    """Write the derivative along two directions; to `sums` the gradients in k and temperature."""
+    """Write the derivative along v and a; to `sums` the gradients in k and temperature."""
     x, tau = rows.x, rows.temperature
     solution = state.solution
-    if state.short is not None:  # of the distribution of the count there are no nodes
+    if state.short is not None:  # a solution by the count's distribution has no nodes
         solution = solving.solve(rows, no_columns(rows), columns(rows)).solution
-    pool.over(len(x), 16 * x.size, kernels.second, x, tau, solution, v, a, moves, out, sums)
+    problem = x, tau, solution, v, a, moves, out, sums
+    if solving.is_long(rows):
+        for one in zip(*problem, strict=True):
+            long.second(*one)
+    else:
+        pool.over(len(x), 16 * x.size, kernels.second, *problem)
 
 
 def potential(rows: Rows, options: str, out: Array) -> None:
-    """Write phi, one number for each row, whatever the method."""
+    """Write phi, the potential of each row, for any method."""
     out[...] = solving.potentials(rows)
 
 
 def losses(rows: Rows, options: str, y: Array, constant: bool, out: Array | None) -> Array:
-    """Fenchel-Young losses against y, one for each row; p to `out`, if there is one."""
-    # The conjugate of a 0/1 vector is 0, and no other's has a formula.
+    """The Fenchel-Young loss of each row against y; p to `out` unless that is None."""
+    # The conjugate of a 0/1 vector is 0; for other vectors it has no formula.
     if constant and not np.isin(y, (0.0, 1.0)).all():
         raise ValueError(
             "target has entries between 0 and 1, whose conjugate of gradtopk's potential has "
@@ -110,13 +126,14 @@ def losses(rows: Rows, options: str, y: Array, constant: bool, out: Array | None
         value(rows, options, out)
     x = rows.x.astype(np.float64)
     least = np.where(np.isfinite(x), x, np.inf).min(axis=1, initial=np.inf)
-    # A shift changes nothing but for rounding, and there is less of that near 0.
+    # A shift changes nothing but rounding errors, which are smaller near 0.
     x -= np.where(np.isfinite(least), least, 0.0)[:, None]
     taken = np.where(y > 0.0, x, 0.0) * y
-    with np.errstate(invalid="ignore"):  # beside entries of +inf, whose rows are done again
+    with np.errstate(invalid="ignore"):  # rows with entries of +inf are recomputed below
         found: Array = solving.potentials(rows._replace(x=x)) - taken.sum(axis=1)
     for i in np.flatnonzero(np.isposinf(x).any(axis=1)):
-        # Entries of +inf are always chosen: no loss if y says so, else an infinite one.
+        # Entries of +inf are always chosen: the loss is 0 if y chooses them too, otherwise
+        # infinite.
         others, k = ~np.isposinf(x[i]), rows.k[i] - np.isposinf(x[i]).sum()
         found[i] = np.inf
         if (y[i, ~others] == 1.0).all():
@@ -126,15 +143,15 @@ def losses(rows: Rows, options: str, y: Array, constant: bool, out: Array | None
 
 
 def state_width(n: int, options: str) -> int:
-    """How many numbers of a row are kept."""
+    """Number of float64 per row in the packed state."""
     return TILT if n <= (SHORT_32 if options == "auto" else NONE_SHORT).always else SOLUTION
 
 
 def pack(rows: Rows, options: str, state: Solved) -> Array:
-    """The state as an array."""
+    """The state packed as an array."""
     solution, short_ones = state
     if short_ones is None:
-        solution[solution[:, CODE] > MIXED, USED] = 0
+        solution[solution[:, CODE] > WITH_INFINITIES, USED] = 0
         return solution
     if state_width(rows.x.shape[1], options) == TILT:
         return short_ones.tilt
@@ -143,14 +160,14 @@ def pack(rows: Rows, options: str, state: Solved) -> Array:
         solution, at = columns(rows), slice(None)
         solution[:, CODE] = NONE
     else:
-        solution[solution[:, CODE] > MIXED, USED] = 0
+        solution[solution[:, CODE] > WITH_INFINITIES, USED] = 0
     solution[at, USED] = -1
     solution[at, WEIGHTS : WEIGHTS + TILT] = short_ones.tilt
     return solution
 
 
 def unpack(rows: Rows, options: str, packed: Array) -> Solved:
-    """The state from the array."""
+    """The state from its packed array."""
     nothing = np.empty(0)
     if packed.shape[1] == TILT:
         return Solved(np.empty((len(packed), 0)), Short(None, packed, nothing))

@@ -1,7 +1,7 @@
-"""The derivative of GradTopK where Chebyshev series take every entry, and there is no core.
+"""The derivative of GradTopK where Chebyshev series cover every entry, and there is no core.
 
-What `tangent` does with powers of s, done with Chebyshev polynomials of xi = 1 - 8 s (Proposition
-prop-grad-chebyshev). They are never small, however small s is, so that one loop makes all sums.
+It is `tangent` with Chebyshev polynomials of xi = 1 - 8 s in place of powers of s (Proposition
+prop-grad-chebyshev). They are never small, however small s is, so that one loop computes all sums.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from ..nodes import DEGREE, FEW
 from ..records import EVEN_SUM, ODD_SUM, OTHERS_EVEN, OTHERS_ODD, OWN_EVEN, OWN_ODD
 from .marginals import all_of, few_of, polynomial
 
-STEP = 512  # entries whose sums are of the row's own type
+STEP = 512  # entries whose sums are in the row's own type
 
 
 @scalar
-def direction_room(x):
-    """An array for `chebyshev_direction_sums` and `chebyshev_tangent` to work in."""
+def direction_scratch(x):
+    """Scratch for `chebyshev_direction_sums` and `chebyshev_tangent`."""
     return np.empty(STEP, x.dtype)
 
 
 @summing
 def pair_with_t(x, gradient, c, inv, d):
-    """<t, gradient>; a saturated entry may lie infinitely many temperatures away."""
+    """<t, gradient>; entries with gradient 0 add 0, though their t may be infinite."""
     wide_vectors()
     T = x.dtype.type
     total = 0.0
@@ -55,13 +55,13 @@ def keep_probabilities(x, c, inv, d, y):
 
 
 @summing
-def combined_directions(x, v, drift, c, inv, d, y, room):
-    """v - t dtau of each entry: v itself where it is."""
+def combined_directions(x, v, drift, c, inv, d, y, scratch):
+    """v - t dtau of each entry, written to `scratch`; v itself if dtau is 0."""
     wide_vectors()
     T = x.dtype.type
     if drift == T(0):
         return v
-    moved = room[: x.shape[0]]
+    moved = scratch[: x.shape[0]]
     for i in range(x.shape[0]):
         write_apart(
             moved, i, combined_direction((read_apart(x, i) - c) * inv - d, abs(y[i]), v[i], drift)
@@ -70,7 +70,7 @@ def combined_directions(x, v, drift, c, inv, d, y, room):
 
 
 def sums_of(terms):
-    """The function that adds the sums of so many polynomials over a block, from what is kept."""
+    """The function that adds a block's sums over `terms` polynomials, from y and v."""
 
     @summing
     def add_sums(y, v, sums):
@@ -118,7 +118,7 @@ def sums_of(terms):
 
 @scalar
 def add_from(sums, m, even, odd):
-    """Add the sums over a block, from the m-th polynomial on."""
+    """Add a block's sums to those of a row, from polynomial m on."""
     for j in range(len(even)):
         sums[EVEN_SUM + m + j] += even[j]
         sums[ODD_SUM + m + j] += odd[j]
@@ -128,10 +128,10 @@ add_few, add_all = sums_of(FEW), sums_of(DEGREE)
 
 
 @scalar
-def chebyshev_direction_sums(x, v, dtau, c, inv, d, terms, room, sums, kept):
-    """Write the sums over the row of the direction v - t dtau; `room`: of `direction_room`.
+def chebyshev_direction_sums(x, v, dtau, c, inv, d, terms, scratch, sums, kept):
+    """Write the sums over the row of the direction v - t dtau; `scratch`: of `direction_scratch`.
 
-    2 r of each entry goes to `kept`, with a sign, for `chebyshev_tangent`.
+    2 r of each entry goes to `kept`, negative where pi >= 1/2, for `chebyshev_tangent`.
     """
     for m in range(2 * DEGREE):
         sums[m] = 0.0
@@ -139,7 +139,7 @@ def chebyshev_direction_sums(x, v, dtau, c, inv, d, terms, room, sums, kept):
         part, vs = block(x, start, STEP), block(v, start, STEP)
         y = block(kept, start, STEP)
         keep_probabilities(part, c, inv, d, y)
-        moved = combined_directions(part, vs, x.dtype.type(dtau), c, inv, d, y, room)
+        moved = combined_directions(part, vs, x.dtype.type(dtau), c, inv, d, y, scratch)
         if terms == FEW:
             add_few(y, moved, sums)
         else:
@@ -148,7 +148,7 @@ def chebyshev_direction_sums(x, v, dtau, c, inv, d, terms, room, sums, kept):
 
 @scalar
 def chebyshev_sums_at(g, root, terms, sums):
-    """The sums (odd, even) of s z v/(1 - g s) and s v/(1 - g s) over the row; root: tan(theta/4).
+    """The sums (odd, even) over the row of s z v/(1 - g s) and s v/(1 - g s); root = tan(theta/4).
 
     1/(1 - g s) = (1 + 2 sum over m of (-root^2)^m T_m(xi))/cos(theta/2).
     """
@@ -164,7 +164,7 @@ def chebyshev_sums_at(g, root, terms, sums):
 
 @summing
 def write_tangents(v, inv, own, side_own, others, side_others, out):
-    """Turn what is kept of a block into J v; the polynomials, in s, with and without a factor z."""
+    """Turn y of a block in `out` into J v, by polynomials in s, with and without a factor z."""
     wide_vectors()
     T = out.dtype.type
     for i in range(out.shape[0]):
@@ -178,8 +178,8 @@ def write_tangents(v, inv, own, side_own, others, side_others, out):
 
 
 @scalar
-def chebyshev_tangent(x, v, dtau, c, inv, d, terms, polynomials, room, out):
-    """Write J (v - t dtau) to `out`, where `chebyshev_direction_sums` has kept 2 r."""
+def chebyshev_tangent(x, v, dtau, c, inv, d, terms, polynomials, scratch, out):
+    """Write J (v - t dtau) to `out`, in which `chebyshev_direction_sums` has kept 2 r."""
     a, b, w, z = (
         polynomials[OWN_EVEN],
         polynomials[OWN_ODD],
@@ -190,7 +190,7 @@ def chebyshev_tangent(x, v, dtau, c, inv, d, terms, polynomials, room, out):
     full = all_of(a), all_of(b), all_of(w), all_of(z)
     for start in range(0, x.shape[0], STEP):
         part, vs, target = block(x, start, STEP), block(v, start, STEP), block(out, start, STEP)
-        moved = combined_directions(part, vs, x.dtype.type(dtau), c, inv, d, target, room)
+        moved = combined_directions(part, vs, x.dtype.type(dtau), c, inv, d, target, scratch)
         if terms == FEW:
             write_tangents(moved, inv, few[0], few[1], few[2], few[3], target)
         else:

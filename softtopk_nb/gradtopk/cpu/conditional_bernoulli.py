@@ -1,9 +1,9 @@
 """Conditional Bernoulli sampling: exact draws from the k-subset distribution.
 
-Short rows are drawn one entry after the other from a table of suffix probabilities. Of a longer
-row three quarters are drawn independently, and accepted with a probability proportional to that
-of the last quarter making up the count; the last quarter is a smaller problem of the same kind.
-Both are exact (Proposition prop-grad-sampling), and the second is O(n) in expectation.
+Short rows are drawn one entry after the other from a table of suffix probabilities. Of a longer row
+three quarters are drawn independently, and accepted with a probability proportional to that of the
+last quarter making up the count; the last quarter is a smaller problem of the same kind. Both are
+exact (Proposition prop-grad-sampling), and the second is O(n) in expectation.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ..._compile.decorators import kernel, scalar
 from ..formulas import core_limit, exponent
 from ..nodes import CAPACITY, FIELDS
 from ..records import VARIANCE
-from .contour import excess_of_mean, power_sums, power_sums_room, quadrature
+from .contour import excess_of_mean, power_sums, power_sums_scratch, quadrature
 from .moments import tilted_probabilities
 
 
 @scalar
 def _tabulate(t, k, table, chance):
-    """Write the chance of each entry, and to table[i, b] that b of those from i on are 1."""
+    """Write each entry's probability, and to table[i, b] that b of the entries from i on are 1."""
     n = t.shape[0]
     table[n, 0] = 1.0
     table[n, 1 : k + 1] = 0.0
@@ -38,7 +38,7 @@ def _tabulate(t, k, table, chance):
 
 @scalar
 def _choose(k, table, chance, uniform, out):
-    """Go through the entries, and take each with its chance given how many are still to take."""
+    """Draw the entries in order, each with its probability given how many are still to draw."""
     for i in range(out.shape[0]):
         chosen = False
         if k > 0:
@@ -49,7 +49,7 @@ def _choose(k, table, chance, uniform, out):
 
 @kernel
 def draw(t, k, uniform, out):
-    """Draw k of the entries with log-odds t, for each row of `uniform`; write which to `out`."""
+    """Draw k of the entries with log-odds t, for each row of `uniform`; write masks to `out`."""
     n = t.shape[0]
     table, chance = np.empty((n + 1, k + 1)), np.empty(n)
     _tabulate(t, k, table, chance)
@@ -61,12 +61,12 @@ def draw(t, k, uniform, out):
 def draw_rows(lo, hi, x, t, k, uniform, first, out):
     """Draw k of the finite entries of each row of x, with log-odds t, once for each row of `out`.
 
-    Writes which to `out`, with those of +inf. The numbers of row i are `uniform` from first[i] on:
-    one for each finite entry and draw, and none where k leaves no choice.
+    Writes masks to `out`, which include entries of +inf. The random numbers of row i are `uniform`
+    from first[i] on: one for each finite entry and draw, and none where k leaves no choice.
     """
     n = x.shape[1]
     places, odds, chance = np.empty(n, np.int64), np.empty(n), np.empty(n)
-    room, chosen = np.empty(0), np.empty(n, np.bool_)
+    scratch, chosen = np.empty(0), np.empty(n, np.bool_)
     for i in range(lo, hi):
         m = 0
         for j in range(n):
@@ -74,14 +74,14 @@ def draw_rows(lo, hi, x, t, k, uniform, first, out):
             if np.isfinite(x[i, j]):
                 places[m], odds[m] = j, t[i, j]
                 m += 1
-        turned = 2 * k[i] > m  # the others are fewer, and drawn instead
+        turned = 2 * k[i] > m  # the entries not chosen are fewer, and drawn instead
         few = m - k[i] if turned else k[i]
         if turned:
             odds[:m] = -odds[:m]
         size = (m + 1) * (few + 1)
-        if room.shape[0] < size:
-            room = np.empty(size)
-        table = room[:size].reshape(m + 1, few + 1)
+        if scratch.shape[0] < size:
+            scratch = np.empty(size)
+        table = scratch[:size].reshape(m + 1, few + 1)
         if few > 0:
             _tabulate(odds[:m], few, table, chance)
         at = first[i]
@@ -99,16 +99,18 @@ def sums_of_count(t, sums, core):
     """Write the sums that the distribution of the count depends on; returns the core's size."""
     y = np.empty(t.shape[0])
     seen = tilted_probabilities(t, 0.0, 1.0, 0.0, y)
-    return power_sums(y, seen, 1.0, core_limit(seen.variance, 1.0), power_sums_room(t), sums, core)
+    return power_sums(
+        y, seen, 1.0, core_limit(seen.variance, 1.0), power_sums_scratch(t), sums, core
+    )
 
 
 @kernel
 def log_probability_of_count(n, k, sums, core, found):
-    """log P(N = k) of n variables, from `sums_of_count`; -inf where that is 0 to rounding."""
+    """log P(N = k) for n variables, from `sums_of_count`; -inf where P is 0 to rounding."""
     variance, far = sums[VARIANCE], abs(excess_of_mean(k, 0, sums, core, found))
-    # Bernstein: below e^-L. Up to there CAPACITY nodes are enough for every variance.
+    # Bernstein: P is below e^-L. Up to there CAPACITY nodes are enough for every variance.
     if k < 0 or k > n or far * far > 2.0 * exponent(variance, 1.0) * (variance + far / 3.0):
         return -np.inf
     nodes = np.empty((FIELDS, CAPACITY))
     _, _, log_p = quadrature(n, k, 1.0, 0, sums, core, found, nodes, CAPACITY)
-    return log_p if log_p == log_p else -np.inf  # the log of 0 but for rounding
+    return log_p if log_p == log_p else -np.inf  # the log of a number that is 0 but for rounding

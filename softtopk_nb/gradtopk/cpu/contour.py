@@ -45,20 +45,20 @@ from ..nodes import (
 )
 from ..records import ABOVE, EVEN, ODD, ORDER, ORDER_32, POWERS, SUMS, VARIANCE
 
-# Below these, r and r^m are not multiplied on: r^2 and r^(m+2) would lie below the normal numbers,
-# where arithmetic takes a hundred times as long.
+# Smaller r and r^m are not multiplied further: r^2 and r^(m+2) would be subnormal, and arithmetic
+# with these takes a hundred times as long.
 LEAST_64, LEAST_32 = (
     np.array([float(np.finfo(T).tiny) ** (m / (m + 2) if m else 0.5) for m in range(0, ORDER, 2)])
     for T in (np.float64, np.float32)
 )
 MOST_IN_CORE = 8192  # most entries with g s > RATIO (Proposition prop-grad-core)
 TOGETHER = 16  # nodes multiplied together over the core, a divisor of NODES
-BLOCK = 1024  # entries summed in the row's own type before float64 takes over
+BLOCK = 1024  # entries summed in the row's own type before float64 is used
 
 
 @scalar
-def power_sums_room(x):
-    """Arrays of BLOCK numbers for `power_sums` to work in."""
+def power_sums_scratch(x):
+    """Scratch for `power_sums`: arrays of BLOCK numbers."""
     far, side = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     signed, power = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     return far, side, signed, power, np.empty(BLOCK, np.int64)
@@ -66,7 +66,7 @@ def power_sums_room(x):
 
 @scalar
 def begin_sums(seen, sums):
-    """Begin the sums of a row with those of `moments.tilted_probabilities`."""
+    """Set the sums of a row to 0, and those that `moments.tilted_probabilities` has returned."""
     for m in range(SUMS):
         sums[m] = 0.0
     sums[ABOVE], sums[VARIANCE] = seen.above, seen.variance
@@ -75,10 +75,10 @@ def begin_sums(seen, sums):
 # Longer than a screen: its loops over the row share the sums they add to.
 @summing
 def power_sums(y, seen, inv, limit, work, sums, core):
-    """Write the sums over a row and its core, r of each entry, negative where pi >= 1/2.
+    """Write the sums over a row, and r of its core, negative where pi >= 1/2.
 
     `y`, `seen`: what `moments.tilted_probabilities` has written, 2 r with that sign, and returned.
-    Returns the core's size. `work`: of `power_sums_room`; the series serve for the type of `inv`.
+    Returns the core's size. `work`: of `power_sums_scratch`; the series serve the type of `inv`.
     """
     wide_vectors()
     T = y.dtype.type
@@ -106,7 +106,7 @@ def power_sums(y, seen, inv, limit, work, sums, core):
                 found += 1
         if near == T(count):
             continue
-        # The first powers make the mean, whose error is not shared out: float64.
+        # The first powers make up the mean, whose error is not divided among entries: float64.
         all_first, signed_first, all_sum, signed_sum = 0.0, 0.0, T(0), T(0)
         floor = T(least[0])
         for i in range(count):
@@ -137,14 +137,14 @@ def power_sums(y, seen, inv, limit, work, sums, core):
 
 @scalar
 def add_powers(sums, m, plain, signed):
-    """Add the sums over a block of r^(m+1), and of it with a minus above 1/2."""
+    """Add a block's sums of r^(m+1), and of it negated where pi >= 1/2."""
     sums[POWERS + m] += 0.5 * (np.float64(plain) + np.float64(signed))
     sums[POWERS + ORDER + m] += 0.5 * (np.float64(plain) - np.float64(signed))
 
 
 @scalar
 def excess_of_mean(k, steps, sums, core, found):
-    """How far the mean count lies above k."""
+    """The mean of the count less k."""
     if steps > 0:
         return sums[ABOVE] - k + 0.5 * sums[ODD]
     excess = sums[ABOVE] - k + sums[POWERS] - sums[POWERS + ORDER]
@@ -155,9 +155,9 @@ def excess_of_mean(k, steps, sums, core, found):
 
 @scalar
 def chebyshev_weights(table, count, size, winding, steps, sums):
-    """Write what all entries and w^-k multiply to at each node and its conjugate.
+    """Write the product of all entries' factors and w^-k, at each node and its conjugate.
 
-    log(1 + pi u), less log w where pi >= 1/2, in Chebyshev series.
+    The factors are log(1 + pi u), less log w where pi >= 1/2, in Chebyshev series.
     """
     table = known_nodes(table)
     for j in range(count):
@@ -185,7 +185,7 @@ def chebyshev_weights(table, count, size, winding, steps, sums):
 def quadrature(n, k, inv, steps, sums, core, found, nodes, most=NODES):
     """Choose the nodes, at most `most`, and write them.
 
-    Returns (of how many, how many, log P(N = k)).
+    Returns (number of nodes on the circle, number of them used, log P(N = k)).
     """
     wide_vectors()
     excess = excess_of_mean(k, steps, sums, core, found)
@@ -202,7 +202,7 @@ def quadrature(n, k, inv, steps, sums, core, found, nodes, most=NODES):
         if group * TOGETHER >= used:
             break
         for i in range(0, found, 4):
-            # r u, or r times its conjugate above 1/2.
+            # r u, or r times the conjugate of u where pi >= 1/2.
             y0, y1, y2, y3 = core[i], core[i + 1], core[i + 2], core[i + 3]
             x0, x1, x2, x3 = 0.5 * abs(y0), 0.5 * abs(y1), 0.5 * abs(y2), 0.5 * abs(y3)
             for lane in range(TOGETHER):

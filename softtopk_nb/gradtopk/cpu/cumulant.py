@@ -1,9 +1,9 @@
 """The second derivative of GradTopK on one row in O(n), from the nodes that gave its value.
 
 It is the third joint cumulant of an entry's indicator and two sums over the subset, divided by the
-square of the temperature. At a node the indicators are independent, of mean q = pi + s y, with
-y = u/(1 + pi u), and variance s rho; over the nodes the law of total cumulance sums it up
-(Theorem thm-grad-second).
+square of the temperature. At a node the indicators are independent, with mean q = pi + s y,
+y = u/(1 + pi u), and variance s rho; the law of total cumulance adds up the nodes (Theorem
+thm-grad-second).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ..formulas import (
 from ..nodes import NODES, node
 from ..records import SIZE, USED, WEIGHTS
 
-BLOCK = 512  # entries taken together, whose numbers stay in a core's nearest cache
+BLOCK = 512  # entries of a block, whose numbers stay in the L1 cache
 
-# Of the entries of a block: z = 2 pi - 1, s = pi (1 - pi), what two directions move them by, what
-# both move the temperature by together, and the sum over the nodes.
+# Rows of a block's table: z = 2 pi - 1, s = pi (1 - pi), the entries' derivatives along two
+# directions, the second-order term of the temperature's directions, and the sum over the nodes.
 Z, S, MOVE, OTHER, BOTH, TOTAL = range(6)
 BLOCK_FIELDS = 6
-# Of a node: |u|^2, sin theta and the weight c; c times the deviations of the sums along either
-# direction, and of what belongs to the entry alone.
+# Rows of the nodes' table: |u|^2, sin theta and the weight c; c times the deviations of the sums
+# along either direction, and of the term that belongs to one entry alone.
 SQUARE, SINE, RE, IM, MOVE_RE, MOVE_IM, OTHER_RE, OTHER_IM, OWN_RE, OWN_IM = range(10)
 NODE_FIELDS = 10
 # Sums over the row at a node, complex: along each direction, along both, and of the product.
@@ -41,8 +41,8 @@ _known = layout_known(BLOCK_FIELDS, BLOCK)
 
 
 @scalar
-def cumulant_room():
-    """Arrays for `third_cumulant` to work in."""
+def cumulant_scratch():
+    """Scratch for `third_cumulant`: for a block, for the nodes, and for sums at the nodes."""
     return np.empty((BLOCK_FIELDS, BLOCK)), np.empty((NODE_FIELDS, NODES)), np.empty((SUMS, NODES))
 
 
@@ -91,7 +91,7 @@ def add_block(count, entries, used, nodes, sums):
 
 @scalar
 def deviations(used, sums, nodes):
-    """Write what the sums along the directions deviate by at each node, times its weight.
+    """Write the deviations of the directions' sums from their means, times each node's weight.
 
     Returns the covariance of the two sums over the subset.
     """
@@ -138,33 +138,65 @@ def close_block(count, entries, used, nodes):
 
 
 @scalar
-def third_cumulant(x, v, a, level, dtau, other_dtau, answer, room, out):
-    """Write the derivative along (v, dtau) and (a, other_dtau); returns the gradient in tau.
-
-    That is of <a, derivative along the first>, if other_dtau is 0. `level`: c, 1/tau and d of the
-    tilt; `answer`: the solved row.
-    """
-    T, (c, inv, d) = x.dtype.type, level
-    entries, nodes, sums = room
-    used, scale = int(answer[USED]), np.float64(inv) * np.float64(inv)
-    for j in range(used):
+def open_nodes(answer, scratch):
+    """Write what is known of the nodes of a solved row; nothing is added to the sums yet."""
+    _, nodes, sums = scratch
+    for j in range(int(answer[USED])):
         nodes[SQUARE, j], nodes[SINE, j] = node(j, answer[SIZE])
         nodes[RE, j], nodes[IM, j] = answer[WEIGHTS + j], answer[WEIGHTS + NODES + j]
         for m in range(SUMS):
             sums[m, j] = 0.0
-    for start in range(0, x.shape[0], BLOCK):
+
+
+@scalar
+def add_entries(first, last, x, v, a, level, dtau, other_dtau, used, scratch):
+    """Add the entries first .. last to the sums over the row; `first` begins a block."""
+    entries, nodes, sums = scratch
+    for start in range(first, last, BLOCK):
         xs, vs, others = block(x, start, BLOCK), block(v, start, BLOCK), block(a, start, BLOCK)
         open_block(xs, vs, others, level, dtau, other_dtau, entries)
         add_block(xs.shape[0], entries, used, nodes, sums)
-    in_tau = -scale * deviations(used, sums, nodes)
-    for start in range(0, x.shape[0], BLOCK):
+
+
+@scalar
+def close_nodes(level, used, scratch):
+    """Leave the deviations of the sums at the nodes; returns what they give to the gradient."""
+    _, nodes, sums = scratch
+    return -_scale(level) * deviations(used, sums, nodes)
+
+
+@scalar
+def write_entries(first, last, x, v, a, level, dtau, other_dtau, used, scratch, in_tau, out):
+    """Write the derivative of the entries first .. last; returns in_tau with what they add."""
+    T, (c, inv, d) = x.dtype.type, level
+    entries, nodes, _ = scratch
+    for start in range(first, last, BLOCK):
         xs, vs, others = block(x, start, BLOCK), block(v, start, BLOCK), block(a, start, BLOCK)
         target = block(out, start, BLOCK)
         open_block(xs, vs, others, level, dtau, other_dtau, entries)
         close_block(xs.shape[0], entries, used, nodes)
         for i in range(xs.shape[0]):
-            moved = scale * entries[S, i] * entries[TOTAL, i]
+            moved = _scale(level) * entries[S, i] * entries[TOTAL, i]
             target[i] = T(moved)
             t = np.float64((xs[i] - c) * inv - d)
             in_tau -= moved * t if moved != 0.0 else 0.0
     return in_tau
+
+
+@scalar
+def _scale(level):
+    return np.float64(level[1]) * np.float64(level[1])
+
+
+@scalar
+def third_cumulant(x, v, a, level, dtau, other_dtau, answer, scratch, out):
+    """Write the derivative along (v, dtau) and (a, other_dtau); returns the gradient in tau.
+
+    That is the gradient of <a, derivative along the first> if other_dtau is 0. `level`: c, 1/tau
+    and d of the tilt; `answer`: the solved row.
+    """
+    n, used = x.shape[0], int(answer[USED])
+    open_nodes(answer, scratch)
+    add_entries(0, n, x, v, a, level, dtau, other_dtau, used, scratch)
+    in_tau = close_nodes(level, used, scratch)
+    return write_entries(0, n, x, v, a, level, dtau, other_dtau, used, scratch, in_tau, out)

@@ -1,4 +1,4 @@
-"""GradTopK on one long row, its parts shared out among the threads, as in `_threads.long_rows`."""
+"""GradTopK on one long row, whose parts are shared among the threads (`_threads.long_rows`)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..._compile import subnormals
+from ..._compile.array_intrinsics import borrowed
 from ..._compile.decorators import kernel
-from ..._nonfinite import FINITE, MIXED, UNDEFINED
+from ..._nonfinite import FINITE, WITH_INFINITIES
 from ..._threads.long_rows import (
     LONG,
     PART,
-    Look,
     Pass,
     Passes,
+    RowScan,
+    derivative_of_row,
     here,
     look,
     nothing,
     part_count,
-    room,
+    scratch,
+    solve_finite_part,
 )
 from ..._threshold.cpu import long as threshold
 from ..._threshold.cpu.start import distribution_by_moments, finite
@@ -40,20 +44,20 @@ from ..records import (
     C,
     D,
 )
-from . import rows
+from . import cumulant, rows
 from .chebyshev_tangent import pair_with_t
-from .contour import MOST_IN_CORE, power_sums_room, quadrature
-from .marginals import marginal_coefficients, marginals, marginals_room
+from .contour import MOST_IN_CORE, power_sums_scratch, quadrature
+from .marginals import marginal_coefficients, marginals, marginals_scratch
 from .moments import TiltSums, choose_series, row_sums, tilted_probabilities
-from .rows import load_nodes, smoothed_sum, store_nodes
-from .tangent import direction_sums, tangent_coefficients, tangent_room, write_tangent
+from .rows import DTAU, OTHER_DTAU, level_of, load_nodes, smoothed_sum, store_nodes
+from .tangent import direction_sums, tangent_coefficients, tangent_scratch, write_tangent
 
 Array = Any
 
 
 @kernel
 def tilt_of_sample(few, n, k, tau, tilt):
-    """Write a tilt of k of a row's n entries, by a search on a sample of them."""
+    """Write a tilt for k of a row's n entries, found by a search on a sample of them."""
     T = few.dtype.type
     inv = inverse_temperature(tau, few)
     (c, d), _ = rows.tilt_by_distribution(distribution_by_moments(few, inv), n, k, inv)
@@ -70,13 +74,13 @@ def tilt_of_sample(few, n, k, tau, tilt):
 
 @kernel
 def tilt_parts(lo, hi, x, tau, solution, anew, y, seen, sums, cores, found):
-    """`tilted_probabilities` of each part if wanted `anew`; NaN for its sums if it is not finite.
+    """Write `tilted_probabilities` of each part if `anew`; NaN as its sums if it is not finite.
 
-    Where the solution says which series, the sums over each part too, and the core's entries.
+    If the solution names the series, write the sums over each part too, and the core's entries.
     """
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
-    work, limit, steps = power_sums_room(y), solution[CORE_LIMIT], int(solution[STEPS])
+    work, limit, steps = power_sums_scratch(y), solution[CORE_LIMIT], int(solution[STEPS])
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
         if anew:
@@ -92,7 +96,7 @@ def tilt_parts(lo, hi, x, tau, solution, anew, y, seen, sums, cores, found):
 
 @kernel
 def close_row(x, n, k, tau, sums, cores, found, solution, polynomials, table):
-    """Nodes and polynomials from the sums of the parts, added in order."""
+    """Write nodes and polynomials, from the sums of the parts added in order."""
     inv, steps = inverse_temperature(tau, x), int(solution[STEPS])
     core, count, total = np.empty(MOST_IN_CORE), 0, np.zeros(SUMS)
     for j in range(sums.shape[0]):
@@ -109,11 +113,11 @@ def close_row(x, n, k, tau, sums, cores, found, solution, polynomials, table):
 
 @kernel
 def marginals_parts(lo, hi, x, tau, solution, polynomials, table, out):
-    """Turn what `tilt_parts` has written of each part into p."""
+    """Turn the y of each part, as `tilt_parts` has written it, into p."""
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     at = c, inv, d, solution[CORE_LIMIT], int(solution[STEPS])
-    used, work = int(solution[USED]), marginals_room(x)
+    used, work = int(solution[USED]), marginals_scratch(x)
     for j in range(lo, hi):
         xs, p = x[j * PART : (j + 1) * PART], out[j * PART : (j + 1) * PART]
         marginals(xs, *at, table, used, polynomials, work, p, p)
@@ -121,11 +125,11 @@ def marginals_parts(lo, hi, x, tau, solution, polynomials, table, out):
 
 @kernel
 def direction_parts(lo, hi, x, v, dtau, tau, solution, sums, out):
-    """The sums of each part along a direction."""
+    """Write the sums of each part along a direction."""
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     at = dtau, c, inv, d, solution[CORE_LIMIT], int(solution[STEPS])
-    nodes, work = np.empty((FIELDS, CAPACITY)), tangent_room(x)
+    nodes, work = np.empty((FIELDS, CAPACITY)), tangent_scratch(x)
     used = load_nodes(solution, nodes)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
@@ -134,7 +138,7 @@ def direction_parts(lo, hi, x, v, dtau, tau, solution, sums, out):
 
 @kernel
 def close_tangent(solution, sums, polynomials, table):
-    """The polynomials of the tangent, from the sums of the parts, added in order."""
+    """Write the polynomials of the derivative, from the sums of the parts added in order."""
     total = np.zeros(DIRECTION_SUMS)
     for j in range(sums.shape[0]):
         for m in range(DIRECTION_SUMS):
@@ -150,7 +154,7 @@ def tangent_parts(lo, hi, x, v, dtau, tau, solution, polynomials, table, out, pa
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     at = dtau, c, inv, d, solution[CORE_LIMIT], int(solution[STEPS])
-    used, work = int(solution[USED]), tangent_room(x)
+    used, work = int(solution[USED]), tangent_scratch(x)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
         write_tangent(x[part], v[part], *at, table, used, polynomials, work, out[part])
@@ -160,22 +164,22 @@ def tangent_parts(lo, hi, x, v, dtau, tau, solution, polynomials, table, out, pa
 
 @kernel
 def smoothed_parts(lo, hi, x, tau, solution, smoothed, above):
-    """The sums of each part for the potential."""
+    """Write the sums of each part for the potential."""
     for j in range(lo, hi):
         part = x[j * PART : (j + 1) * PART]
         smoothed[j], above[j] = smoothed_sum(part, tau, solution[C], solution[D])
 
 
-# What `step` says of a tilt.
+# Results of `step` for a tilt.
 NOT_FINITE, LOST, MOVED, SERVES = range(4)
 
 
 @kernel
 def step(x, k, tau, seen, known, solution):
-    """(whether the tilt serves, the core's limit, the steps of the series that serve there).
+    """(whether the tilt is accepted, the core's limit, the steps of the series to use there).
 
-    By the sums of the parts, added in order. A tilt that is `known` serves; another one that does
-    not is moved, unless its sums do not say where to.
+    It adds the sums of the parts in order. A tilt that is `known` is accepted; another one that is
+    not accepted is moved, unless its sums do not determine a step.
     """
     inv, total = inverse_temperature(tau, x), np.zeros(seen.shape[1])
     for j in range(seen.shape[0]):
@@ -196,17 +200,17 @@ def step(x, k, tau, seen, known, solution):
 
 
 class _Tables(NamedTuple):
-    """What passes at a tilt find: all with a row for each part, but for the entries."""
+    """Results of a pass at a tilt: a row for each part, except for y."""
 
     y: Any
     seen: Any  # `TiltSums`
     sums: Any
-    cores: Any  # hardly any of it is ever touched
+    cores: Any  # most of it is never touched
     found: Any  # entries of the core
 
 
 def _at_tilt(x: Array, tau: float, solution: Array, anew: bool, tables: _Tables) -> Pass:
-    """A pass at the tilt: for the sums that the solution asks for, and what comes before them."""
+    """The pass at the tilt that computes the sums named in the solution, and the y they need."""
     y, seen, sums, cores, found = tables
     given, unasked = (x, tau, solution, anew, *tables), solution.copy()
     unasked[CORE_LIMIT] = 0.0
@@ -217,12 +221,12 @@ def _at_tilt(x: Array, tau: float, solution: Array, anew: bool, tables: _Tables)
 
 
 def _find_tilt(
-    x: Array, k: int, tau: float, first: Look, tables: _Tables, solution: Array
+    x: Array, k: int, tau: float, first: RowScan, tables: _Tables, solution: Array
 ) -> Passes[bool]:
-    """Find a tilt that serves, and the sums over each part at it; False if x is not finite.
+    """Find a tilt to accept, and the sums over each part at it; False if x is not finite.
 
-    Which series serve hardly ever changes from one tilt to the next, so that the pass at a tilt
-    sums them as well; but for a core, which would be gathered where it may not serve.
+    The series rarely changes from one tilt to the next, so that the pass at a tilt sums it as well;
+    except for a core, which would be gathered at a tilt that may not be accepted.
     """
     tilt_of_sample(first.few, len(x), k, tau, solution)
     solution[CORE_LIMIT], solution[STEPS] = 0.0, 0
@@ -250,10 +254,10 @@ def _find_tilt(
 
 
 def solve_finite(
-    x: Array, k: int, tau: float, first: Look, out: Array, solution: Array
+    x: Array, k: int, tau: float, first: RowScan, out: Array, solution: Array
 ) -> Passes[bool]:
-    """A row of 0 < k < n, after a look at it; False if it is not finite."""
-    parts, y = part_count(x), out if len(out) else room(x)
+    """Solve a row of 0 < k < n, scanned before; False if it is not finite."""
+    parts, y = part_count(x), out if len(out) else scratch(x)
     seen, sums = np.empty((parts, len(TiltSums._fields))), np.empty((parts, SUMS))
     cores, found = np.empty((parts, MOST_IN_CORE)), np.zeros(parts, np.int64)
     tables = _Tables(y, seen, sums, cores, found)
@@ -270,27 +274,27 @@ def solve_finite(
 
 
 def solve(x: Array, k: int, tau: float, out: Array, solution: Array) -> bool:
-    """One row, as `rows.solve`; `solution` always has its columns.
+    """Solve one row, as `rows.solve`; `solution` always has its columns.
 
-    False if what infinities leave of it is not long, or needs no solving.
+    False if its finite entries are not a long row, or need no solving.
     """
     if 0 < k < len(x) and here(solve_finite(x, k, tau, look(x), out, solution)):
         return True
     present = np.isfinite(x)
-    some, left = x[present], k - int(np.count_nonzero(x == np.inf))
-    if not LONG <= len(some) < len(x) or not 0 < left < len(some) or np.isnan(x).any():
+    size, left = int(np.count_nonzero(present)), k - int(np.count_nonzero(x == np.inf))
+    if not LONG <= size < len(x) or not 0 < left < size or np.isnan(x).any():
         return False
-    values = np.empty(len(some) if len(out) else 0, x.dtype)
-    here(solve_finite(some, left, tau, look(some), values, solution))
-    solution[CODE] = MIXED
-    if len(out):
-        out[...] = x > 0  # +inf entries are 1, -inf entries 0
-        out[present] = values
+
+    def solve_present(x: Array, out: Array) -> None:
+        here(solve_finite(x, left, tau, look(x), out, solution))
+
+    solve_finite_part(x, present, out, solve_present)
+    solution[CODE] = WITH_INFINITIES
     return True
 
 
 def potential(x: Array, k: int, tau: float, solution: Array) -> float:
-    """phi of one row, as `rows.potential`."""
+    """The potential of one row, as `rows.potential`."""
     if solution[CODE] != FINITE:
         phi = np.empty(1)
         rows.potential(0, 1, x[None], np.array([k]), np.array([tau]), solution[None], phi)
@@ -299,7 +303,7 @@ def potential(x: Array, k: int, tau: float, solution: Array) -> float:
 
 
 def potential_of_finite(x: Array, k: int, tau: float, solution: Array) -> Passes[float]:
-    """phi of a finite row, 0 < k < n."""
+    """The potential of a finite row, 0 < k < n."""
     smoothed, above = np.empty((2, part_count(x)))
     problem = x, tau, solution, smoothed, above
     yield Pass(smoothed_parts, 16 * x.size, problem, (smoothed, above))
@@ -307,32 +311,28 @@ def potential_of_finite(x: Array, k: int, tau: float, solution: Array) -> Passes
     return float(smoothed.sum() + (k - above.sum()) * threshold + tau * solution[LOG_P])
 
 
-def push(
+def jvp(
     x: Array, tau: float, solution: Array, v: Array, dtau: float, out: Array, gtau: Array
 ) -> None:
-    """The tangent or the VJP of one row, as `rows.push`."""
-    if solution[CODE] == UNDEFINED:
-        out[...], gtau[...] = np.nan, np.nan
-    elif solution[CODE] > MIXED:
-        out[...], gtau[...] = 0, 0.0
-    elif solution[CODE] == MIXED:
-        present = np.isfinite(x)
-        values, alone = np.empty(np.count_nonzero(present), x.dtype), solution.copy()
-        alone[CODE] = FINITE
-        push(x[present], tau, alone, v[present], dtau, values, gtau)
-        out[...] = 0
-        out[present] = values
-    elif len(x) < LONG:  # what infinities left of a long row
-        one = x[None], np.array([tau]), solution[None], v[None], np.array([dtau])
-        rows.push(0, 1, *one, out[None], gtau[None])
-    else:
-        here(push_finite(x, tau, solution, v, dtau, out, gtau))
+    """Write the derivative or the VJP of one row, as `rows.jvp`."""
+    solved = solution.copy()
+    solved[CODE] = FINITE
+
+    def along(x: Array, v: Array, out: Array) -> None:
+        if len(x) >= LONG:
+            here(jvp_finite(x, tau, solved, v, dtau, out, gtau))
+            return
+        # The finite entries of a long row.
+        one = x[None], np.array([tau]), solved[None], v[None], np.array([dtau])
+        rows.jvp(0, 1, *one, out[None], gtau[None])
+
+    derivative_of_row(solution[CODE], x, v, out, gtau, along)
 
 
-def push_finite(
+def jvp_finite(
     x: Array, tau: float, solution: Array, v: Array, dtau: float, out: Array, gtau: Array
 ) -> Passes[None]:
-    """The tangent or the VJP of a finite row, 0 < k < n."""
+    """Write the derivative or the VJP of a finite row, 0 < k < n."""
     parts = part_count(x)
     sums, pairs = np.empty((parts, DIRECTION_SUMS)), np.empty(parts if len(gtau) else 0)
     problem = x, v, dtau, tau, solution
@@ -343,3 +343,52 @@ def push_finite(
     given = (*problem, polynomials, table, out, pairs)
     yield Pass(tangent_parts, 2 * x.size, given, (pairs,) if len(gtau) else (), (), (), (out,))
     gtau[...] = -pairs.sum()
+
+
+AT_ONCE = 1 << 20  # entries that a kernel of a second derivative visits in a call, some 15 ms
+
+
+@kernel
+def _add_entries(first, last, x, tau, solution, v, a, moves, memory):
+    if first == 0:
+        cumulant.open_nodes(solution, memory)
+    x, v, a, used = borrowed(x), borrowed(v), borrowed(a), int(solution[USED])
+    level, dtau, other = level_of(x, tau, solution), moves[DTAU], moves[OTHER_DTAU]
+    cumulant.add_entries(first, last, x, v, a, level, dtau, other, used, memory)
+
+
+@kernel
+def _write_entries(first, last, x, tau, solution, v, a, moves, memory, in_tau, out):
+    x, v, a, out, used = borrowed(x), borrowed(v), borrowed(a), borrowed(out), int(solution[USED])
+    level, dtau, other = level_of(x, tau, solution), moves[DTAU], moves[OTHER_DTAU]
+    if first == 0:
+        in_tau = cumulant.close_nodes(level, used, memory)
+    args = x, v, a, level, dtau, other, used, memory
+    return cumulant.write_entries(first, last, *args, in_tau, out)
+
+
+def second(
+    x: Array, tau: float, solution: Array, v: Array, a: Array, moves: Array, out: Array, sums: Array
+) -> None:
+    """One row, as `rows.second`, by one thread: Python handles signals between parts of it."""
+    if solution[CODE] == WITH_INFINITIES:
+        present = np.isfinite(x)
+        values, alone = np.empty(np.count_nonzero(present), x.dtype), solution.copy()
+        alone[CODE] = FINITE
+        second(x[present], tau, alone, v[present], a[present], moves, values, sums)
+        out[...] = 0
+        out[present] = values
+    elif len(x) < LONG or solution[CODE] != FINITE or x[-1] == -np.inf:
+        # The finite entries of a long row, or one whose infinities are at its end.
+        one = (each[None] for each in (solution, v, a, moves, out, sums))
+        rows.second(0, 1, x[None], np.array([tau]), *one)
+    else:
+        memory, in_tau = cumulant.cumulant_scratch(), 0.0
+        problem = x, tau, solution, v, a, moves, memory
+        parts = [(first, min(first + AT_ONCE, len(x))) for first in range(0, len(x), AT_ONCE)]
+        with subnormals.kept():
+            for part in parts:
+                _add_entries(*part, *problem)
+            for part in parts:
+                in_tau = _write_entries(*part, *problem, in_tau, out)
+        sums[...] = 0.0, in_tau

@@ -1,7 +1,7 @@
 """The marginals of GradTopK on one row, from the nodes that `contour` has chosen.
 
-An entry enters through its tilted probability alone (Theorem thm-grad-marginals): away from the
-core by polynomials, in the core by fractions at the nodes.
+An entry enters through its tilted probability alone (Theorem thm-grad-marginals): outside the core
+by polynomials, in the core by fractions at the nodes.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from ..records import (
 )
 from .contour import BLOCK
 
-# Of entries with s up to this FEW terms of the series are enough: (4 s)^FEW is below 1e-16, 1e-8.
+# For entries with s up to this, FEW terms of the series are enough: (4 s)^FEW is below 1e-16, 1e-8.
 FAINT, FAINT_32 = 1.5e-4, 6e-3
-TOGETHER = 4  # nodes taken together for each entry of the core, a divisor of NODES
+TOGETHER = 4  # nodes evaluated together for each entry of the core, a divisor of NODES
 
 _known_table = layout_known(MARGINAL_FIELDS, NODES)
 
 
 @summing
 def marginal_coefficients(nodes, used, polynomials, table):
-    """Write what `marginals` needs of the nodes.
+    """Write the coefficients and the table that `marginals` needs, from the nodes.
 
     `polynomials`, in the type of the row: MARGINAL_POLYNOMIALS in s. `table`: MARGINAL_FIELDS at
     each node, for the core, in float64: the weights change sign, and errors of the sum over the row
@@ -69,7 +69,7 @@ def marginal_coefficients(nodes, used, polynomials, table):
     for j in range(count):
         g, sine, re, im = nodes[SQUARE, j], nodes[SINE, j], nodes[RE, j], nodes[IM, j]
         below, plain, over = node_terms(g, sine, re, im)
-        there = j < used  # the others add nothing
+        there = j < used  # the others add 0
         table[NODE_SQUARE, j], table[NODE_BELOW, j] = g if there else 0.0, below if there else 0.0
         table[NODE_PLAIN, j], table[NODE_OVER, j] = plain if there else 0.0, over if there else 0.0
     for m in range(DEGREE):
@@ -90,7 +90,7 @@ def horner_few(c, s):
 
 @summing
 def write_deep(x, c, inv, d, a0, p):
-    """Write p of the entries that lie deep."""
+    """Write p of the entries whose r nearly underflows."""
     wide_vectors()
     T = x.dtype.type
     floor = T(DEEP * math.log(limits(inv)[1]))
@@ -101,10 +101,10 @@ def write_deep(x, c, inv, d, a0, p):
 
 @summing
 def core_tails(minor, count, table, used, over, under):
-    """Write over/under = p/r below 1/2, (1 - p)/r above (Theorem thm-grad-marginals).
+    """Write over/under, which is p/r below 1/2 and (1 - p)/r above (Theorem thm-grad-marginals).
 
     `minor`: r of `count` entries, negative where pi >= 1/2. The fractions of the nodes are added
-    over a common denominator, a division for each entry and not for each node of it.
+    over a common denominator, for one division per entry instead of one per node.
     """
     wide_vectors()
     for i in range(count):
@@ -131,8 +131,8 @@ def core_tails(minor, count, table, used, over, under):
 
 
 @scalar
-def marginals_room(x):
-    """Arrays of BLOCK numbers for `marginals` to work in."""
+def marginals_scratch(x):
+    """Scratch for `marginals`: arrays of BLOCK numbers."""
     signed, keys, minor = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype), np.empty(BLOCK)
     return signed, keys, minor, np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.int64)
 
@@ -163,9 +163,9 @@ def all_of(c):
 
 @summing
 def write_away_from_core(signed, keys, a, b, z, p):
-    """Write p of a block as if it were away from the core.
+    """Write p of a block by the formula for entries outside the core.
 
-    `signed`: r, with a minus above 1/2; `keys`: s; a, b, z: the polynomials.
+    `signed`: r, negated where pi >= 1/2; `keys`: s; a, b, z: the polynomials.
     """
     wide_vectors()
     T = p.dtype.type
@@ -179,9 +179,9 @@ def write_away_from_core(signed, keys, a, b, z, p):
 
 @summing
 def write_chebyshev(x, c, inv, d, a, b, z, out, kept):
-    """Write p of a row without a core, with the polynomials; returns how many entries lie deep.
+    """Write p of a row without a core, by the polynomials; returns how many r nearly underflow.
 
-    `kept`: None, or `out`, where `tilted_probabilities` has written.
+    `kept`: None, or `out` if `tilted_probabilities` has written there.
     """
     wide_vectors()
     T = x.dtype.type
@@ -199,9 +199,9 @@ def write_chebyshev(x, c, inv, d, a, b, z, out, kept):
 
 @scalar
 def chebyshev_marginals(x, c, inv, d, terms, polynomials, out, kept):
-    """`marginals` of a row without a core."""
+    """Write p of a row without a core, as `marginals`."""
     a, b, z = polynomials[BELOW], polynomials[PLAIN], polynomials[OVER]
-    # In blocks: the few entries that lie deep in a long row are not to be sought in all of it.
+    # In blocks, so that the few r that nearly underflow are not searched for in all of a long row.
     for start in range(0, x.shape[0], BLOCK):
         part, p = block(x, start, BLOCK), block(out, start, BLOCK)
         if terms == FEW:
@@ -216,7 +216,7 @@ def chebyshev_marginals(x, c, inv, d, terms, polynomials, out, kept):
 def marginals(x, c, inv, d, limit, steps, table, used, polynomials, work, out, kept=None):
     """Write p (Theorem thm-grad-marginals) by the table and polynomials of `marginal_coefficients`.
 
-    `work`: of `marginals_room`; `kept`: `out`, if that is where `tilted_probabilities` has written.
+    `work`: of `marginals_scratch`; `kept`: `out`, if `tilted_probabilities` has written there.
     """
     wide_vectors()
     if steps > 0:
@@ -231,14 +231,14 @@ def marginals(x, c, inv, d, limit, steps, table, used, polynomials, work, out, k
     few, full = (few_of(a), few_of(b), few_of(z)), (all_of(a), all_of(b), all_of(z))
     for start in range(0, x.shape[0], BLOCK):
         part, p = block(x, start, BLOCK), block(out, start, BLOCK)
-        near, deep, top = T(0), T(0), to_ordinal(T(0))  # of numbers above 0: they order alike
+        near, deep, top = T(0), T(0), to_ordinal(T(0))  # ordinals order as positive numbers do
         for i in range(part.shape[0]):
             t = (part[i] - c) * inv - d
             r = minority_probability(t) if kept is None else T(0.5) * abs(p[i])
             s = r * (T(1) - r)
             o = to_ordinal(s)
             top = o if o > top else top
-            # Its sign must not be lost; what lies deep is written below.
+            # Its sign must not be lost; entries whose r nearly underflows are written below.
             signed[i] = (T(-1) if t >= T(0) else T(1)) * (r if r > least else least)
             keys[i] = s
             near += T(1) if s > limit else T(0)

@@ -1,7 +1,7 @@
-"""What GradTopK needs of all entries of a row, in one way or the other.
+"""The sums over all entries of a row that GradTopK needs, by one series or another.
 
-Where the count's variance is not small, Chebyshev series serve for every entry (Proposition
-prop-grad-chebyshev); elsewhere power series, and a core of entries kept aside (`contour`).
+Where the count's variance is not small, Chebyshev series cover every entry (Proposition
+prop-grad-chebyshev); otherwise power series and a core of separate entries (`contour`).
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ..nodes import FEWEST_STEPS
 from ..records import EVEN, ODD, ORDER
 from .contour import begin_sums, power_sums
 
-# From these variances on Chebyshev series serve, and from the second on 4 steps less of them.
+# Least variances for the Chebyshev series, and for those with 4 steps less.
 LEAST, LEAST_32 = 24.0, 12.0
 ENOUGH, ENOUGH_32 = 48.0, 24.0
 STEPS, STEPS_32 = ORDER, FEWEST_STEPS + 4
 
-SURE = 1.05  # times what `core_limit` is sure of is 0.945 of the variance: room for an inexact tilt
+SURE = 1.05  # times the safe 0.9 of `core_limit` is 0.945: a margin for an inexact tilt
 
-STEP = 512  # entries whose sums are float32, if the row is
+STEP = 512  # entries whose sums are float32 if the row is
 
 
 class TiltSums(NamedTuple):
-    """Sums over a row at a tilt, those that the search for it asks for."""
+    """Sums over a row at a tilt, which the search for the tilt needs."""
 
-    above: float  # entries with pi >= 1/2
+    above: float  # number of entries with pi >= 1/2
     tails_above: float  # of 1 - pi there
     tails_below: float  # of pi of the others
     variance: float  # of pi (1 - pi)
@@ -69,7 +69,7 @@ def tilted_block(x, c, inv, d, ys):
         weight += s
         skewness += s * (side - y)
         write_apart(ys, i, y)
-    # It makes the mean, whose error is not shared out: float64.
+    # It makes up the mean, whose error is not divided among entries: float64.
     first = 0.0
     for i in range(x.shape[0]):
         first += np.float64(ys[i])
@@ -78,9 +78,9 @@ def tilted_block(x, c, inv, d, ys):
 
 @scalar
 def tilted_probabilities(x, c, inv, d, kept):
-    """Write y = 2 r of each entry to `kept`, negative where pi >= 1/2.
+    """Write y = 2 r of each entry to `kept`, negative where pi >= 1/2; returns sums over the row.
 
-    t = (x - c)/tau - d. Blocks are added in their order: else the compiler would make one sum of
+    t = (x - c)/tau - d. Blocks are added in order: otherwise the compiler would make one sum of
     them in float64.
     """
     above, total, first, w, v = 0.0, 0.0, 0.0, 0.0, 0.0
@@ -97,7 +97,7 @@ def tilted_probabilities(x, c, inv, d, kept):
 
 @scalar
 def four_more(now, before, twice, rise):
-    """The four polynomials after these, as differences from 1; twice: 2 xi, rise: 2 - 2 xi."""
+    """The next four polynomials, as differences from 1, with twice = 2 xi and rise = 2 - 2 xi."""
     first = fma(twice, now, rise - before)
     second = fma(twice, first, rise - now)
     third = fma(twice, second, rise - first)
@@ -105,10 +105,10 @@ def four_more(now, before, twice, rise):
 
 
 def series_of(steps):
-    """The function that adds the sums of so many steps over a row, from y of each entry.
+    """The function that adds a row's sums of this many steps, from y of each entry.
 
-    With xi = 1 - 8 s and z = |2 pi - 1|: 1 - T_l(xi), and 1 - T_2l+1(z) with a minus above 1/2.
-    T_l(xi) = T_2l(z), and both follow from T_j+2(z) = 2 xi T_j(z) - T_j-2(z).
+    With xi = 1 - 8 s and z = |2 pi - 1| they are of 1 - T_l(xi), and of 1 - T_2l+1(z), negated
+    where pi >= 1/2. T_l(xi) = T_2l(z), and both follow from T_j+2(z) = 2 xi T_j(z) - T_j-2(z).
     """
 
     @summing
@@ -167,7 +167,7 @@ def series_of(steps):
 
 @scalar
 def add_four(sums, m, even, odd):
-    """Add the sums over a block that four steps from m on have made."""
+    """Add a block's sums of four steps, from step m on."""
     for j in range(4):
         sums[EVEN + m + j] += even[j]
         if m + j + 1 < ORDER:
@@ -178,7 +178,7 @@ SERIES = {steps: series_of(steps) for steps in (STEPS_32 - 4, STEPS_32, STEPS)}
 
 
 def add_series(y, steps, sums):
-    """Add the sums of so many steps over a row, from y of each entry."""
+    """Add a row's sums of `steps` steps, from y of each entry."""
     for start in range(0, len(y), STEP):
         SERIES[steps](y[start : start + STEP], sums)
 
@@ -200,7 +200,7 @@ def _add_series(y, steps, sums):
 
 @scalar
 def row_sums(y, seen, inv, limit, steps, work, sums, core):
-    """Write the sums over the row and its core; returns its size. `work`: of `power_sums_room`.
+    """Write the sums over the row and its core; returns its size. `work`: of `power_sums_scratch`.
 
     `y`, `seen`: what `tilted_probabilities` has written and returned.
     """

@@ -1,7 +1,7 @@
-"""P(i in S and j in S) of rows in O(n^2) each, from the nodes that gave their value.
+"""P(i in S and j in S) of rows, in O(n^2) each, from the nodes of the solved rows.
 
-At a node the indicators are independent, of mean q = pi + s y, with y = u/(1 + pi u). Over the
-nodes, whose weights c sum to 1, the covariances of these means add up to that of two entries:
+At a node the indicators are independent, with mean q = pi + s y, y = u/(1 + pi u). The nodes'
+weights c sum to 1, and the covariances of these means over the nodes add up to that of two entries:
 Re sum_m c_m s_i (y_im - h_i) s_j (y_jm - h_j), h the mean of y.
 """
 
@@ -12,25 +12,25 @@ import numpy as np
 from ..._compile.array_intrinsics import block, borrowed
 from ..._compile.decorators import kernel, scalar
 from ..._math.elementary import fma, wide_vectors
-from ..._nonfinite import MIXED
+from ..._nonfinite import WITH_INFINITIES
 from ..._threshold.newton import inverse_temperature
 from ..formulas import minority_probability, product, tilted_fraction
 from ..nodes import CAPACITY, FIELDS, IM, NODES, RE, SINE, SQUARE
 from ..records import CODE, C, D
 from .rows import load_nodes
 
-LINES = 256  # of a matrix that are taken together
-COLUMNS = 256  # of the deviations that stay in a core's nearest caches
-TOGETHER = 2  # nodes taken together for each pair, a divisor of NODES
+LINES = 256  # lines of a matrix that form one unit of work
+COLUMNS = 256  # columns of the deviations that stay in a core's innermost caches
+TOGETHER = 2  # nodes evaluated together for each pair, a divisor of NODES
 
-# Of the entries: z = 2 pi - 1, s = pi (1 - pi), and h.
+# Rows of the entries' table: z = 2 pi - 1, s = pi (1 - pi), and h.
 Z, S, MEAN = 0, 1, 2
 ENTRY_FIELDS = 3
 
 
 @scalar
 def write_deviations(x, level, nodes, used, entries, table):
-    """Write s (y - h) of each entry to `table`: real at each node, and after these imaginary."""
+    """Write s (y - h) of each entry to `table`: real parts at each node, then imaginary ones."""
     wide_vectors()
     (c, inv, d), n = level, x.shape[0]
     for i in range(n):
@@ -49,14 +49,14 @@ def write_deviations(x, level, nodes, used, entries, table):
         for i in range(n):
             table[j, i] = entries[S, i] * (table[j, i] - entries[MEAN, i])
     for j in range(used, used + used % TOGETHER):
-        nodes[RE, j] = nodes[IM, j] = 0.0  # a node that adds nothing
+        nodes[RE, j] = nodes[IM, j] = 0.0  # a node that adds 0
         for i in range(n):
             table[j, i] = table[NODES + j, i] = 0.0
 
 
 @scalar
 def write_covariances(a, start, nodes, used, table, line):
-    """Write those of the entry a with as many entries from `start` on as the line has."""
+    """Write the covariances of entry a with the entries from `start` on, to the end of the line."""
     wide_vectors()
     for i in range(line.shape[0]):
         line[i] = 0.0
@@ -74,28 +74,28 @@ def write_covariances(a, start, nodes, used, table, line):
 
 @scalar
 def write_pairs(chance, chances, line):
-    """Make covariances with an entry joint probabilities."""
+    """Turn covariances with an entry into joint probabilities."""
     wide_vectors()
     for i in range(line.shape[0]):
         pair = line[i] + chance * chances[i]
-        line[i] = pair if pair > 0.0 else 0.0  # 0 but for rounding
+        line[i] = pair if pair > 0.0 else 0.0  # it would be 0 but for rounding
 
 
 @kernel
 def pair_marginals(lo, hi, x, tau, solution, p, out):
-    """Some lines of the matrices: lo .. hi count them by LINES, row after row."""
+    """Write lines of the matrices; lo .. hi count blocks of LINES lines, row after row."""
     n = x.shape[1]
     nodes = np.empty((FIELDS, CAPACITY))
-    room, deviations = np.empty((ENTRY_FIELDS, n)), np.empty((2 * NODES, n))
+    scratch, deviations = np.empty((ENTRY_FIELDS, n)), np.empty((2 * NODES, n))
     x, solution, p, out = borrowed(x), borrowed(solution), borrowed(p), borrowed(out)
-    entries, table = borrowed(room), borrowed(deviations)
+    entries, table = borrowed(scratch), borrowed(deviations)
     each, written, used = (n + LINES - 1) // LINES, -1, 0
     for q in range(lo, hi):
         row, first = q // each, q % each * LINES
         last = min(first + LINES, n)
         if row != written:
             answer, written, used = solution[row], row, 0
-            if answer[CODE] <= MIXED:  # a row without a choice has no covariances
+            if answer[CODE] <= WITH_INFINITIES:  # other rows have covariances of 0
                 used = load_nodes(answer, nodes)
                 level = answer[C], inverse_temperature(tau[row], x), answer[D]
                 write_deviations(x[row], level, nodes, used, entries, table)

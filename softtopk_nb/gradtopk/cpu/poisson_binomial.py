@@ -1,13 +1,13 @@
-"""GradTopK of short rows: the count is Poisson-binomial, and each entry divided out of it.
+"""GradTopK of short rows: the count is Poisson-binomial, and each entry's factor is divided out.
 
-An entry of tilted probability pi has the minority odds e = r/(1 - r) <= 1, and is the factor
-1 + e z below pi = 1/2, e + z from there on. The product of all factors has the distribution of the
-count N as its coefficients, but for a common factor: sums of positive terms. Without entry i it is
-that over the entry's factor, a division that is stable from below for one half of the entries and
-from above for the other (Theorem thm-grad-division).
+An entry of tilted probability pi has the minority odds e = r/(1 - r) <= 1, and the factor 1 + e z
+below pi = 1/2, e + z from there on. The product of all factors has the distribution of the count N
+as its coefficients, up to a common factor: sums of positive terms. The distribution without entry i
+is that product over the entry's factor, a division that is stable from below for one half of the
+entries and from above for the other (Theorem thm-grad-division).
 
-Rows are multiplied out side by side, one in each lane, and divided one after the other. Nothing
-that a row gets depends on its neighbours.
+Rows are multiplied out side by side, one in each SIMD lane, and divided one after the other. The
+result of a row does not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from ..._compile.simd import (
 from ..._math.elementary import exp_neg, limits, wide_vectors
 from ..._nonfinite import (
     FINITE,
-    MIXED,
+    WITH_INFINITIES,
     fill_behind,
     length,
     rows_at_once,
@@ -46,33 +46,31 @@ from ..._nonfinite import (
     without_infinities,
 )
 from ..._threshold.newton import inverse_temperature
-from ..._threshold.records import OPEN
+from ..._threshold.records import UNSOLVED
 from ..formulas import DEEP, bernstein_radius, exponent
 from ..records import CODE, SHORT, C, D
 from .marginals import write_deep
 
-FACTORS = 4  # multiplied together before they are multiplied on
+FACTORS = 4  # factors multiplied with each other before they are multiplied on
 STRETCH = 4 * LANES  # entries divided out together
 BELOW = FACTORS * LANES  # zeros below the weight of N = 0, for sums that reach there
 
-FAINTEST = (
-    2.0**-60
-)  # odds below are 0 in the distribution, so that no product leaves the normal numbers
-LEAST = 2.0**-200  # weights below are set to 0 before as many factors as follow could do that
-OFTEN = 3 * FACTORS  # entries after which that is done
+FAINTEST = 2.0**-60  # smaller odds are 0 in the distribution, so that no product is subnormal
+LEAST = 2.0**-200  # smaller weights are set to 0, before more factors could make them subnormal
+OFTEN = 3 * FACTORS  # entries after which this is done
 
 
 @scalar
 def radius(level, n, k):
-    """How far from k counts matter: beyond they are e^-level of P(N = k), by Bernstein."""
+    """The radius around k outside of which counts have at most e^-level of P(N = k) (Bernstein)."""
     variance = k * (n - k) / n + 0.5
-    # What the tilt is off moves the mean by less than an eighth of the variance.
+    # The error of the tilt moves the mean by less than an eighth of the variance.
     return int(bernstein_radius(level, variance) + variance / 8.0) + 2
 
 
 @scalar
 def sizes_of(n, one):
-    """`scratch_sizes`, with the 1 of its type."""
+    """The sizes of `scratch_sizes`, in compiled code; `one` has the type of the row."""
     level = exponent(0.25 * SHORT.most, one)
     width = (n + STRETCH - 1) // STRETCH * STRETCH
     zeros = radius(level, max(n, 1), n // 2) + 1
@@ -82,7 +80,7 @@ def sizes_of(n, one):
 
 @functools.lru_cache(maxsize=256)
 def scratch_sizes(n: int, dtype: Any) -> tuple[float, int, int, int, int]:
-    """(level of `radius`, lengths: a row, its distribution in lanes and in a row, zeros below)."""
+    """(level of `radius`, lengths: of a row, of its distribution in lanes and in a row, zeros)."""
     sizes: tuple[float, int, int, int, int] = sizes_of(n, dtype.type(1))
     return sizes
 
@@ -91,7 +89,7 @@ def scratch_sizes(n: int, dtype: Any) -> tuple[float, int, int, int, int]:
 def minority_odds(x, c, inv, d, odds):
     """Write the minority odds e of each entry, negative where pi >= 1/2, and zeros after them.
 
-    Returns of how many entries below 1/2 e underflows.
+    Returns the number of entries below 1/2 whose e underflows.
     """
     wide_vectors()
     T = x.dtype.type
@@ -110,7 +108,7 @@ def minority_odds(x, c, inv, d, odds):
 
 @scalar
 def factor(odds, at):
-    """(a, b) of the factor a + b z of an entry in each lane."""
+    """(a, b) of the factor a + b z of an entry, in each lane."""
     signed, one, zero = load(odds, at), constant(1.0), constant(0.0)
     e = magnitude(signed)
     e = where_less(e, constant(FAINTEST), zero, e)
@@ -119,7 +117,7 @@ def factor(odds, at):
 
 @scalar
 def factor_slope(odds, moves, at):
-    """The derivative of `factor` along the moves of the log-odds."""
+    """The derivative of `factor`, from those of the log-odds (`moves`)."""
     signed, zero = load(odds, at), constant(0.0)
     move = product(signed, load(moves, at))  # e falls with t where pi >= 1/2
     return where_less(signed, zero, move, zero), where_less(signed, zero, zero, move)
@@ -154,13 +152,13 @@ def quadratic_product(a, b):
 
 @scalar
 def convolved(c, w):
-    """The next weight of a count, from the factor c and the weights w of it and those below."""
+    """The next weight of a count, from the factor c and the weights w at and below it."""
     high = fused(c[2], w[2], fused(c[3], w[3], product(c[4], w[4])))
     return fused(c[0], w[0], fused(c[1], w[1], high))
 
 
 def multiply_out_of(moving):
-    """The function that writes the distribution of the count and, if `moving`, its derivative."""
+    """The function that writes the count's distribution and, if `moving`, its derivative."""
 
     @scalar
     def multiply_out(factors, moves, n, top, distribution, slope):
@@ -192,7 +190,7 @@ def multiply_out_of(moving):
                 quartic_slope = *low, total(one[3], other[3]), total(one[4], other[4])
                 s0, s1 = load(slope, m), load(slope, m - LANES)
                 s2, s3 = load(slope, m - 2 * LANES), load(slope, m - 3 * LANES)
-            # From the highest count down: what is read has not been written yet.
+            # From the highest count down, so that weights are read before they are overwritten.
             while m >= BELOW:
                 w4 = load(distribution, m - 4 * LANES)
                 w = w0, w1, w2, w3, w4
@@ -206,7 +204,7 @@ def multiply_out_of(moving):
                 m -= LANES
             if most % OFTEN != 0:
                 continue
-            # The distribution is log-concave: its least weights are the first and the last.
+            # The distribution is log-concave: its smallest weights are at the ends.
             if any_less(load(distribution, BELOW), least) or any_less(
                 load(distribution, end), least
             ):
@@ -224,14 +222,14 @@ multiply_out = multiply_out_of(False)
 
 @scalar
 def rows_of_distribution(distribution, top, distributions, length, first):
-    """Write each lane's distribution to a row of its own: the weight of m at first + m of it."""
+    """Copy each lane's distribution to a row of its own: the weight of m to position first + m."""
     for m in range(0, top + 1, LANES):
         turn(distribution, BELOW + m * LANES, LANES, distributions, first + m, length)
 
 
 @scalar
 def terms_needed(distribution, at_k, down, up, eps):
-    """Of how many counts on either side of k, at most `down` and `up`, the quotients are sums."""
+    """Number of counts on one side of k that a quotient must sum, at most `down` and `up`."""
     least = distribution[at_k] * eps * 0.03125
     count = 0
     while count < down and distribution[at_k - 1 - count] > least:
@@ -253,7 +251,7 @@ def marginal_of_quotient(signed, quotient, unit):
 def divide_out(odds, at, n, distribution, at_k, count):
     """Turn the odds of a row into p: e/b_k times sum_j (-e)^j b_(k -+ (1 + j)), j < count.
 
-    Down from k below 1/2, where the sum is p, up above, where it is 1 - p.
+    The sum goes down from k below 1/2, where it is p, and up above, where it is 1 - p.
     """
     zero, minus, unit = constant(0.0), constant(-1.0), constant(1.0 / distribution[at_k])
     for i in range(at, at + n, STRETCH):
@@ -276,7 +274,7 @@ def divide_out(odds, at, n, distribution, at_k, count):
 
 @summing
 def majority(x, odds):
-    """The sum of the entries with pi >= 1/2, and how many they are."""
+    """(the sum of the entries with pi >= 1/2, their number)."""
     wide_vectors()
     total, found = 0.0, 0.0
     for i in range(x.shape[0]):
@@ -288,12 +286,13 @@ def majority(x, odds):
 
 @kernel
 def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
-    """Rows lo .. hi: p to `out`, the potential to `phi`; not if they have no columns or entries.
+    """Write p of rows lo .. hi to `out`, and the potential to `phi`, unless these are empty.
 
-    `sizes`: of `scratch_sizes`. With b_k the weight of k and a the entries with pi >= 1/2,
-    tau log Z_k is the sum of these, (k - a)(c + tau d) and tau log b_k (prop-grad-short-potential).
+    `sizes`: of `scratch_sizes`. With b_k the weight of k and a the number of entries with
+    pi >= 1/2, tau log Z_k is the sum of these entries, (k - a)(c + tau d) and tau log b_k
+    (prop-grad-short-potential).
 
-    Rows whose tilt is not FINITE are left out, and those of k = n, whose tilt is then OPEN; and
+    Rows whose tilt is not FINITE are left out, and those of k = n, whose tilt is then UNSOLVED; and
     `others` is set.
     """
     T = x.dtype.type
@@ -311,7 +310,7 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
             i = first + lane
             n, left = length(x[i]), k[i]
             if tilt[i, CODE] != FINITE or left >= n:
-                tilt[i, CODE] = OPEN if tilt[i, CODE] == FINITE else tilt[i, CODE]
+                tilt[i, CODE] = UNSOLVED if tilt[i, CODE] == FINITE else tilt[i, CODE]
                 n, others[0] = 0, True
             lengths[lane] = n
             if n > 0:
@@ -345,7 +344,7 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
             fill_behind(out[i], n, T(0))
             if deep >> lane & 1:
                 c, d, inv = T(tilt[i, C]), T(tilt[i, D]), inverse_temperature(tau[i], x)
-                # P(N = k - 1)/P(N = k), which is p/r of an entry that is hardly there.
+                # P(N = k - 1)/P(N = k), which is the limit of p/r for pi -> 0.
                 write_deep(
                     window(x[i], 0, n), c, inv, d, distributions[at_k - 1] / distributions[at_k], p
                 )
@@ -354,14 +353,14 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
 
 @scalar
 def pack_tilts(first, last, x, k, tau, tilt, packed):
-    """Lay out the finite entries of rows with infinities as rows of a batch; returns how many."""
+    """Pack the finite entries of rows with infinities as rows of a batch; returns their number."""
     entries, left, taus, tilts, which = packed
     entries, count = borrowed(entries), 0
     for i in range(first, last):
-        if tilt[i, CODE] == MIXED:
+        if tilt[i, CODE] == WITH_INFINITIES:
             xs, left[count] = without_infinities(x[i], k[i], entries[count])
             if not 0 < left[count] < xs.shape[0]:
-                tilt[i, CODE] = OPEN
+                tilt[i, CODE] = UNSOLVED
                 continue
             fill_behind(entries[count], xs.shape[0], x.dtype.type(-np.inf))
             tilts[count, C], tilts[count, D] = tilt[i, C], tilt[i, D]
@@ -372,8 +371,8 @@ def pack_tilts(first, last, x, k, tau, tilt, packed):
 
 
 @scalar
-def room_for_packed(x, tilt):
-    """(entries, shares of k, temperatures, tilts, which rows) of the rows of one group."""
+def scratch_for_packed(x, tilt):
+    """Scratch for one group: (entries, shares of k, temperatures, tilts, row indices)."""
     several = rows_at_once(x.shape[1])
     numbers = np.empty(several, np.int64), np.empty(several)
     tilts = workspace(tilt, several, tilt.shape[1])
@@ -382,8 +381,8 @@ def room_for_packed(x, tilt):
 
 @kernel
 def solve_mixed(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
-    """Rows lo .. hi with infinities: `solve` for their finite entries, a few rows at a time."""
-    packed, several = room_for_packed(x, tilt), rows_at_once(x.shape[1])
+    """Apply `solve` to the finite entries of rows with infinities, a few rows at a time."""
+    packed, several = scratch_for_packed(x, tilt), rows_at_once(x.shape[1])
     entries, left, taus, tilts, which = packed
     values = workspace(x, several, x.shape[1] if out.shape[1] > 0 else 0)
     phis = np.empty(several if phi.shape[0] > 0 else 0)

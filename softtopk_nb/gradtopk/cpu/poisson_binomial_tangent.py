@@ -1,9 +1,9 @@
-"""The derivative of GradTopK of short rows: the count's distribution and its derivative, in one go.
+"""The derivative of GradTopK of short rows: the count's distribution with its derivative.
 
-Along a direction v every odds moves, and with them the distribution b of `poisson_binomial`: each
-factor carries its own derivative, and products carry theirs. With B the sum that entry i's quotient
-is (Theorem thm-grad-division), B' its derivative in y = -e, and G the same sum over the derivatives
-of b relative to that of b_k, with a minus above 1/2, tau (J v)_i = e (v_i (B + y B') + G)/b_k.
+Along a direction v all odds change, and with them the distribution b of `poisson_binomial`: each
+factor and each product carries its own derivative. With B the sum that is entry i's quotient
+(Theorem thm-grad-division), B' its derivative in y = -e, and G the same sum over the derivatives of
+b relative to that of b_k, negated above 1/2, tau (J v)_i = e (v_i (B + y B') + G)/b_k.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ from ..._compile.simd import (
     where_less,
 )
 from ..._math.elementary import limits, wide_vectors
-from ..._nonfinite import FINITE, MIXED, UNDEFINED, fill_behind, length, pack_row, rows_at_once
+from ..._nonfinite import (
+    FINITE,
+    UNDEFINED,
+    WITH_INFINITIES,
+    fill_behind,
+    length,
+    pack_row,
+    rows_at_once,
+)
 from ..._threshold.newton import inverse_temperature
 from ..formulas import combined_direction
 from ..records import CODE, C, D
@@ -36,21 +44,21 @@ from .poisson_binomial import (
     multiply_out_of,
     pack_tilts,
     radius,
-    room_for_packed,
     rows_of_distribution,
+    scratch_for_packed,
     terms_needed,
 )
 
 
 @summing
 def centred_direction(x, v, c, inv, d, drift, odds, moves):
-    """Write v - t dtau, less a mean of it, which moves nothing."""
+    """Write v - t dtau, less a mean of it, which does not change p."""
     wide_vectors()
     total, weight, n = 0.0, 0.0, x.shape[0]
     least = x.dtype.type(limits(inv)[1])
     for i in range(n):
         e = abs(odds[i])
-        e = e if e > least else x.dtype.type(0)  # `minority_odds` writes no odds below
+        e = e if e > least else x.dtype.type(0)  # smaller odds are not written by `minority_odds`
         move = np.float64(combined_direction((x[i] - c) * inv - d, e, v[i], drift))
         moves[i] = move
         total += move * np.float64(e)
@@ -67,7 +75,7 @@ multiply_out_with_slope = multiply_out_of(True)
 
 @scalar
 def divide_out_slope(odds, moves, at, n, distribution, slope, at_k, count, inv):
-    """Turn the odds of a row into J v; `slope`: the distribution's derivative, made relative."""
+    """Turn the odds of a row into J v; `slope`, the distribution's derivative, is made relative."""
     common = slope[at_k] / distribution[at_k]
     for j in range(1, count + 1):
         slope[at_k - j] -= common * distribution[at_k - j]
@@ -92,10 +100,10 @@ def divide_out_slope(odds, moves, at, n, distribution, slope, at_k, count, inv):
 
 
 @scalar
-def write_constant(code, out, gtau, mixed):
-    """The derivative of a row that does not move; that of one with infinities is left to others."""
-    if code == MIXED:
-        mixed[0] = True
+def write_constant(code, out, gtau, with_infinities):
+    """Write the derivative of a constant row; for one with infinities set `with_infinities`."""
+    if code == WITH_INFINITIES:
+        with_infinities[0] = True
         return
     nothing = out.dtype.type(np.nan if code == UNDEFINED else 0.0)
     fill_behind(out, 0, nothing)
@@ -104,10 +112,10 @@ def write_constant(code, out, gtau, mixed):
 
 # Longer than a screen: each stage reads what the one before it has left in the same tables.
 @kernel
-def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, mixed):
-    """Rows lo .. hi: dp along (v, dtau), as `rows.push`; the rest is as in `solve`.
+def jvp(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, with_infinities):
+    """Write dp of rows lo .. hi along (v, dtau), as `rows.jvp`; the rest is as in `solve`.
 
-    Rows with infinities are left out, and `mixed` is set.
+    Rows with infinities are left out, and `with_infinities` is set.
     """
     T = x.dtype.type
     level, width, in_lanes, in_row, zeros = sizes
@@ -149,7 +157,7 @@ def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, mixed):
             i, start = first + lane, lane * width
             n, left = lengths[lane], k[i]
             if n == 0:
-                write_constant(tilt[i, CODE], out[i], gtau[i], mixed)
+                write_constant(tilt[i, CODE], out[i], gtau[i], with_infinities)
                 continue
             at_k, far = lane * in_row + zeros + left, radius(level, n, left)
             down, up = left if left < far else far, n - left if n - left < far else far
@@ -180,9 +188,9 @@ def push(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, mixed):
 
 
 @kernel
-def push_mixed(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, mixed):
-    """Rows lo .. hi with infinities: `push` of their finite entries, a few rows at a time."""
-    packed, several = room_for_packed(x, tilt), rows_at_once(x.shape[1])
+def jvp_with_infinities(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, with_infinities):
+    """Apply `jvp` to the finite entries of rows lo .. hi with infinities, a few rows at a time."""
+    packed, several = scratch_for_packed(x, tilt), rows_at_once(x.shape[1])
     entries, left, taus, tilts, which = packed
     vs, dp = workspace(x, several, x.shape[1]), workspace(x, several, x.shape[1])
     dtaus, slopes = np.empty(several), np.empty((several, gtau.shape[1]))
@@ -198,7 +206,7 @@ def push_mixed(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, mixed):
         for r in range(count):
             pack_row(x[which[r]], v[which[r]], 0.0, directions[r])
             dtaus[r] = dtau[which[r]]
-        push(0, count, entries, left, taus, tilts, sizes, vs, dtaus, dp, slopes, mixed)
+        jvp(0, count, entries, left, taus, tilts, sizes, vs, dtaus, dp, slopes, with_infinities)
         for r in range(count):
             i = which[r]
             unpack(x[i], moved[r], x.dtype.type(0), out[i])

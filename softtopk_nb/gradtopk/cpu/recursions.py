@@ -1,4 +1,4 @@
-"""Two other ways to GradTopK: sums over prefixes and suffixes, and the recursion of Su (2024)."""
+"""Two other algorithms for GradTopK: sums over prefixes and suffixes, and Su's (2024) recursion."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def extend(counts, t, out):
 def dp(x, k, c, inv, d, out):
     """Write p in O(n k) time and O(k sqrt(n)) memory, in float64, from sums of positive terms.
 
-    p_i = pi_i P(the others' count is k - 1)/P(N = k), the others split at i. Prefixes are kept
-    every sqrt(n) entries, and those between are made again on the way back.
+    p_i = pi_i P(the others' count is k - 1)/P(N = k), with the others split at i. Prefixes are
+    stored every sqrt(n) entries, and those between are recomputed on the way back.
     """
     T = out.dtype.type
     n = x.shape[0]
@@ -56,7 +56,7 @@ def dp(x, k, c, inv, d, out):
         for i in range(last - 1, first - 1, -1):
             before = local[i - first]
             upper = t[i] >= 0.0
-            rest = k if upper else k - 1  # of the others: 1 - p is the smaller above 1/2
+            rest = k if upper else k - 1  # count of the others; above 1/2 for 1 - p
             ways = 0.0
             for a in range(rest + 1):
                 ways += before[a] * suffix[rest - a]
@@ -69,10 +69,10 @@ def dp(x, k, c, inv, d, out):
 
 @scalar
 def recursion(x, k, tau, out):
-    """Write the p of the recursion of Su (2024): logs of differences of nearly equal numbers.
+    """Write p by the recursion of Su (2024): logs of differences of nearly equal numbers.
 
-    Kept to be looked at (Proposition prop-grad-recursion): where it fails it gives NaN, or finite
-    numbers that are wrong.
+    It is kept for teaching (Proposition prop-grad-recursion): where it fails it gives NaN, or wrong
+    finite numbers.
     """
     T = out.dtype.type
     n = x.shape[0]

@@ -1,7 +1,7 @@
-"""GradTopK on rows lo .. hi of a batch: value, tangent, VJP and potential.
+"""GradTopK on rows lo .. hi of a batch: value, derivative, VJP and potential.
 
-Each row comes with its tilt, the sigmoid threshold of k - 1/2 (`_threshold`). `solve` leaves in
-`solution` what the others need, so that none of them looks at all entries at every node again.
+Each row comes with its tilt, the sigmoid threshold of k - 1/2 (`_threshold`). `solve` writes to
+`solution` what the others need, so that none of them evaluates all entries at every node again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ..._math.elementary import wide_vectors
 from ..._nonfinite import (
     ALL,
     FINITE,
-    MIXED,
     NONE,
     UNDEFINED,
+    WITH_INFINITIES,
     classify,
     expand,
     fill_behind,
@@ -40,14 +40,14 @@ from ..._threshold.cpu.start import (
     start_by_distribution,
 )
 from ..._threshold.methods import Newton
-from ..._threshold.newton import UNKNOWN, inverse_temperature, judge, nearest
+from ..._threshold.newton import UNKNOWN, inverse_temperature, nearest, newton_step
 from ..._threshold.policy import enough_for
 from ..._threshold.records import (
+    BAD_MOMENTS,
     BY_DISTRIBUTION,
-    MISLED,
-    OPEN,
-    SOME_MISLED,
-    SOME_OPEN,
+    SOME_BAD_MOMENTS,
+    SOME_UNSOLVED,
+    UNSOLVED,
 )
 from ..formulas import smoothed
 from ..nodes import CAPACITY, DEGREE, FIELDS, IM, NODES, RE, write_circle
@@ -70,27 +70,27 @@ from ..records import (
     D,
 )
 from .chebyshev_tangent import pair_with_t
-from .contour import MOST_IN_CORE, power_sums_room, quadrature
-from .cumulant import cumulant_room, third_cumulant
-from .marginals import marginal_coefficients, marginals, marginals_room
+from .contour import MOST_IN_CORE, power_sums_scratch, quadrature
+from .cumulant import cumulant_scratch, third_cumulant
+from .marginals import marginal_coefficients, marginals, marginals_scratch
 from .moments import choose_series, row_sums, tilted_probabilities
 from .recursions import dp, recursion
-from .tangent import direction_sums, tangent_coefficients, tangent_room, write_tangent
+from .tangent import direction_sums, tangent_coefficients, tangent_scratch, write_tangent
 
-# The code of a tilt whose row has so few finite entries that `poisson_binomial` takes them.
+# The code of a tilt whose row has so few finite entries that `poisson_binomial` solves it.
 SHORT_LEFT = -2.0
 
 SIGMOID = CURVES["sigmoid"]
-# What a last step leaves is of third order (Proposition prop-solver), and must be small against the
-# spread of the count, at most sqrt(n)/2, and against the count's variance.
+# The error after the last step is of third order (Proposition prop-solver), and must be small
+# against the standard deviation of the count, at most sqrt(n)/2, and against its variance.
 TILT = Newton(0.4, fades=0.9)
 TRIES = 8  # passes over a row, and over its sample, in search of a tilt
-NEAR_ENOUGH = 0.34  # variances that the square of what the mean count is off by may be
+NEAR_ENOUGH = 0.34  # largest squared error of the mean count, in variances of the count
 
 
 @scalar
 def step_of_tilt(n):
-    """The length of a step, in temperatures, that ends the search for the tilt of a row of n."""
+    """The length of a step, in temperatures, that ends the search for the tilt of n entries."""
     return enough_for(TILT, n)
 
 
@@ -105,7 +105,7 @@ def store_nodes(nodes, size, used, log_p, answer):
 
 @scalar
 def load_nodes(answer, nodes):
-    """Write the nodes of a solved row; returns how many."""
+    """Write the nodes of a solved row; returns their number."""
     used = int(answer[USED])
     write_circle(int(answer[SIZE]), used, int(answer[STEPS]), nodes)
     for j in range(used):
@@ -116,18 +116,18 @@ def load_nodes(answer, nodes):
 
 @scalar
 def tilt_by_distribution(distribution, n, k, inv):
-    """(a tilt c + tau d of k of n entries by their distribution (`start`), whether it misleads)."""
+    """((c, d) of a tilt for k of n entries so distributed (`start`), whether it misleads)."""
     pivot, d, misled = start_by_distribution(SIGMOID, distribution, n, k - 0.5)
     return nearest(pivot + d / inv, pivot, d, inv), misled
 
 
 @scalar
-def first_tilt(x, k, inv, room, by_distribution, answer):
-    """(entries with which a search begins, the tilt c + tau d to begin at, whether it misleads).
+def first_tilt(x, k, inv, scratch, by_distribution, answer):
+    """(entries with which a search begins, first tilt c and d, whether the distribution misleads).
 
-    By their moments, or by the distribution in `answer`.
+    The tilt is by the moments of these entries, or by the distribution in `answer`.
     """
-    n, part = x.shape[0], part_of(x, room)
+    n, part = x.shape[0], part_of(x, scratch)
     distribution = answer[0], answer[1], answer[2], answer[3]
     if by_distribution:
         part = x if has_few(part, n, k) else part
@@ -139,20 +139,20 @@ def first_tilt(x, k, inv, room, by_distribution, answer):
 
 @scalar
 def tilt_step(seen, target, d, one):
-    """(what the mean count is off by, the step to take) from `seen` at the tilt c + tau d."""
+    """(error of the mean count, step to take), from the sums `seen` at the tilt c + tau d."""
     tails = seen.above, seen.tails_above, seen.tails_below
     sums = *tails, seen.variance, seen.skewness, *UNKNOWN[1:]
-    off, step, _, _, _ = judge(SIGMOID, target, sums, 0.0, d, one, True, 0.0)
+    off, step, _, _, _ = newton_step(SIGMOID, target, sums, 0.0, d, one, True, 0.0)
     return off, step
 
 
 @scalar
 def find_tilt(x, part, k, inv, c, d, known, kept):
-    """Write `tilted_probabilities` at the tilt c + tau d if that is known, or at one that serves.
+    """Write `tilted_probabilities` at the tilt c + tau d if `known`, or at one near enough.
 
-    Returns (whether it serves, c, d, the sums at it). The first is often near enough to serve:
-    nodes make up for what it is off by. The search begins on a part of the row. One that does not
-    end soon is left to the solver of `_threshold`.
+    Returns (whether it is accepted, c, d, the sums at it). The first is often near enough: the
+    nodes correct its error. The search begins on a part of the row. One that does not end soon is
+    left to the solver of `_threshold`.
     """
     T, n = x.dtype.type, x.shape[0]
     target, width, tries = k - 0.5, 1.0 / inv, 0
@@ -172,22 +172,22 @@ def find_tilt(x, part, k, inv, c, d, known, kept):
 
 @kernel
 def solve(lo, hi, x, k, tau, tilt, limits, out, solution, flags):
-    """Rows lo .. hi: p to `out`, what the others need to `solution`; not if that has no columns.
+    """Write p of rows lo .. hi to `out`, and solutions to `solution` unless it has no columns.
 
-    Rows whose tilt is OPEN get one here, or are MISLED, or stay open, and the flags say so; by the
-    flag BY_DISTRIBUTION they ask for the rows that are MISLED, and no others. Rows that are short
-    by the `limits` get the tilt SHORT_LEFT and zeros, and `flags[SOME_SHORT]` is set.
+    Rows whose tilt is UNSOLVED get one here, or have BAD_MOMENTS, or stay UNSOLVED, and the flags
+    are set; if the flag BY_DISTRIBUTION is set, only rows with BAD_MOMENTS are solved. Rows that
+    are short by the `limits` get the tilt SHORT_LEFT and zeros, and `flags[SOME_SHORT]` is set.
     """
     T, again = x.dtype.type, flags[BY_DISTRIBUTION]
     wide = solution.shape[1] > 0
-    work, room = power_sums_room(x), marginals_room(x)
+    work, scratch = power_sums_scratch(x), marginals_scratch(x)
     sums, core = np.empty(SUMS), np.empty(MOST_IN_CORE)
     nodes, table = np.empty((FIELDS, CAPACITY)), np.empty((MARGINAL_FIELDS, NODES))
     polynomials = np.empty((MARGINAL_POLYNOMIALS, DEGREE), x.dtype)
     sampled, apart = np.empty(sample_size(x.shape[1]), x.dtype), workspace(x, 2, x.shape[1])
     x, tilt, out, solution = borrowed(x), borrowed(tilt), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
-        if again and tilt[i, CODE] != MISLED:
+        if again and tilt[i, CODE] != BAD_MOMENTS:
             continue
         inv, whole = inverse_temperature(tau[i], x), window(x[i], 0, length(x[i]))
         p = window(out[i], 0, whole.shape[0] if out.shape[1] > 0 else 0)
@@ -195,16 +195,16 @@ def solve(lo, hi, x, k, tau, tilt, limits, out, solution, flags):
         present, left, code, above = whole, k[i], FINITE, 0
         if not finite(whole):
             present, left = without_infinities(whole, k[i], apart[0])
-            code = MIXED
+            code = WITH_INFINITIES
         n = present.shape[0]
-        if not 0 < left < n or (code == MIXED and not finite(present)):
+        if not 0 < left < n or (code == WITH_INFINITIES and not finite(present)):
             code, _, above, _, _, _ = classify(whole, k[i], *survey(whole))
         few = n <= limits.most and left * (n - left) <= limits.variance * n
-        few = code <= MIXED and (few or n <= limits.always)
+        few = code <= WITH_INFINITIES and (few or n <= limits.always)
         code = NONE if few else code
         if wide:
             solution[i, CODE] = code
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             tilt[i, CODE] = SHORT_LEFT if few else code
             if few:
                 flags[SOME_SHORT] = True
@@ -213,15 +213,15 @@ def solve(lo, hi, x, k, tau, tilt, limits, out, solution, flags):
             continue
         values = window(p if p.shape[0] > 0 and code == FINITE else apart[1], 0, n)
         part, c, d = present, tilt[i, C], tilt[i, D]
-        known = tilt[i, CODE] != OPEN and not again
+        known = tilt[i, CODE] != UNSOLVED and not again
         if not known:
             part, c, d, misled = first_tilt(present, left, inv, sampled, again, tilt[i])
             if misled and not again:
-                tilt[i, CODE], flags[SOME_MISLED] = MISLED, True
+                tilt[i, CODE], flags[SOME_BAD_MOMENTS] = BAD_MOMENTS, True
                 continue
         served, c, d, seen = find_tilt(present, part, left, inv, c, d, known, values)
         if not served:
-            tilt[i, CODE], flags[SOME_OPEN] = OPEN, True
+            tilt[i, CODE], flags[SOME_UNSOLVED] = UNSOLVED, True
             continue
         tilt[i, CODE], c, d = code, T(c), T(d)
         limit, steps = choose_series(seen.variance, inv)
@@ -234,18 +234,18 @@ def solve(lo, hi, x, k, tau, tilt, limits, out, solution, flags):
         if p.shape[0] > 0:
             marginal_coefficients(nodes, used, polynomials, table)
             at = c, inv, d, limit, steps
-            marginals(present, *at, table, used, polynomials, room, values, values)
-            if code == MIXED:
+            marginals(present, *at, table, used, polynomials, scratch, values, values)
+            if code == WITH_INFINITIES:
                 with_infinities(whole, values, k[i] - left, p)
 
 
 @kernel
 def solve_dp(lo, hi, x, k, tau, tilt, out):
-    """Rows lo .. hi: p by sums over prefixes and suffixes."""
+    """Write p of rows lo .. hi by sums over prefixes and suffixes."""
     for i in range(lo, hi):
         entries, p = x[i], out[i]
         code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             fill_constant(entries, k[i], code, above, p)
             continue
         present, _ = present_part(entries, entries, code)
@@ -256,11 +256,11 @@ def solve_dp(lo, hi, x, k, tau, tilt, out):
 
 @kernel
 def solve_recursion(lo, hi, x, k, tau, out):
-    """Rows lo .. hi: p by the recursion of Su (2024)."""
+    """Write p of rows lo .. hi by the recursion of Su (2024)."""
     for i in range(lo, hi):
         entries, p = x[i], out[i]
         code, n, above, left, _, _ = classify(entries, k[i], *survey(entries))
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             fill_constant(entries, k[i], code, above, p)
             continue
         present, _ = present_part(entries, entries, code)
@@ -270,14 +270,15 @@ def solve_recursion(lo, hi, x, k, tau, out):
 
 
 @kernel
-def push(lo, hi, x, tau, solution, v, dtau, out, gtau):
-    """Rows lo .. hi: dp along (v, dtau).
+def jvp(lo, hi, x, tau, solution, v, dtau, out, gtau):
+    """Write dp of rows lo .. hi along (v, dtau).
 
-    With dtau = 0 and v a gradient in p, dp is that in x, J being symmetric, and the gradient in the
-    temperature goes to `gtau`, unless that is empty: dp = J (v - t dtau), and <v, J t> = <J v, t>.
+    With dtau = 0 and v a cotangent of p, dp is the gradient in x, as J is symmetric, and the
+    gradient in the temperature goes to `gtau`, unless that is empty: dp = J (v - t dtau), and
+    <v, J t> = <J v, t>.
     """
     T = x.dtype.type
-    work, sums = tangent_room(x), np.empty(DIRECTION_SUMS)
+    work, sums = tangent_scratch(x), np.empty(DIRECTION_SUMS)
     nodes, q_re, q_im = np.empty((FIELDS, CAPACITY)), np.empty(NODES), np.empty(NODES)
     polynomials = np.empty((TANGENT_POLYNOMIALS, DEGREE), x.dtype)
     table = np.empty((TANGENT_FIELDS, NODES))
@@ -286,8 +287,10 @@ def push(lo, hi, x, tau, solution, v, dtau, out, gtau):
     for i in range(lo, hi):
         n, answer, code = length(x[i]), solution[i], int(solution[i, CODE])
         entries, dp = window(x[i], 0, n), window(out[i], 0, n)
-        fill_behind(out[i], n if code <= MIXED else 0, T(np.nan) if code == UNDEFINED else T(0))
-        if code > MIXED:
+        fill_behind(
+            out[i], n if code <= WITH_INFINITIES else 0, T(np.nan) if code == UNDEFINED else T(0)
+        )
+        if code > WITH_INFINITIES:
             if gtau.shape[1] > 0:
                 gtau[i, 0] = np.nan if code == UNDEFINED else 0.0
             continue
@@ -301,25 +304,32 @@ def push(lo, hi, x, tau, solution, v, dtau, out, gtau):
         write_tangent(xs, vs, *at, table, used, polynomials, work, target)
         if gtau.shape[1] > 0:
             gtau[i, 0] = -pair_with_t(xs, target, c, inv, d)
-        if code == MIXED:
+        if code == WITH_INFINITIES:
             unpack(entries, target, T(0), dp)
 
 
-# The numbers of a row in which two directions move it, and the gradients in them: k has none.
+# Columns of `moves` and of `sums` in `second`: k has no derivative.
 DTAU, OTHER_DTAU = 1, 3
 GK, GTAU = range(2)
 
 
+@scalar
+def level_of(x, tau, answer):
+    """c, 1/tau and d of the tilt of a solved row, in the type of its entries."""
+    T = x.dtype.type
+    return T(answer[C]), inverse_temperature(tau, x), T(answer[D])
+
+
 @kernel
 def second(lo, hi, x, tau, solution, v, a, moves, out, sums):
-    """Rows lo .. hi: the second derivative along two directions (Theorem thm-grad-second).
+    """Write the second derivative of rows lo .. hi along v and a (Theorem thm-grad-second).
 
-    `moves`: those in k, which are not looked at, and in the temperature. To `out` goes the
-    derivative of p along both. Where a is a cotangent, this is the gradient in x of <a, dp along
-    the first>, and to `sums` goes that in the temperature.
+    `moves`: the directions in k, which are not read, and in the temperature. To `out` goes the
+    derivative of p along both. If a is a cotangent, this is the gradient in x of <a, dp along the
+    first>, and to `sums` goes that in the temperature.
     """
     T, n = x.dtype.type, x.shape[1]
-    room, apart, others = cumulant_room(), workspace(x, 3, n), workspace(x, 3, n)
+    scratch, apart, others = cumulant_scratch(), workspace(x, 3, n), workspace(x, 3, n)
     x, v, a, out, solution = (
         borrowed(x),
         borrowed(v),
@@ -331,22 +341,22 @@ def second(lo, hi, x, tau, solution, v, a, moves, out, sums):
         n, answer, code = length(x[i]), solution[i], int(solution[i, CODE])
         undefined = code == UNDEFINED
         entries, ddp = window(x[i], 0, n), window(out[i], 0, n)
-        fill_behind(out[i], n if code <= MIXED else 0, T(np.nan) if undefined else T(0))
+        fill_behind(out[i], n if code <= WITH_INFINITIES else 0, T(np.nan) if undefined else T(0))
         sums[i, GK] = sums[i, GTAU] = np.nan if undefined else 0.0
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             continue
-        level = T(answer[C]), inverse_temperature(tau[i], x), T(answer[D])
+        level = level_of(x, tau[i], answer)
         _, others_of, _ = taking_part(entries, window(a[i], 0, n), ddp, code, others)
         xs, vs, target = taking_part(entries, window(v[i], 0, n), ddp, code, apart)
         at = level, moves[i, DTAU], moves[i, OTHER_DTAU]
-        sums[i, GTAU] = third_cumulant(xs, vs, others_of, *at, answer, room, target)
-        if code == MIXED:
+        sums[i, GTAU] = third_cumulant(xs, vs, others_of, *at, answer, scratch, target)
+        if code == WITH_INFINITIES:
             unpack(entries, target, T(0), ddp)
 
 
 @summing
 def smoothed_sum(x, tau, c, d):
-    """Sum of tau log(1 + e^t) over finite entries, plus c + tau d where t >= 0; how many those."""
+    """(sum of tau log(1 + e^t) of finite entries, plus c + tau d where t >= 0; their number)."""
     wide_vectors()
     tails, entries, upper = 0.0, 0.0, 0.0
     for i in range(x.shape[0]):
@@ -359,7 +369,7 @@ def smoothed_sum(x, tau, c, d):
 
 @kernel
 def potential(lo, hi, x, k, tau, solution, out):
-    """Rows lo .. hi: tau log Z_k(x/tau) (Theorem thm-grad-tilt)."""
+    """Write the potential tau log Z_k(x/tau) of rows lo .. hi (Theorem thm-grad-tilt)."""
     x = borrowed(x)
     for i in range(lo, hi):
         answer, entries = solution[i], window(x[i], 0, length(x[i]))

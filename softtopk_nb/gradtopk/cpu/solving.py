@@ -1,12 +1,12 @@
-"""GradTopK's rows solved: which way each goes, and in how many turns.
+"""The method for each row of GradTopK, and the calls that solve them.
 
 Short rows are solved by the distribution of the count (`short`), the others by nodes (`rows`, and
-`long` for a row on all threads), after a search for their tilt where it is not near enough.
+`long` for a row on all threads), after a search for their tilt where the first is not near enough.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,45 +15,45 @@ from ..._api.operator import Array, Rows
 from ..._curves.registry import CURVES
 from ..._threads import pool
 from ..._threads.long_rows import LONG
-from ..._threshold.cpu import order
-from ..._threshold.records import BY_DISTRIBUTION, CODE, OPEN, SOME_MISLED, SOME_OPEN
+from ..._threshold.cpu import order_statistics
+from ..._threshold.records import BY_DISTRIBUTION, CODE, SOME_BAD_MOMENTS, SOME_UNSOLVED, UNSOLVED
 from ..._threshold.records import SOLUTION as TILT
 from ..records import FLAGS, NONE_SHORT, SHORT, SHORT_32, SOLUTION, SOME_SHORT, Limits
-from . import long
+from . import long, poisson_binomial
 from . import rows as kernels
 from . import short as short_rows
 
-CHUNK = 1 << 19  # entries whose tilts are sought together, about
+CHUNK = 1 << 19  # entries of the rows whose tilts are searched for together, roughly
 
 
 class Short(NamedTuple):
-    """Rows that were solved as short ones."""
+    """The rows that were solved as short ones."""
 
-    at: Array | None  # which of the rows; None: all
+    at: Array | None  # indices of the rows; None: all
     tilt: Array
-    phi: Array  # the potential, where p was not asked for
+    phi: Array  # the potential, if p was not wanted
 
 
 class Solved(NamedTuple):
-    """What derivatives need."""
+    """The state for derivatives."""
 
     solution: Array
     short: Short | None = None
 
 
 def is_long(rows: Rows) -> bool:
-    """Whether each row is solved by all threads."""
+    """Whether the rows are so long that each is solved by all threads."""
     return bool(rows.x.shape[1] >= LONG)
 
 
 def limits_of(rows: Rows, method: str) -> Limits:
-    """Which rows are short: of those the distribution of the count is multiplied out."""
+    """The limits up to which rows are short, and solved by the distribution of the count."""
     limits = SHORT_32 if rows.x.dtype == np.float32 else SHORT
     return limits if method == "auto" else NONE_SHORT
 
 
 def is_short(rows: Rows, method: str) -> bool:
-    """Whether all rows are short, and then whatever infinities leave of them is."""
+    """Whether all rows are short, and with them their finite entries alone."""
     n, limits = int(rows.x.shape[1]), limits_of(rows, method)
     if n <= limits.always or n > limits.most:
         return n <= limits.always
@@ -61,22 +61,22 @@ def is_short(rows: Rows, method: str) -> bool:
 
 
 def take(rows: Rows, these: Array) -> Rows:
-    """Some of the rows."""
+    """The rows with these indices."""
     return Rows(*(each[these] for each in rows))
 
 
 def columns(rows: Rows) -> Array:
-    """Room for what the derivatives need: 0 where a row has no node."""
+    """Memory for the solutions: 0 where a row has no node."""
     return np.zeros((len(rows.x), SOLUTION))
 
 
 def no_columns(rows: Rows) -> Array:
-    """An `out` that says that p is not wanted."""
+    """An `out` without columns, for p that is not wanted."""
     return np.empty((len(rows.x), 0), rows.x.dtype)
 
 
 def tilts(rows: Rows) -> Array:
-    """Sigmoid thresholds of k - 1/2, about."""
+    """Approximate sigmoid thresholds of k - 1/2, as solutions of `_threshold`."""
     x, k, tau = rows
     solution: Array = _threshold.solve(
         x, k - 0.5, tau, CURVES["sigmoid"], kernels.TILT, no_columns(rows)
@@ -100,7 +100,7 @@ def solve(rows: Rows, out: Array, solution: Array, limits: Limits = NONE_SHORT) 
 def _solve_some(
     rows: Rows, these: Array, out: Array, solution: Array, limits: Limits
 ) -> Short | None:
-    """`_solve_rows` of some rows."""
+    """Solve the rows with these indices, as `_solve_rows`."""
     if not len(these):
         return None
     some, p, answers = take(rows, these), out[these], solution[these]
@@ -110,18 +110,20 @@ def _solve_some(
 
 
 def _solve_rows(rows: Rows, out: Array, solution: Array, limits: Limits) -> Short | None:
-    """Rows each by one thread; those whose tilt needs a search in a second turn."""
+    """Solve rows, each by one thread; those whose tilt needs a search in a second call."""
     x = rows.x
-    tilt, flags = np.full((len(x), TILT), OPEN), np.zeros(FLAGS, np.bool_)
+    tilt, flags = np.full((len(x), TILT), UNSOLVED), np.zeros(FLAGS, np.bool_)
     problem = *rows, tilt, limits, out, solution, flags
     pool.over(len(x), 2 * x.size, kernels.solve, *problem)
-    if flags[SOME_MISLED]:
-        pool.over(len(x), x.size, order.distributions, x, rows.k - 0.5, rows.temperature, tilt)
+    if flags[SOME_BAD_MOMENTS]:
+        pool.over(
+            len(x), x.size, order_statistics.distributions, x, rows.k - 0.5, rows.temperature, tilt
+        )
         flags[BY_DISTRIBUTION] = True
         pool.over(len(x), 2 * x.size, kernels.solve, *problem)
-    if flags[SOME_OPEN]:
+    if flags[SOME_UNSOLVED]:
         several = max(1, CHUNK // max(1, x.shape[1]))
-        still = np.flatnonzero(tilt[:, CODE] == OPEN)
+        still = np.flatnonzero(tilt[:, CODE] == UNSOLVED)
         for start in range(0, len(still), several):
             _solve_open(rows, still[start : start + several], out, solution)
     if not flags[SOME_SHORT]:
@@ -134,7 +136,7 @@ def _solve_rows(rows: Rows, out: Array, solution: Array, limits: Limits) -> Shor
 
 
 def _solve_open(rows: Rows, these: Array, out: Array, solution: Array) -> None:
-    """Rows whose tilt needs a search."""
+    """Solve the rows with these indices, whose tilts need a search."""
     some, flags = take(rows, these), np.zeros(FLAGS, np.bool_)
     p, answers = (np.empty((len(these), a.shape[1]), a.dtype) for a in (out, solution))
     problem = *some, tilts(some), NONE_SHORT, p, answers, flags
@@ -143,10 +145,33 @@ def _solve_open(rows: Rows, these: Array, out: Array, solution: Array) -> None:
 
 
 def solve_short(rows: Rows, out: Array) -> Short:
-    """Rows of which few entries are finite, by the distribution of the count."""
+    """Solve rows with few finite entries, by the distribution of the count."""
     tilt, phi = tilts(rows), np.empty(0 if out.shape[1] else len(out))
     short_rows.solve(rows, tilt, out, phi)
     return Short(None, tilt, phi)
+
+
+def few_short(rows: Rows) -> Any:
+    """A function (rows, out) that solves few rows like these as short ones; returns their tilts.
+
+    It returns None where some rows have infinities, or need no solving.
+    """
+    (x, k, tau), nothing, phi = rows, no_columns(rows), np.empty(0)
+    count, sizes = len(x), poisson_binomial.scratch_sizes(x.shape[1], x.dtype)
+    tilts_of = _threshold.few(x, k - 0.5, tau, CURVES["sigmoid"], kernels.TILT, nothing)
+    given = *rows, np.empty((count, TILT)), sizes, x, phi, np.zeros(1, np.bool_)
+    solve_rows = pool.code_of(poisson_binomial.solve, given).call
+
+    def solve_few(rows: Any, out: Array) -> Array | None:
+        x, k, tau = rows
+        half, left_out = np.empty(count), np.zeros(1, np.bool_)
+        half.fill(k.item(0) - 0.5)
+        tilt: Array | None = tilts_of((x, half, tau), nothing)
+        if tilt is not None:
+            solve_rows(0, count, x, k, tau, tilt, sizes, out, phi, left_out)
+        return None if left_out[0] else tilt
+
+    return solve_few
 
 
 def potentials(rows: Rows) -> Array:

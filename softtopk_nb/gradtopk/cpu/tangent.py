@@ -48,19 +48,19 @@ from .chebyshev_tangent import (
     chebyshev_direction_sums,
     chebyshev_sums_at,
     chebyshev_tangent,
-    direction_room,
+    direction_scratch,
 )
 from .contour import BLOCK
 from .marginals import all_of
 
-TOGETHER = 2  # nodes taken together for each entry of the core, a divisor of NODES
+TOGETHER = 2  # nodes evaluated together for each entry of the core, a divisor of NODES
 
-# The core of a block: z, s and v - t dtau of its entries, and sums over the nodes for each.
+# Rows of a block's core: z, s and v - t dtau of its entries, and sums over the nodes for each.
 Z, S, MOVE, H, SLOPE, OTHERS = 0, 1, 2, 3, 4, 5
 CORE_FIELDS = 6
 
-# Below these, s and s^m are not multiplied on: s^2 v and s^(m+2) v would lie below the normal
-# numbers, where arithmetic takes a hundred times as long, and do not matter beside s v.
+# Smaller s and s^m are not multiplied further: s^2 v and s^(m+2) v would be subnormal, where
+# arithmetic takes a hundred times as long, and do not matter beside s v.
 LEAST_64, LEAST_32 = (
     np.array(
         [(1e8 * float(np.finfo(T).tiny)) ** (m / (m + 2) if m else 0.5) for m in range(DEGREE)]
@@ -73,7 +73,7 @@ _known = layout_known(CORE_FIELDS, BLOCK)
 
 @summing
 def select_core(part, vs, c, inv, d, drift, limit, keys, core, at):
-    """Write Z, S and MOVE of the core's entries, and where they lie to `at`; returns how many.
+    """Write Z, S and MOVE of the core's entries, and their positions to `at`; returns their number.
 
     `keys`: s of each entry of the block.
     """
@@ -115,19 +115,19 @@ def core_direction_sums(core, found, nodes, used, sums):
 
 
 @scalar
-def tangent_room(x):
-    """Arrays of BLOCK numbers for `direction_sums` and `write_tangent` to work in."""
+def tangent_scratch(x):
+    """Scratch for `direction_sums` and `write_tangent`: arrays of BLOCK numbers."""
     odd, even = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     small, power = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
     core, at = np.empty((CORE_FIELDS, BLOCK)), np.empty(BLOCK, np.int64)
-    return odd, even, small, power, core, at, direction_room(x)
+    return odd, even, small, power, core, at, direction_scratch(x)
 
 
 @summing
 def direction_sums(x, v, dtau, c, inv, d, limit, steps, nodes, used, work, sums, kept):
-    """Write the sums over the row of the direction v - t dtau; `work`: of `tangent_room`.
+    """Write the sums over the row of the direction v - t dtau; `work`: of `tangent_scratch`.
 
-    Where there is no core, 2 r of each entry goes to `kept`, with a sign, for `write_tangent`.
+    Without a core, 2 r of each entry goes to `kept`, negative where pi >= 1/2, for `write_tangent`.
     """
     wide_vectors()
     if steps > 0:
@@ -176,7 +176,7 @@ def direction_sums(x, v, dtau, c, inv, d, limit, steps, nodes, used, work, sums,
 
 @scalar
 def write_weighted_q(nodes, used, steps, sums, q_re, q_im):
-    """Write c_j Q_j; returns H."""
+    """Write c_j Q_j of each node; returns H."""
     mean = 0.0
     for j in range(used):
         g, sine, re, im = nodes[SQUARE, j], nodes[SINE, j], nodes[RE, j], nodes[IM, j]
@@ -194,7 +194,7 @@ def write_weighted_q(nodes, used, steps, sums, q_re, q_im):
 
 @scalar
 def tangent_coefficients(nodes, used, steps, sums, q_re, q_im, polynomials, table):
-    """Write what `write_tangent` needs of the nodes, from the sums along the direction.
+    """Write the coefficients and table for `write_tangent`, from the sums along the direction.
 
     `polynomials`, in the type of the row: TANGENT_POLYNOMIALS in s, of p' and of C + z D = Re sum
     c Q u/(1 + pi u) - H h. `table`, in float64: TANGENT_FIELDS at each node, for the core.
@@ -207,7 +207,7 @@ def tangent_coefficients(nodes, used, steps, sums, q_re, q_im, polynomials, tabl
         table[Q_IM, j] = q_im[j] - mean * nodes[IM, j]
     for j in range(used, min(used + TOGETHER - 1, NODES)):
         for field in range(TANGENT_FIELDS):
-            table[field, j] = 0.0  # a node that adds nothing
+            table[field, j] = 0.0  # a node that adds 0
     last, terms = 0.0, terms_of(steps)
     for m in range(terms):
         even, odd, others_even, others_odd = 0.0, 0.0, 0.0, 0.0
@@ -223,8 +223,8 @@ def tangent_coefficients(nodes, used, steps, sums, q_re, q_im, polynomials, tabl
         polynomials[OTHERS_EVEN, m], polynomials[OTHERS_ODD, m] = others_even, others_odd
         last = odd
     if steps > 0:
-        # p' has one more term. Of all polynomials with this one it is the Chebyshev polynomial that
-        # is smallest: less that, it is left out.
+        # p' has one more term. The Chebyshev polynomial is the smallest of all polynomials with
+        # this leading term: that polynomial is subtracted, and the term drops out.
         beyond, _ = derivative_coefficients(terms, 0.0, 0.0, last)
         for m in range(terms):
             polynomials[OWN_EVEN, m] -= beyond * CHEBYSHEV[terms, m] / CHEBYSHEV[terms, terms]
@@ -260,7 +260,7 @@ def core_tangents(core, found, table, used):
 def write_tangent(x, v, dtau, c, inv, d, limit, steps, table, used, polynomials, work, out):
     """Write J (v - t dtau) by the table and polynomials of `tangent_coefficients`.
 
-    `work`: of `tangent_room`; `out`: the array that `direction_sums` was given for what it keeps.
+    `work`: of `tangent_scratch`; `out`: the array in which `direction_sums` keeps its results.
     """
     wide_vectors()
     if steps > 0:

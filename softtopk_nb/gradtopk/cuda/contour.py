@@ -17,7 +17,7 @@ from ..._cuda.target import cuda, device
 from ..._cuda.thread_groups import SHARED_SUMS, ThreadGroup, beside, entries_held, made_once, tools
 from ..._curves.registry import CURVES
 from ..._math.elementary import limits
-from ..._nonfinite import MIXED
+from ..._nonfinite import WITH_INFINITIES
 from ..._threshold.cuda.rows import passes
 from ..._threshold.methods import Newton
 from ..._threshold.newton import inverse_temperature_of
@@ -36,30 +36,31 @@ from ..nodes import NODES, node
 from ..records import CORE_LIMIT, LOG_P, ORDER, ORDER_32, POWERS, SIZE, SUMS, USED, WEIGHTS
 from .nodes import TWO, fold, lane, over_core, polynomials, warp_sum
 
-LESS = 0.5  # than k is what the tilted probabilities add up to
+LESS = 0.5  # k less the sum of the tilted probabilities
 
-# What a thread sums: entries with pi >= 1/2, the variance, r with a sign, entries of the core,
-# then powers of r, and the same with the sign: minus where pi >= 1/2.
+# Sums of a thread: number of entries with pi >= 1/2, the variance, signed r, number of entries in
+# the core, then powers of r, and the same signed: negated where pi >= 1/2.
 UPS, VARIANCE, SIGNED, NEAR, FIRST = 0, 1, 2, 3, 4
 
-# What a group knows of its nodes: of how many, how many, the size of the core, UPS less k.
+# A group's numbers about its nodes: how many on the circle, how many used, the size of the core,
+# UPS less k.
 OF, TAKEN, CORE_SIZE, TURNS = 0, 1, 2, 3
 NOTES = 4
 
-PRODUCTS = 2 * NODES  # numbers of a warp: the core at each node, and before that its sums
+PRODUCTS = 2 * NODES  # numbers of a warp: first its sums, then the core's product at each node
 
-# In a row of numbers for each node: g, and the terms of `formulas.add_node`; up to then sin
-# theta in place of the first.
+# Rows of numbers for each node: g, and the terms of `formulas.add_node`; sin theta until then in
+# place of the first.
 TABLE = 4 * NODES
 BELOW, PLAIN, OVER = NODES, 2 * NODES, 3 * NODES
 
-# Times the log of the smallest normal number: below it p is 0 even with n = 1e8, where
+# Times the log of the smallest normal number: for smaller t p is 0 even with n = 1e8, where
 # p/r <= 1/P(N = k) < 2^17 (Theorem thm-grad-mass).
 BOTTOM = 1.4
 
 
 class Level(NamedTuple):
-    """The tilt of a row, u = (x - c) * inv - d, and which of its entries are the core."""
+    """The tilt of a row, u = (x - c) * inv - d, and the s above which entries are the core."""
 
     c: Any
     inv: Any
@@ -68,7 +69,7 @@ class Level(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a group shares, all of it float64 in one dimension."""
+    """The shared memory of a group, all of it float64 and one-dimensional."""
 
     record: Any  # of the search for the tilt
     sums_shared: Any  # in the same place as the table: a search ends before nodes are chosen
@@ -76,10 +77,10 @@ class Memory(NamedTuple):
     sums: Any
     polynomials: Any
     notes: Any
-    partial: Any  # PRODUCTS of each of its warps: sums, then the core's products
+    partial: Any  # PRODUCTS numbers of each of its warps: sums, then the core's products
 
 
-# Where the parts of the memory end.
+# Where the fields of the shared memory end.
 AFTER_RECORD = RECORD
 AFTER_TABLE = AFTER_RECORD + max(SHARED_SUMS, TABLE)
 AFTER_SUMS = AFTER_TABLE + SUMS
@@ -88,13 +89,13 @@ AFTER_NOTES = AFTER_POLYNOMIALS + NOTES
 
 
 def shared_by(lanes: int) -> int:
-    """How many float64 a group shares."""
+    """Number of float64 that a group shares."""
     return AFTER_NOTES + lanes // 32 * PRODUCTS
 
 
 @device
 def arrange(shared):
-    """The memory of a group, from an array of `shared_by`."""
+    """The fields of a group's shared memory, from an array of `shared_by` numbers."""
     return Memory(
         shared[:AFTER_RECORD],
         shared[AFTER_RECORD:AFTER_TABLE],
@@ -107,12 +108,12 @@ def arrange(shared):
 
 
 class Contour(NamedTuple):
-    """What a group does with a row, or what is left of it at infinities.
+    """The passes of a group over a row; some leave out its infinities.
 
     The memory of the group is arranged in `scratch.record`.
     """
 
-    #: tilt(span, k, tau, scratch) -> what kind of row it is
+    #: tilt(span, k, tau, scratch) -> the kind of the row; finds its tilt
     tilt: Any
     #: opened(record, tau) -> the `Level`, from the record of a tilt
     opened: Any
@@ -123,12 +124,12 @@ class Contour(NamedTuple):
     choose_nodes: Any
     #: multiply(span, level, bits, scratch, memory): writes the core's products
     multiply: Any
-    #: product(partial, re, im) -> that times the products of the warps, at this lane's node
+    #: product(partial, re, im) -> this times the products of the warps, at this lane's node
     product: Any
     #: weigh_nodes(memory) -> (Re c, Im c, log P(N = k)) of this lane's node, in the first warp;
-    #: writes what `marginals` needs
+    #: writes the table and polynomials that `marginals` needs
     weigh_nodes: Any
-    #: quadrature(span, k, level, scratch): all of that for a row
+    #: quadrature(span, k, level, scratch): all steps from `gather` on, for a row
     quadrature: Any
     #: marginals(span, tau, scratch, out): writes p
     marginals: Any
@@ -149,13 +150,13 @@ def times(a, b, real, imaginary):
 
 @device
 def multiply_by(r, move, g, sine, a, b):
-    """(a + ib)(1 + r u), or times its conjugate above 1/2."""
+    """(a + ib)(1 + r u), or with the conjugate of u where pi >= 1/2."""
     return times(a, b, 1.0 - 0.5 * abs(r) * g, r * sine)
 
 
 @device
 def keep(weights, level, notes, solution, base):
-    """Write what derivatives need of a solved row, but for its code; for the first warp."""
+    """Write the solution of a row for its derivatives, but for its code; for the first warp."""
     re, im, log_p = weights
     solution[base + WEIGHTS + lane()] = re
     solution[base + WEIGHTS + NODES + lane()] = im
@@ -167,7 +168,7 @@ def keep(weights, level, notes, solution, base):
 
 
 def sums_of(T: Any) -> tuple[int, int]:
-    """How many powers of r are summed, and how many sums a warp folds: a power of 2."""
+    """(number of powers of r that are summed, number of sums of a warp, a power of 2)."""
     order = ORDER_32 if T is np.float32 else ORDER
     return order, 1 << (FIRST + 2 * order - 1).bit_length()
 
@@ -179,7 +180,7 @@ def contours(T: Any, group: ThreadGroup, enough: float) -> Contour:
     held, warps, streams = group.held, group.lanes // 32, group.streams
     order, count = sums_of(T)
     second = FIRST + order
-    # Not more than a few entries in a row of float32 additions.
+    # At most a few entries are added in float32 before float64.
     flushes = streams and T is np.float32
     entries, total_of = entries_held(held), fold(count)
     multiply_core = over_core(T, held, multiply_by, False)
@@ -192,7 +193,7 @@ def contours(T: Any, group: ThreadGroup, enough: float) -> Contour:
         memory = arrange(scratch.record)
         scratch = Scratch(scratch.regs, scratch.more, memory.sums_shared, memory.record)
         code = do.survey(span, k, tau, scratch)
-        if code <= MIXED:
+        if code <= WITH_INFINITIES:
             t.meet()
             if t.rank() == 0:
                 scratch.record[LEFT] -= LESS
@@ -342,7 +343,7 @@ def contours(T: Any, group: ThreadGroup, enough: float) -> Contour:
 
     @device
     def special(v, level, top, memory):
-        """p of an entry of the core, or of one whose r is about to underflow."""
+        """p of an entry of the core, or of one whose r nearly underflows."""
         u = (v - level.c) * level.inv - level.d
         if u < floor:
             return deep_tail(u, top)
@@ -355,7 +356,7 @@ def contours(T: Any, group: ThreadGroup, enough: float) -> Contour:
 
     @device
     def marginals(span, tau, scratch, out):
-        # By numbers read once more: else what was worked out of each entry would wait in registers.
+        # Entries are read once more: otherwise results of each entry would wait in registers.
         regs, memory = scratch.regs, arrange(scratch.record)
         level = opened(memory.record, tau)
         c, inv, d, cut = level

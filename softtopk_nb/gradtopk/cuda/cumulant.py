@@ -1,8 +1,8 @@
 """GradTopK's second derivatives on a device, from the nodes of a row: Theorem thm-grad-second.
 
-Twice over the row, which lies in memory. First each lane of a warp stands for a node, and adds up
-what the entries tell it, one after the other; then each thread takes entries of its own through
-all nodes. All of it is in float64, but for where an entry lies.
+Two passes over the row, which lies in memory. In the first each lane of a warp stands for a node,
+and adds up the terms of the entries, one after the other; in the second each thread sums its own
+entries' terms over all nodes. All of it is in float64, except for t.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..._cuda.launch import MANY
 from ..._cuda.row_kernels import ENTRIES, NUMBERS, PER_ROW, RowKernel
 from ..._cuda.target import cuda, device
 from ..._cuda.thread_groups import FULL, ThreadGroup, made_once, of_row, tools
-from ..._nonfinite import MIXED, UNDEFINED
+from ..._nonfinite import UNDEFINED, WITH_INFINITIES
 from ..._threshold.newton import inverse_temperature_of
 from ..._threshold.records import C, D
 from .. import formulas
@@ -31,10 +31,10 @@ from ..nodes import NODES, node
 from ..records import CODE, SIZE, SOLUTION, USED, WEIGHTS
 from .nodes import lane, warp_sum
 
-# The row at a node: sums along either direction, along both, and of the product, all complex.
+# The sums over the row at a node: along either direction, along both, and of the product; complex.
 SUMS = 8
-# Of a node: |u|^2, sin theta and the weight c; c times the deviations of the sums along either
-# direction, and of what belongs to an entry alone.
+# Fields of a node: |u|^2, sin theta and the weight c; c times the deviations of the sums along
+# either direction, and of the term that belongs to one entry alone.
 SQUARE, SINE, RE, IM, MOVE, OTHER, OWN = 0, 1, 2, 3, 4, 6, 8
 FIELDS = 10
 AFTER_FIELDS = FIELDS * NODES
@@ -55,19 +55,19 @@ class Problem(NamedTuple):
     drift: Any  # the first direction in the temperature
 
 
-class Seen(NamedTuple):
-    """What an entry tells the nodes: 0 if it is not finite."""
+class EntryTerms(NamedTuple):
+    """The terms of an entry in the sums at the nodes: 0 if it is not finite."""
 
     s: Any
     z: Any
     move: Any
     other: Any
-    both: Any  # what both move the temperature by
+    both: Any  # the second-order term of the temperature's directions
 
 
 @made_once
 def entry_of(T: Any) -> Any:
-    """The function that says (t, `Seen`) of the i-th entry of a problem."""
+    """A device function that returns (t, `EntryTerms`) of the i-th entry of a problem."""
     zero, one, infinity = T(0), T(1), T(np.inf)
 
     @device
@@ -77,20 +77,20 @@ def entry_of(T: Any) -> Any:
         u = (entry - c) * inv - d
         r = minority_probability(u)
         if not abs(entry) < infinity:
-            return u, Seen(0.0, 0.0, 0.0, 0.0, 0.0)
+            return u, EntryTerms(0.0, 0.0, 0.0, 0.0, 0.0)
         move = float64(combined_direction(u, r * (one - r), problem.v[at], problem.drift))
         other, wide = float64(problem.g[at]), float64(r)
         z = 1.0 - 2.0 * wide
         z = z if u >= zero else -z
-        return u, Seen(wide * (1.0 - wide), z, move, other, other * float64(problem.drift))
+        return u, EntryTerms(wide * (1.0 - wide), z, move, other, other * float64(problem.drift))
 
     return look
 
 
 @device
-def told(seen, owner):
-    """What a lane of this warp has seen, told to all of it."""
-    return Seen(
+def broadcast_from_lane(seen, owner):
+    """The `EntryTerms` of one lane, in all lanes of this warp."""
+    return EntryTerms(
         cuda.shfl_sync(FULL, seen.s, owner),
         cuda.shfl_sync(FULL, seen.z, owner),
         cuda.shfl_sync(FULL, seen.move, owner),
@@ -101,7 +101,7 @@ def told(seen, owner):
 
 @made_once
 def make_gather(T: Any, group: ThreadGroup) -> Any:
-    """The function that adds up a row at the nodes, each warp of a group a share of it."""
+    """A device function that adds up a row at the nodes, each warp of a group a share of it."""
     t, look, warps = tools(T, group), entry_of(T), group.lanes // NODES
 
     @device
@@ -111,7 +111,7 @@ def make_gather(T: Any, group: ThreadGroup) -> Any:
         for first in range(NODES * warp, problem.n, NODES * warps):
             _, seen = look(problem, first + lane())
             for owner in range(min(NODES, problem.n - first)):
-                s, z, v, a, b = told(seen, owner)
+                s, z, v, a, b = broadcast_from_lane(seen, owner)
                 yr, yi = tilted_fraction(square, sine, s, z)
                 rho, tho = variance_share(s, z, yr, yi)
                 vr += s * v * yr
@@ -133,7 +133,7 @@ def make_gather(T: Any, group: ThreadGroup) -> Any:
 
 @made_once
 def make_settle(warps: int) -> Any:
-    """The function that writes the fields of the nodes, each by its lane of the first warp."""
+    """A device function that writes the fields of the nodes, each by its lane of the first warp."""
 
     @device
     def added(shared, m):
@@ -189,19 +189,19 @@ def cumulant(seen, used, shared):
 
 
 def shared_by(lanes: int) -> int:
-    """How many float64 a group shares."""
+    """Number of float64 that a group shares."""
     return PARTIAL + lanes // NODES * SUMS * NODES
 
 
 @made_once
 def make_second(T: Any, group: ThreadGroup) -> RowKernel:
-    """The gradients of <g, dp> of every row, dp its tangent along (v, dtau), from its solution."""
+    """A kernel for the gradients of <g, dp> of every row, dp along (v, dtau), from its solution."""
     t, look, gather = tools(T, group), entry_of(T), make_gather(T, group)
     settle, lanes, one = make_settle(group.lanes // NODES), group.lanes, T(1)
 
     @device
     def write(problem, used, shared, out):
-        """The gradient in x; returns this thread's share of that in the temperature."""
+        """Write the gradient in x; returns this thread's share of the one in the temperature."""
         scale, in_tau = float64(problem.level[1]) * float64(problem.level[1]), 0.0
         for i in range(t.rank(), problem.n, lanes):
             u, seen = look(problem, i)
@@ -234,7 +234,7 @@ def make_second(T: Any, group: ThreadGroup) -> RowKernel:
     @device
     def second(here, s, batch, given):
         code = given[0][here.row * SOLUTION + CODE]
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             value = np.nan if code == UNDEFINED else 0.0
             for i in range(t.rank(), here.span.n, lanes):
                 given[4][here.span.start + i] = T(value)

@@ -1,8 +1,9 @@
-"""GradTopK on a device for long rows, in parts as `_cuda.long_rows` says.
+"""GradTopK of long rows on a device, in parts as in `_cuda.long_rows`.
 
-The tilt comes from the threshold's search over parts. Then each launch leaves what the warps of a
-block would leave to each other (`cuda.contour`): sums, and the core's products at each node. In the
-next one the warps of every block of the row take them over, in their order, and go on alike.
+The tilt comes from the threshold search over parts. Then each launch writes to memory what the
+warps of a block would pass to each other (`cuda.contour`): sums, and the core's products at each
+node. In the next one the warps of every block of the row read them, in their order, and continue
+alike.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ..._cuda.row_kernels import NUMBERS, ROWS, PartKernel
 from ..._cuda.target import cuda, device
 from ..._cuda.thread_groups import ThreadGroup, made_once, of_row, tools
 from ..._curves.registry import CURVES
-from ..._nonfinite import MIXED
+from ..._nonfinite import WITH_INFINITIES
 from ..._threshold.cuda.long import search
 from ..._threshold.methods import Newton
 from ..._threshold.newton import inverse_temperature_of
@@ -28,21 +29,21 @@ from ..nodes import NODES
 from ..records import CODE, SOLUTION
 from .contour import CORE_SIZE, LESS, PRODUCTS, arrange, contours, keep, shared_by, sums_of, times
 from .nodes import choose_whole, lane
-from .rows import heights
+from .rows import log_sums
 
 
 class Columns(NamedTuple):
-    """Sums of each warp, from a block to the warps of another one."""
+    """Sums of each warp, passed from a block to the warps of another one."""
 
     #: leave(partial, sums, here): writes the sums over a part
     leave: Any
-    #: take(sums, here, partial): each warp adds up those of every so many parts
+    #: take(sums, here, partial): each warp adds up those of every W-th part, W warps
     take: Any
 
 
 @made_once
 def make_columns(group: ThreadGroup, columns: int, stride: int) -> Columns:
-    """For `columns` numbers of each warp, which lie `stride` apart."""
+    """`Columns` for `columns` numbers of each warp, which lie `stride` apart."""
     lanes, warps = group.lanes, group.lanes // 32
 
     @device
@@ -67,9 +68,9 @@ def make_columns(group: ThreadGroup, columns: int, stride: int) -> Columns:
 
 
 class Parted(NamedTuple):
-    """What the blocks of a row do once its tilt is known."""
+    """The steps of a row's blocks once its tilt is known."""
 
-    #: nodes(sums, here, k, inv, memory): chooses them, by the sums over all parts
+    #: nodes(sums, here, k, inv, memory): chooses the nodes, by the sums over all parts
     nodes: Any
     #: leave(products, here, memory): writes the core's products over a part
     leave: Any
@@ -113,7 +114,7 @@ def _make_parted(T: Any, group: ThreadGroup, enough: float) -> Parted:
 
 
 class _Launches(NamedTuple):
-    """Kernels that are given the records of the tilts, then the sums and products of the parts."""
+    """Kernels that take the records of the tilts, then the sums and products of the parts."""
 
     gather: PartKernel  # sums over the parts
     multiply: PartKernel  # products of the core's entries, if there are any
@@ -133,7 +134,7 @@ def _make_launches(T: Any, group: ThreadGroup, enough: float) -> _Launches:
         records, sums, _ = given
         memory = arrange(s.record)
         place.fetch(records, here.row, memory.record)
-        if memory.record[KIND] <= MIXED:
+        if memory.record[KIND] <= WITH_INFINITIES:
             level = do.opened(memory.record, of_row(batch.temperature, here.row))
             do.gather(here.span, level, s, memory.partial)
             leave_sums(memory.partial, sums, here)
@@ -143,7 +144,7 @@ def _make_launches(T: Any, group: ThreadGroup, enough: float) -> _Launches:
         records, sums, products = given
         memory = arrange(s.record)
         place.fetch(records, here.row, memory.record)
-        if memory.record[KIND] <= MIXED:
+        if memory.record[KIND] <= WITH_INFINITIES:
             level = do.opened(memory.record, of_row(batch.temperature, here.row))
             parted.nodes(sums, here, of_row(batch.k, here.row), level.inv, memory)
             if memory.notes[CORE_SIZE] > 0.0:
@@ -156,7 +157,7 @@ def _make_launches(T: Any, group: ThreadGroup, enough: float) -> _Launches:
 
 @made_once
 def _make_fill(T: Any, group: ThreadGroup, enough: float, keeps: bool) -> PartKernel:
-    """Write p, part by part; what derivatives need to `solution` if it `keeps`."""
+    """A kernel that writes p, part by part, and solutions to `solution` if `keeps`."""
     t, do, place = tools(T, group), contours(T, group, enough), make_place(T, group)
     weigh = _make_parted(T, group, enough).weights
 
@@ -169,7 +170,7 @@ def _make_fill(T: Any, group: ThreadGroup, enough: float, keeps: bool) -> PartKe
         code, base = memory.record[KIND], here.row * SOLUTION
         if keeps and here.part == 0 and t.rank() == 0:
             solution[base + CODE] = code
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             do.constant(here.span, code, k, s, out)
         else:
             level = do.opened(memory.record, tau)
@@ -183,9 +184,9 @@ def _make_fill(T: Any, group: ThreadGroup, enough: float, keeps: bool) -> PartKe
 
 
 @made_once
-def _make_heights(T: Any, group: ThreadGroup) -> PartKernel:
-    """Smoothed sums over the parts."""
-    up, place = heights(T, group), make_place(T, group)
+def _make_log_sums(T: Any, group: ThreadGroup) -> PartKernel:
+    """A kernel that writes the smoothed sums over the parts."""
+    up, place = log_sums(T, group), make_place(T, group)
 
     @device
     def smoothed(here, s, batch, given):
@@ -202,8 +203,8 @@ def _make_heights(T: Any, group: ThreadGroup) -> PartKernel:
 
 @made_once
 def _make_potential(T: Any, group: ThreadGroup, enough: float) -> PartKernel:
-    """A block for each row: adds up what the parts have left."""
-    t, up, place = tools(T, group), heights(T, group), make_place(T, group)
+    """A kernel for the potential: a block for each row adds up the sums of its parts."""
+    t, up, place = tools(T, group), log_sums(T, group), make_place(T, group)
     weigh, one = _make_parted(T, group, enough).weights, T(1)
 
     @device
@@ -215,7 +216,7 @@ def _make_potential(T: Any, group: ThreadGroup, enough: float) -> PartKernel:
         k, tau = of_row(batch.k, here.row), of_row(batch.temperature, here.row)
         total, upper, _, _ = place.gather(levels, here, memory.sums_shared)
         code, log_p = record[KIND], 0.0
-        if code <= MIXED:
+        if code <= WITH_INFINITIES:
             inv = inverse_temperature_of(tau, one)
             _, _, log_p = weigh(sums, products, here, k, inv, memory)
         if t.rank() == 0:
@@ -227,7 +228,7 @@ def _make_potential(T: Any, group: ThreadGroup, enough: float) -> PartKernel:
 
 
 class _Quadrature(NamedTuple):
-    """What is known of rows, in memory, before their nodes are weighed."""
+    """Records, sums and products of rows, in memory, before their nodes get weights."""
 
     records: Buffer
     sums: Buffer
@@ -235,7 +236,7 @@ class _Quadrature(NamedTuple):
 
 
 def _start(rows: Rows, enough: float) -> _Quadrature:
-    """Launch the search for the tilts, and sums and products over the parts."""
+    """Launch the search for the tilts, and the sums and products over the parts."""
     group, blocks = choose_whole(rows.n, rows.dtype), rows.rows * parts_of(rows).parts
     records = search(rows, CURVES["sigmoid"], Newton(enough), less=LESS)
     sums = rows.empty(blocks * sums_of(rows.dtype)[1], np.float64)
@@ -246,15 +247,15 @@ def _start(rows: Rows, enough: float) -> _Quadrature:
 
 
 def solve(rows: Rows, enough: float, out: Buffer, solution: Buffer) -> None:
-    """As the kernel of `cuda.rows.make_solve`: p, and what derivatives need if that is wanted."""
+    """Solve rows, as the kernel of `cuda.rows.make_solve`: p, and solutions unless not wanted."""
     group, keeps = choose_whole(rows.n, rows.dtype), solution is not rows.nothing
     known = _start(rows, enough)
     _make_fill(rows.dtype, group, enough, keeps).run(rows, *known, out, solution)
 
 
 def potential(rows: Rows, enough: float, phi: Buffer) -> None:
-    """Write phi, one number for each row."""
+    """Write phi, the potential of each row."""
     group, known = choose_whole(rows.n, rows.dtype), _start(rows, enough)
     levels = rows.empty(rows.rows * parts_of(rows).parts * SUMS, np.float64)
-    _make_heights(rows.dtype, group).run(rows, known.records, levels)
+    _make_log_sums(rows.dtype, group).run(rows, known.records, levels)
     _make_potential(rows.dtype, group, enough).run(rows, *known, levels, phi, whole=True)

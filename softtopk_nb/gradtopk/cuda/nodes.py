@@ -1,8 +1,8 @@
-"""What the warps of a group do for the nodes of a circle: lane j of each stands for node j.
+"""Warp functions for the nodes of a circle: lane j of each warp stands for node j.
 
-NODES is the number of lanes. An entry of the core is a factor or a term at every node, so its
-owner tells it to the lanes of its warp, one entry after the other: no list of the core is kept,
-and its size has no limit.
+NODES is the number of lanes. An entry of the core is a factor or a term at every node, so its owner
+broadcasts it to the lanes of its warp, one entry after the other: no list of the core is kept, and
+its size has no limit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..formulas import minority_probability
 from ..nodes import DEGREE, NODES
 
 TWO = 2 * DEGREE  # coefficients of two polynomials
-HELD = 16  # most entries of 4 bytes that leave room in the registers for the sums
+HELD = 16  # most entries of 4 bytes that leave registers for the sums
 
 
 def choose_whole(n: int, T: Any, most: int = 512) -> ThreadGroup:
@@ -27,7 +27,7 @@ def choose_whole(n: int, T: Any, most: int = 512) -> ThreadGroup:
     held = 4 * HELD // size
     if group.lanes < NODES:
         return ThreadGroup(NODES, 16 // size)
-    # With 512 threads, what float64 rows held would be in the way of their sums.
+    # With 512 threads, the entries held of float64 rows would leave no registers for their sums.
     if group.lanes > most or group.held > held or group.lanes * size > 2048:
         return streaming(T)
     return group
@@ -35,13 +35,13 @@ def choose_whole(n: int, T: Any, most: int = 512) -> ThreadGroup:
 
 @device
 def lane():
-    """The place of this thread in its warp."""
+    """The index of this thread in its warp."""
     return cuda.threadIdx.x & 31
 
 
 @device
 def warp_sum(v):
-    """The sum over a warp, known to all of it."""
+    """The sum over a warp, in every lane."""
     for step in range(5):
         v += cuda.shfl_xor_sync(FULL, v, 16 >> step)
     return v
@@ -49,10 +49,11 @@ def warp_sum(v):
 
 @made_once
 def fold(count: int) -> Any:
-    """The function that sums `count` numbers over a warp, a power of 2 up to 32.
+    """A device function that sums `count` numbers over a warp; a power of 2 up to 32.
 
-    fold(count)(values) uses up the array and returns the sum of values[m] in lane 32 m / count and
-    those after it: a lane gives away half of what it has left, and is given the other half.
+    fold(count)(values) overwrites the array and returns the sum of values[m] in lane 32 m / count
+    and those after it: in each step a lane gives away half of what it has left, and gets the other
+    half.
     """
 
     def halving(half: int, offset: int) -> Any:
@@ -88,10 +89,10 @@ def fold(count: int) -> Any:
 
 @made_once
 def over_core(T: Any, held: int, visit: Any, moving: bool) -> Any:
-    """The function that takes the core's entries of a warp to all of its lanes.
+    """A device function that takes the core's entries of a warp to all of its lanes.
 
     Each lane does (a, b) = visit(r, move, g, sine, a, b) for each entry: r is negative where
-    pi >= 1/2, `move` what the entry moves by if it is `moving`.
+    pi >= 1/2, and `move` is its derivative along the direction if `moving`.
     """
     at, zero = entries_held(held).at, T(0)
 
@@ -110,9 +111,9 @@ def over_core(T: Any, held: int, visit: Any, moving: bool) -> Any:
             while left != 0:
                 owner = cuda.ffs(left) - 1
                 left &= left - 1
-                told = cuda.shfl_sync(FULL, signed, owner)
+                broadcast = cuda.shfl_sync(FULL, signed, owner)
                 moved = cuda.shfl_sync(FULL, move, owner) if moving else zero
-                a, b = visit(np.float64(told), np.float64(moved), g, sine, a, b)
+                a, b = visit(np.float64(broadcast), np.float64(moved), g, sine, a, b)
         return a, b
 
     return go
@@ -123,9 +124,9 @@ sum_two = fold(TWO)
 
 @device
 def polynomials(low, high, g):
-    """Sum the numbers of each node's lane, times g^m, over the nodes.
+    """The sums of each node's number, times g^m, over the nodes.
 
-    Returns coefficient m of `low` in lanes 2 m and 2 m + 1, and of `high` in those 16 farther.
+    Returns coefficient m of `low` in lanes 2 m and 2 m + 1, and that of `high` in lanes 16 higher.
     """
     values = cuda.local.array(TWO, np.float64)
     power = 1.0

@@ -1,6 +1,6 @@
-"""GradTopK on a device: a row read once, solved and written by a group of whole warps.
+"""GradTopK on a device: a row is read once, and solved and written by a group of whole warps.
 
-The tilt is searched for in the registers that the marginals are then computed from.
+The tilt is searched for over the same registers from which the marginals are then computed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..._cuda.launch import MANY
 from ..._cuda.row_kernels import NUMBERS, ROWS, RowKernel
 from ..._cuda.target import device
 from ..._cuda.thread_groups import ThreadGroup, made_once, of_row, tools
-from ..._nonfinite import ALL, MIXED, UNDEFINED
+from ..._nonfinite import ALL, UNDEFINED, WITH_INFINITIES
 from ..._threshold.records import ABOVE
 from ..formulas import smoothed
 from ..nodes import NODES
@@ -22,29 +22,29 @@ from ..records import CODE, SOLUTION
 from .contour import arrange, contours, keep, shared_by
 
 
-class Heights(NamedTuple):
+class LogSums(NamedTuple):
     """The potential, tau log Z_k(x/tau) (Theorem thm-grad-tilt)."""
 
-    #: sums(span, code, tau, c, d, shared) -> smoothed sum, entries above the tilt
+    #: sums(span, code, tau, c, d, shared) -> smoothed sum, number of entries above the tilt
     sums: Any
-    #: potential(sums, code, k, above, tau, c, d, log_p) -> phi; above: entries at +inf
+    #: potential(sums, code, k, above, tau, c, d, log_p) -> phi; above: number of entries at +inf
     potential: Any
 
 
 @made_once
-def heights(T: Any, group: ThreadGroup) -> Heights:
-    """What a group does for the potential of a row."""
+def log_sums(T: Any, group: ThreadGroup) -> LogSums:
+    """The functions of a group for the potential of a row."""
     t = tools(T, group)
 
     @device
     def sums(span, code, tau, c, d, shared):
         total, upper = 0.0, 0.0
-        for i in range(t.rank(), span.n, group.lanes):  # log1p once: too long to be repeated
+        for i in range(t.rank(), span.n, group.lanes):  # one log1p: too long to be unrolled
             v = float64(span.x[span.start + i])
             if abs(v) < np.inf and code <= ALL:
                 tail, whole, above = smoothed(v, tau, c, d)
                 total += v if code == ALL else whole
-                total += tail if code <= MIXED else 0.0
+                total += tail if code <= WITH_INFINITIES else 0.0
                 upper += 1.0 if above else 0.0
         total, upper, _, _ = t.totals(total, upper, 0.0, 0.0, shared)
         return total, upper
@@ -60,16 +60,16 @@ def heights(T: Any, group: ThreadGroup) -> Heights:
             return np.inf
         return total if code == ALL else total + (k - upper) * (c + tau * d) + tau * log_p
 
-    return Heights(sums, potential)
+    return LogSums(sums, potential)
 
 
 @made_once
 def make_solve(T: Any, group: ThreadGroup, enough: float, writes: bool, keeps: bool) -> RowKernel:
-    """Solve every row: p to `out` if it `writes`, the potential to `phi` if not.
+    """A kernel that solves rows: p to `out` if it `writes`, otherwise the potential to `phi`.
 
-    What derivatives need goes to `solution` if it `keeps`.
+    The solutions for derivatives go to `solution` if it `keeps`.
     """
-    t, do, up = tools(T, group), contours(T, group, enough), heights(T, group)
+    t, do, up = tools(T, group), contours(T, group, enough), log_sums(T, group)
 
     @device
     def solve(here, s, batch, given):
@@ -80,7 +80,7 @@ def make_solve(T: Any, group: ThreadGroup, enough: float, writes: bool, keeps: b
         c, d, log_p = T(0), T(0), 0.0
         if keeps and t.rank() == 0:
             solution[base + CODE] = code
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             if writes:
                 do.constant(span, code, k, s, out)
         else:

@@ -1,4 +1,4 @@
-"""GradTopK's tangent on a device, from the nodes of a solved row (Theorem thm-grad-jacobian)."""
+"""GradTopK's derivative on a device, from the nodes of a solved row (Theorem thm-grad-jacobian)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..._cuda.thread_groups import (
     of_row,
     tools,
 )
-from ..._nonfinite import MIXED, UNDEFINED
+from ..._nonfinite import UNDEFINED, WITH_INFINITIES
 from ..._threshold.newton import inverse_temperature_of
 from ..._threshold.records import C, D
 from .. import formulas
@@ -45,7 +45,7 @@ from .nodes import TWO, fold, lane, over_core, polynomials, warp_sum
 
 
 class Memory(NamedTuple):
-    """What a group shares, all of it float64 in one dimension."""
+    """The shared memory of a group, all of it float64 and one-dimensional."""
 
     table: Any  # rows of NODES numbers
     flows: Any
@@ -59,13 +59,13 @@ AFTER_POLYNOMIALS = AFTER_FLOWS + NODES
 
 
 def shared_by(lanes: int) -> int:
-    """How many float64 a group shares."""
+    """Number of float64 that a group shares."""
     return AFTER_POLYNOMIALS + lanes // 32 * DIRECTION_SUMS
 
 
 @device
 def arrange(shared):
-    """The memory of a group, from an array of `shared_by`."""
+    """The fields of a group's shared memory, from an array of `shared_by` numbers."""
     return Memory(
         shared[:AFTER_TABLE],
         shared[AFTER_TABLE:AFTER_FLOWS],
@@ -75,15 +75,15 @@ def arrange(shared):
 
 
 class Tangents(NamedTuple):
-    """What a group does with a row or a part of it, along v and the temperature's direction."""
+    """Passes of a group over a row or a part of it, along v and the temperature's direction."""
 
-    #: weigh(here, scratch, batch, solution, v, dtau): opens the nodes of a solved row, and writes
-    #: flows
+    #: weigh(here, scratch, batch, solution, v, dtau): reads the nodes of a solved row, and writes
+    #: the sums along v
     weigh: Any
-    #: write(here, scratch, batch, solution, v, dtau, out) -> the sum over the group of <t, the
-    #: tangent> if it is wanted: goes on from the flows in memory
+    #: write(here, scratch, batch, solution, v, dtau, out) -> the sum over the group of <t, dp> if
+    #: it is wanted; writes dp from the sums in memory
     write: Any
-    #: constant(here, scratch, code, out) -> what is written: the same number everywhere
+    #: constant(here, scratch, code, out) -> the number that is written everywhere
     constant: Any
 
 
@@ -136,8 +136,8 @@ def open_table(solution, base, table):
 
 
 @made_once
-def tangents(T: Any, group: ThreadGroup, pulls: bool) -> Tangents:
-    """`tangent.weigh`, `steer` and `spread`; entries that are not finite do not move."""
+def tangents(T: Any, group: ThreadGroup, is_vjp: bool) -> Tangents:
+    """`Tangents` for rows of type T; for infinite entries the derivative is 0."""
     t = tools(T, group)
     held, warps, streams = group.held, group.lanes // 32, group.streams
     flushes = streams and np.dtype(T).itemsize == 4
@@ -153,7 +153,7 @@ def tangents(T: Any, group: ThreadGroup, pulls: bool) -> Tangents:
 
     @device
     def load(span, v, piece, level, drift, scratch):
-        """Entries, and what they move by."""
+        """Load entries, and their v - t dtau."""
         regs, moves, (c, inv, d, _) = scratch.regs, scratch.more, level
         t.load(span, piece, -infinity, regs)
         t.load(beside(span, v), piece, zero, moves)
@@ -260,7 +260,7 @@ def tangents(T: Any, group: ThreadGroup, pulls: bool) -> Tangents:
                 )
                 entries.put(moves, place, T(inv * moved))
                 bits &= bits - 1
-            if pulls:
+            if is_vjp:
                 paired = zero
                 for j in range(held):
                     u = (regs[j] - c) * inv - d
@@ -277,7 +277,7 @@ def tangents(T: Any, group: ThreadGroup, pulls: bool) -> Tangents:
         t.meet()
         level, used = level_of(here, batch, solution), int32(solution[here.row * SOLUTION + USED])
         paired = spread(here.span, v, level, T(dtau), used, scratch, out)
-        return t.total(paired, scratch.shared) if pulls else 0.0
+        return t.total(paired, scratch.shared) if is_vjp else 0.0
 
     @device
     def constant(here, scratch, code, out):
@@ -292,25 +292,25 @@ def tangents(T: Any, group: ThreadGroup, pulls: bool) -> Tangents:
 
 
 @made_once
-def make_push(T: Any, group: ThreadGroup, pulls: bool) -> RowKernel:
-    """The tangent of every row along (v, dtau), from its solution.
+def make_jvp(T: Any, group: ThreadGroup, is_vjp: bool) -> RowKernel:
+    """A kernel for dp of every row along (v, dtau), from its solution.
 
-    If it `pulls`, v is a cotangent, and -<t, tangent> is the gradient in the temperature:
+    If `is_vjp`, v is a cotangent, and -<t, J v> is the gradient in the temperature:
     dp = J (v - t dtau) and J is symmetric.
     """
-    t, do = tools(T, group), tangents(T, group, pulls)
+    t, do = tools(T, group), tangents(T, group, is_vjp)
 
     @device
-    def push(here, scratch, batch, given):
+    def jvp(here, scratch, batch, given):
         solution, v, dtaus, out, gtau = given
         code, dtau = solution[here.row * SOLUTION + CODE], of_row(dtaus, here.row)
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             paired = -do.constant(here, scratch, code, out)
         else:
             do.weigh(here, scratch, batch, solution, v, dtau)
             paired = do.write(here, scratch, batch, solution, v, dtau, out)
-        if pulls and t.rank() == 0:
+        if is_vjp and t.rank() == 0:
             gtau[here.row] = -paired
 
     given = NUMBERS, ROWS, PER_ROW, ROWS, NUMBERS
-    return RowKernel(T, group, push, given, MANY, shared_by(group.lanes))
+    return RowKernel(T, group, jvp, given, MANY, shared_by(group.lanes))

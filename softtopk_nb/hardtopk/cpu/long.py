@@ -1,4 +1,4 @@
-"""The hard top-k of one long row, its parts shared out among the threads."""
+"""The hard top-k of one long row, whose parts are shared among the threads."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .rows import count
 Array = Any
 
 
-# Counted in a pass: 5e7 float32 take 0.16 s, and 0.24 s with one at a time (two cores, AVX-512).
+# values compared in a pass: 5e7 float32 take 0.16 s, and 0.24 s with one (two cores, AVX-512).
 VALUES = 15
-BLOCK = 2048  # entries that stay in the first-level cache meanwhile
+BLOCK = 2048  # entries that stay in the L1 cache meanwhile
 
 
 @kernel
 def count_parts(lo, hi, x, values, counts):
-    """How many entries of each part are at least as large as each of the values."""
+    """Write the number of entries in each part that are at least each of the values."""
     for j in range(lo, hi):
         part = x[j * PART : (j + 1) * PART]
         for m in range(values.shape[0]):
@@ -34,7 +34,7 @@ def count_parts(lo, hi, x, values, counts):
 
 @kernel
 def write_parts(lo, hi, x, value, ties, out):
-    """Ones above the value, and at the first `ties` of each part that equal it."""
+    """Write ones above the value, and at the first `ties[j]` entries of part j that equal it."""
     T = x.dtype.type
     for j in range(lo, hi):
         part, target = x[j * PART : (j + 1) * PART], out[j * PART : (j + 1) * PART]
@@ -50,12 +50,12 @@ def write_parts(lo, hi, x, value, ties, out):
 
 
 def _value_at(place: int, dtype: Any) -> Any:
-    """The float at a place in the order of floats, which is an integer of Python's here."""
+    """The float with this ordinal, a Python integer."""
     return from_ordinal(np.int32(place) if dtype == np.float32 else np.int64(place))
 
 
 def _count(x: Array, places: list[int]) -> Passes[Array]:
-    """How many entries of each part are not below the floats at these places."""
+    """The number of entries in each part that are at least the floats with these ordinals."""
     values = np.array([_value_at(place, x.dtype) for place in places])
     counts = np.empty((part_count(x), len(places)), np.int32)
     yield Pass(count_parts, x.size, (x, values, counts), (counts,))
@@ -63,7 +63,7 @@ def _count(x: Array, places: list[int]) -> Passes[Array]:
 
 
 def solve(x: Array, k: int, out: Array) -> None:
-    """One row, as `rows.hard_row`."""
+    """Solve one row, as `rows.hard_row`."""
     lo, hi = map(int, range_of(x))
     lowest, highest = (int(to_ordinal(x.dtype.type(end))) for end in (-np.inf, np.inf))
     undefined = lo < lowest or hi > highest
@@ -76,9 +76,9 @@ def solve(x: Array, k: int, out: Array) -> None:
 
 
 def solve_present(x: Array, k: int, lo: int, hi: int, out: Array) -> Passes[None]:
-    """A row without a NaN and with k entries above -inf, from the ordinals of its range.
+    """Solve a row without NaN and with k entries above -inf, from the ordinals of its range.
 
-    A search for the k-th largest value that compares with several in each pass.
+    A search for the k-th largest value that compares with VALUES values in each pass.
     """
     # Invariant: at least k entries lie at or above `lo`, fewer than k above `hi`, unless k is 0.
     while True:
@@ -88,7 +88,7 @@ def solve_present(x: Array, k: int, lo: int, hi: int, out: Array) -> Passes[None
         places = list(range(lo, hi + 2) if last else spaced)
         counts = yield from _count(x, places)
         total = counts.sum(0, np.int64)
-        enough = int((total >= k).sum()) - 1  # totals fall along the places
+        enough = int((total >= k).sum()) - 1  # totals decrease along `places`
         exact = enough >= 0 and total[enough] == k
         if last or exact:
             break
@@ -98,7 +98,7 @@ def solve_present(x: Array, k: int, lo: int, hi: int, out: Array) -> Passes[None
             lo = places[enough]
     place, ties = places[enough], np.zeros(len(counts), np.int64)
     if exact:
-        place = -2 if place in (-1, 0) else place - 1  # two zeros, and none is above the other
+        place = -2 if place in (-1, 0) else place - 1  # two zeros, and neither is above the other
     else:
         above = counts[:, enough + 1].astype(np.int64)
         equal = counts[:, enough] - above

@@ -1,4 +1,4 @@
-"""The hard top-k of rows lo .. hi of a batch."""
+"""The hard top-k of the rows of a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCK = 1 << 16  # entries counted in the row's own type, which is exact and vec
 
 @summing
 def count(x, value, strictly):
-    """How many entries are greater than `value`, or (not `strictly`) at least that."""
+    """Number of entries greater than `value`, or, unless `strictly`, at least that."""
     wide_vectors()
     T = x.dtype.type
     total = 0.0
@@ -31,10 +31,9 @@ def count(x, value, strictly):
 
 @scalar
 def hard_row(x, k, out):
-    """Ones at the k largest entries, ties to the lowest index; NaN where that is not defined.
+    """Write ones at the k largest entries, ties to the lowest index; NaN where that is undefined.
 
-    Bisection on ordinals for the k-th largest value: no sort, and no more than 64 passes of
-    comparisons.
+    Bisection on ordinals for the k-th largest value: no sort, and at most 64 passes of comparisons.
     """
     wide_vectors()
     T = x.dtype.type
@@ -67,7 +66,7 @@ def hard_row(x, k, out):
 
 @kernel
 def solve(lo, hi, x, k, out):
-    """Rows lo .. hi."""
+    """Solve rows lo .. hi."""
     x, out = borrowed(x), borrowed(out)
     for i in range(lo, hi):
         hard_row(x[i], k[i], out[i])

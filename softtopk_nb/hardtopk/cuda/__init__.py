@@ -1,4 +1,4 @@
-"""The hard top-k on a device: its part of the protocol `_api.engine`."""
+"""The hard top-k on a device: its engine, as in `_api.engine`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..._cuda.long_rows import is_long
 from . import long
 from .solve import make_hard
 
-SORTED = 32  # entries: rows up to this length are sorted
+SORTED = 32  # rows of at most this many entries are sorted
 
 
 def value(rows: Rows, options: Any, out: Buffer) -> None:

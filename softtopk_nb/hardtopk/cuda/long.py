@@ -1,9 +1,9 @@
-"""The hard top-k on a device for long rows, in parts as `_cuda.long_rows` says.
+"""The hard top-k of long rows on a device, in parts as in `_cuda.long_rows`.
 
-Bisection for the k-th largest value, as `cuda` does it, two halvings to a launch: each counts at
-the middle of the bracket and at the middles of both its halves. There are half as many of them as
-the type has bits, which is enough for any row; once its bracket has closed, what is left returns at
-once. Ties are then counted part by part, so that each part knows how many of its own are ones.
+Bisection for the k-th largest value, as in `cuda.solve`, two halvings to a launch: each counts at
+the middle of the bracket and at the middles of both its halves. There are half as many launches as
+the type has bits, which is enough for any row; once a bracket has closed, the rest return at once.
+Ties are then counted part by part, so that each part knows how many of its own are ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..._math.elementary import from_ordinal, to_ordinal
 from ..formulas import middle_of
 from .rows import halve, passes, wanted
 
-RECORD = 3  # of a row: how many ones, -1 if that is not defined, and the ends of the bracket
+RECORD = 3  # of a row: the number of ones, -1 if undefined, and the ends of the bracket
 
 
 @device
@@ -46,13 +46,13 @@ def halve_twice(lo, hi, at_low, at_middle, at_high, k):
 class _Launches(NamedTuple):
     """The kernels of the search.
 
-    They are given the records and sums that the launch before left, and those that this one leaves.
+    They read the records and sums that the launch before has written, and write new ones.
     """
 
-    survey: PartKernel  # counts what is there
-    open: PartKernel  # first counts
-    step: PartKernel  # further ones
-    settle: PartKernel  # counts what is above the value that was found, and what is equal to it
+    survey: PartKernel  # counts NaN and present entries
+    open: PartKernel  # first counts of the bisection
+    step: PartKernel  # further counts
+    settle: PartKernel  # counts the entries above the value that was found, and those equal to it
 
 
 @made_once
@@ -61,7 +61,7 @@ def _make_launches(T: Any, group: ThreadGroup) -> _Launches:
 
     @device
     def bracket(here, s, records, sums):
-        """k, and the bracket after what the launch before has counted."""
+        """(k, lo, hi): k, and the bracket after the counts of the launch before."""
         at = here.row * RECORD
         k, lo, hi = records[at], to_ordinal(T(records[at + 1])), to_ordinal(T(records[at + 2]))
         if lo < hi:
@@ -123,7 +123,7 @@ def _make_launches(T: Any, group: ThreadGroup) -> _Launches:
 
 @made_once
 def _make_mark(T: Any, group: ThreadGroup) -> PartKernel:
-    """Write p, part by part."""
+    """A kernel that writes p, part by part."""
     do, place = passes(T, group), make_place(T, group)
 
     @device

@@ -1,4 +1,4 @@
-"""What a group of threads does with a row for the hard top-k, or with a part of one."""
+"""The passes of a thread group over a row, or a part of one, for the hard top-k."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..._cuda.thread_groups import ThreadGroup, beside, made_once, tools
 
 @device
 def wanted(k, tau, n):
-    """How many ones a row is to have; -1 where k or the temperature is not allowed."""
+    """The number of ones of a row; -1 if k or the temperature is not allowed."""
     allowed = k >= 0.0 and k <= n and k == math.floor(k) and tau > 0.0 and tau < np.inf
     return int64(k) if allowed else int64(-1)
 
@@ -23,7 +23,7 @@ def wanted(k, tau, n):
 def halve(lo, hi, middle, found, k):
     """The bracket of ordinals after `found` entries were counted at or above `middle`.
 
-    At least k entries lie at or above `lo`, fewer than k above `hi`. With k of them at or above
+    At least k entries lie at or above `lo`, fewer than k above `hi`. If exactly k lie at or above
     `middle`, any value between the k-th and the next will do: the bracket closes there.
     """
     below = found < k
@@ -33,21 +33,21 @@ def halve(lo, hi, middle, found, k):
 
 
 class Passes(NamedTuple):
-    """Passes of a group, and what they add up to; `s` is its `Scratch`."""
+    """Passes of a group, and their results; `s` is its `Scratch`."""
 
-    #: survey(span, s) -> NaNs, present entries, the ends of their range
+    #: survey(span, s) -> numbers of NaN and of present entries, and the ends of their range
     survey: Any
-    #: at_least(span, value, s) -> how many entries are at least `value`
+    #: at_least(span, value, s) -> number of entries that are at least `value`
     at_least: Any
-    #: at_least_each(span, a, b, c, s) -> the same of three values at once
+    #: at_least_each(span, a, b, c, s) -> the same for three values at once
     at_least_each: Any
-    #: ties(span, value, s) -> how many are greater, how many equal
+    #: ties(span, value, s) -> numbers of entries that are greater, and that are equal
     ties: Any
-    #: last_tied(span, value, k, s): the place up to which ties at `value`, the k-th largest, are
-    #: ones
+    #: last_tied(span, value, k, s) -> the position up to which ties at `value`, the k-th largest,
+    #: are ones
     last_tied: Any
-    #: mark(span, value, last, defined, s, out): writes ones above `value`, and at it up to place
-    #: `last`; NaN where not `defined`
+    #: mark(span, value, last, defined, s, out): writes ones above `value`, and at it up to position
+    #: `last`; NaN if not `defined`
     mark: Any
 
 
@@ -56,8 +56,8 @@ def passes(T: Any, group: ThreadGroup) -> Passes:
     """The passes over rows of type T."""
     t, held, streams = tools(T, group), group.held, group.streams
     excluded, zero, one, undefined = T(-np.inf), T(0), T(1), T(np.nan)
-    # Counts are added up as floats, which is what groups add. Only a group that streams can see
-    # more than 2^24 entries.
+    # Counts are added up as floats, as the groups' sums are. Only a group that streams can see more
+    # than 2^24 entries.
     S = np.float64 if streams else np.float32
 
     @device
@@ -113,7 +113,7 @@ def passes(T: Any, group: ThreadGroup) -> Passes:
 
     @device
     def up_to(span, value, last, s):
-        """How many are greater, or equal and not behind place `last`."""
+        """Number of entries that are greater, or equal and at a position up to `last`."""
         found = int32(0)
         for piece in range(t.pieces(span.n)):
             if streams:

@@ -1,9 +1,9 @@
-"""One row of the hard top-k on a device.
+"""The hard top-k of one row on a device.
 
-A row of at most 32 entries is sorted in the registers of a few threads. A longer one is bisected
-for its k-th largest value, as on the CPU: at most 32 counting passes in float32, 64 in float64,
-over entries that its group holds in registers if it can. Which of those that equal this value get a
-one is found by the same bisection over places: up to which place there are as many as are wanted.
+A row of at most 32 entries is sorted in the registers of a few threads. In a longer one the k-th
+largest value is found by bisection, as on the CPU: at most 32 counting passes in float32, 64 in
+float64, over entries that its group holds in registers if it can. Which of the entries equal to
+this value become ones follows from the same bisection over positions.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .rows import halve, passes, wanted
 
 @made_once
 def row_value(T: Any, group: ThreadGroup, sorts: bool) -> Any:
-    """What writes one row: f(span, k, s, out), NaN for a k of -1.
+    """A device function that writes one row: f(span, k, s, out), NaN for a k of -1.
 
-    Ones at the k largest entries, ties to the lowest index. `sorts`: the k-th largest
-    is found by sorting, which takes a group within a warp.
+    It writes ones at the k largest entries, ties to the lowest index. `sorts`: the k-th largest is
+    found by sorting, which needs a group within a warp.
     """
     t, do = tools(T, group), passes(T, group)
     excluded, zero = T(-np.inf), T(0)
@@ -72,7 +72,7 @@ def row_value(T: Any, group: ThreadGroup, sorts: bool) -> Any:
 
 @made_once
 def make_hard(T: Any, group: ThreadGroup, sorts: bool) -> RowKernel:
-    """Write every row; see `row_value`."""
+    """A kernel that writes every row; see `row_value`."""
     fill = row_value(T, group, sorts)
 
     @device

@@ -1,14 +1,14 @@
-"""One step of an iteration: the shares s that it adds to p, and how they change with z and p.
+"""One step of an iteration: the shares s that it adds to p, and their derivatives in z and p.
 
 Both constructions repeat p += s(z, p) with shares u / sum(u). A step needs one pass: it adds the
-shares of the step before, which were left as u, and makes its own u. The slopes of a step are two
-rows,
+shares of the step before, which were kept as u, and computes its own u. The derivative of a step is
+given by two vectors, alpha and beta,
 
     ds = q - s sum(q),   q = alpha dz - beta dp
 
-(and a term of rank one, see `slopes`), so that derivatives of either iteration are the same loop.
-A row is kept as `a`, its entries in float64, and `facts`, numbers about it;
-z = (a - facts[REF]) * facts[INV]. What happens to one entry is in `formulas`.
+(and a term of rank one, see `slopes`), so that derivatives of either iteration are the same loop. A
+row is kept as `a`, its entries in float64, and `facts`, numbers about it;
+z = (a - facts[REF]) * facts[INV]. The formulas for one entry are in `formulas`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ..._compile.decorators import overload_scalar, scalar, summing
 from ..._math.elementary import exp_neg, from_ordinal, to_ordinal, wide_vectors
 from ..formulas import Plain, Weighted, ahead, plain_slope, relative, score, weight, weighted_slope
 
-# Numbers about a row. It is halved where its spread overflows: INV is the reciprocal temperature
-# of the halved row, RATE that of the row as given.
+# Numbers about a row. It is halved where its range overflows: INV is the reciprocal temperature of
+# the halved row, RATE that of the row as given.
 INV, RATE = 0, 1
-REF, COUNT = 2, 3  # where z is 0, and how many entries lie there
-TOP = 4  # what Plain's scores are seen from, in the units of x
+REF, COUNT = 2, 3  # the entry where z is 0, and the number of such entries
+TOP = 4  # the maximum that Plain's scores are relative to, in the units of x
 FACTS = 5
 
-# An old maximum of the scores serves while the sum of the exponentials is at least this
+# An earlier maximum of the scores is kept while the sum of the exponentials is at least this
 # (Proposition prop-iter-maximum).
 FADED = 2.0**-60
 
@@ -44,8 +44,8 @@ def _open_plain(kind, a, facts, e):
 @scalar
 def _begin_plain(kind, e, facts, p):
     wide_vectors()
-    # In the units of x until the maximum is taken off: nothing overflows on the way up, and what
-    # overflows on the way down has the exponential 0.
+    # In the units of x until the maximum is subtracted: nothing overflows to +inf, and what
+    # overflows to -inf has the exponential 0.
     highest = to_ordinal(-np.inf)
     for i in range(e.shape[0]):
         o = to_ordinal(score(e[i], p[i]))
@@ -110,11 +110,11 @@ def _weights(p, e, u, done):
 
 @summing
 def _settle(a, facts, p, u):
-    """Give the maxima the 1 - p that the others have left them; returns sum(u).
+    """Set the shares of the maxima from the p of the other entries; returns sum(u).
 
-    After as many steps as there are maxima, 1 - p of a maximum is what the others have received,
-    shared among the maxima (Proposition prop-iter-maxima): as a difference from 1 it would lose
-    as many digits as the maxima lie ahead, and the others' u is no larger.
+    After as many steps as there are maxima, 1 - p of a maximum is the sum of the others' p, divided
+    by the number of maxima (Proposition prop-iter-maxima): as a difference from 1 it would lose as
+    many digits as the maxima are ahead, and the others' u is no larger.
     """
     wide_vectors()
     ref = facts[REF]
@@ -139,14 +139,14 @@ def _weighted_slopes(kind, t, a, facts, p, e, s, total, alpha, beta):
     wide_vectors()
     for i in range(a.shape[0]):
         alpha[i], beta[i] = weighted_slope(s[i], e[i], total)
-    # Settled maxima are equal, but may move apart: the mean of their dw is the sum of the others'
-    # dp, shared, and e = 1.
+    # Settled maxima are equal, but may have different derivatives: the mean of their dw is the sum
+    # of the others' dp over their number, and e = 1.
     return 1.0 / (total * facts[COUNT]) if t == facts[COUNT] else 0.0
 
 
 @summing
 def shares(kind, t, a, facts, p, e, s):
-    """Write the shares of step t = 0, 1, ... from p to s; returns the sum that they were over."""
+    """Write the shares of step t = 0, 1, ... from p to s; returns their sum before division."""
     wide_vectors()
     s[:] = 0.0
     total = unnormalized(kind, t, a, facts, p, e, s, 0.0)
@@ -168,28 +168,28 @@ _SLOPES: dict[type, Any] = {Plain: _plain_slopes, Weighted: _weighted_slopes}
 
 
 def open_row(kind, a, facts, e):
-    """Write what all steps of this row share to e."""
+    """Write the vector of the construction, which all steps of this row share, to e."""
     return _OPEN[type(kind)](kind, a, facts, e)
 
 
 def begin(kind, e, facts, p):
-    """Before any run of steps from a p that is not that of the step before."""
+    """Prepare for steps from a p that is not that of the step before."""
     return _BEGIN[type(kind)](kind, e, facts, p)
 
 
 def unnormalized(kind, t, a, facts, p, e, u, done):
-    """p += done u, and the shares of step t times their sum to u; returns that sum.
+    """p += done u, and write the shares of step t times their sum to u; returns that sum.
 
-    e is the construction's own.
+    e is the vector of the construction.
     """
     return _STEPS[type(kind)](kind, t, a, facts, p, e, u, done)
 
 
 def slopes(kind, t, a, facts, p, e, s, total, alpha, beta):
-    """Write alpha and beta of a step whose shares are s, over the sum `total`; returns kappa.
+    """Write alpha and beta of a step with shares s and their sum `total`; returns kappa.
 
-    Unless it is 0, the entries at z = 0 have their mean taken off dp, and kappa times the sum of
-    dp over all other entries added to q.
+    If kappa is not 0, the entries at z = 0 have their mean subtracted from dp, and kappa times the
+    sum of dp over all other entries added to q.
     """
     return _SLOPES[type(kind)](kind, t, a, facts, p, e, s, total, alpha, beta)
 

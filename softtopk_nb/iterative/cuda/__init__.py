@@ -1,4 +1,4 @@
-"""The iterations on a device: their part of the protocol `_api.engine`.
+"""The iterations on a device: their engine, as in `_api.engine`.
 
 `options` is the construction.
 """
@@ -13,17 +13,17 @@ import numpy as np
 from ..._cuda.arrays import Argument, Buffer, Rows
 from ..._cuda.thread_groups import ThreadGroup
 from . import long, long_slopes
-from .rows import make_pull, make_push, make_solve
-from .steps import PULL, PUSH, VALUE
+from .rows import make_jvp, make_solve, make_vjp
+from .steps import JVP, PULL, VALUE
 
-MOST_BLOCKS = 1024  # what fills the largest device
-MEMORY = 2**28  # bytes for the vectors of all rows at work, unless one group needs more
+MOST_BLOCKS = 1024  # enough for the largest device
+MEMORY = 2**28  # bytes for the vectors of all rows in progress, unless one group needs more
 
-# The first group takes the row. Nothing is held in registers between steps; a larger group has more
-# threads to wait for in each of a step's sums.
+# A row gets the first group that is long enough. Nothing is held in registers between steps; in a
+# larger group more threads wait for each of a step's sums.
 _GROUPS = ((512, ThreadGroup(32, 2)), (4096, ThreadGroup(128, 2)))
 
-MOVERS = 256  # threads of a block: more do not leave each the registers that a derivative takes
+MOVERS = 256  # threads of a block: with more, each would lack registers for a derivative
 
 
 def _choose(n: int, most: int = 512) -> ThreadGroup:
@@ -35,7 +35,7 @@ def _choose(n: int, most: int = 512) -> ThreadGroup:
 
 
 def _run(rows: Rows, make: Any, options: Any, most: int, vectors: int, *given: Any) -> None:
-    """Launch a kernel whose groups have so many vectors each, of `most` threads at most."""
+    """Launch a kernel whose groups have `vectors` vectors each, and `most` threads at most."""
     group = _choose(rows.n, most)
     block_bytes = 8 * vectors * max(1, rows.n) * group.rows
     blocks = min(group.blocks(rows.rows), MOST_BLOCKS, max(1, MEMORY // block_bytes))
@@ -52,7 +52,7 @@ def value(rows: Rows, options: Any, out: Buffer) -> None:
 
 
 def linearize(rows: Rows, options: Any, out: Buffer) -> None:
-    """Write p. Nothing is kept, as on the CPU."""
+    """Write p. The state is empty, as on the CPU."""
     value(rows, options, out)
 
 
@@ -61,9 +61,9 @@ def jvp(
 ) -> None:
     """Write the derivative along a direction."""
     if long.is_long(rows):
-        long_slopes.push(rows, options, dx, dtau, out, MEMORY)
+        long_slopes.jvp(rows, options, dx, dtau, out, MEMORY)
     else:
-        _run(rows, make_push, options, MOVERS, PUSH, dx, dtau, out)
+        _run(rows, make_jvp, options, MOVERS, JVP, dx, dtau, out)
 
 
 def vjp(
@@ -71,8 +71,13 @@ def vjp(
 ) -> None:
     """Write the gradients. A k that only the device knows may be as large as n."""
     if long.is_long(rows):
-        long_slopes.pull(rows, options, g, gx, gtau, MEMORY)
+        long_slopes.vjp(rows, options, g, gx, gtau, MEMORY)
         return
     most = rows.n if rows.k.per_row else int(rows.k.value)
     vectors = PULL + 2 * math.ceil(math.sqrt(most))
-    _run(rows, make_pull, options, MOVERS, vectors, g, gx, gtau)
+    _run(rows, make_vjp, options, MOVERS, vectors, g, gx, gtau)
+
+
+def state_width(n: int, options: Any) -> int:
+    """Number of float64 per row in the state, which is empty."""
+    return 0

@@ -1,14 +1,15 @@
-"""The iterations on a device for long rows, each in parts as `_cuda.long_rows` says.
+"""The iterations of long rows on a device, each in parts as in `_cuda.long_rows`.
 
-Rows go through their steps in batches, since their vectors take many times the memory of the rows.
-Three launches leave the record of each row: a survey, the sums that follow from its extremes, and
-what follows from these. From then on nobody writes to it.
+Rows are iterated in batches, since their vectors take many times the memory of the rows. Three
+launches write the record of each row: a scan, the sums that depend on its extremes, and the numbers
+that depend on these. From then on the record is only read.
 
-A step is two launches: one adds the shares of the step before to p and looks at what those of this
-step need, the other weighs them. How many steps are launched follows from a k that the host knows.
-A row in which +inf entries use up some of k has fewer, and launches beyond them leave it as it is.
+A step is two launches: one adds the shares of the step before to p and computes the sums that the
+shares of this step need, the other computes these shares. The number of steps launched follows from
+a k that the host knows. A row in which +inf entries use up some of k has fewer, and later launches
+leave it unchanged.
 
-In every vector a block keeps to its part of the row.
+In every vector a block reads and writes only its part of the row.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from ..._cuda.thread_groups import ThreadGroup, made_once, of_row, tools
 from .. import formulas
 from .steps import VALUE, P, Row, iterated, results, steps
 
-# The record of a row.
+# Fields of a row's record.
 CODE, LEFT, TOP, HALF, INV, RATE, REF, COUNT = range(8)
 RECORD = 8
 
 
 def is_long(rows: Rows) -> bool:
-    """Whether rows go in parts: not if k is on the device, where the host cannot count steps."""
+    """Whether rows are cut into parts: not if k is on the device, as the host counts the steps."""
     return long_rows.is_long(rows) and not rows.k.per_row
 
 
 class Memory(NamedTuple):
-    """What every kernel is given first. Row 0 of its batch is row `first` of x."""
+    """The first argument of every kernel. Row 0 of its batch is row `first` of x."""
 
     first: Any
-    vectors: Any  # of each row, of n numbers
+    vectors: Any  # number of vectors of each row, of n numbers
     records: Any
     work: Any
 
@@ -51,10 +52,10 @@ MEMORY = Memory(int64, int64, NUMBERS, NUMBERS)  # the types of these
 
 
 class Known(NamedTuple):
-    """What is known of the row of a part."""
+    """The record of a part's row, and the part."""
 
     code: Any
-    left: Any  # steps: 0 unless the row is iterated
+    left: Any  # number of steps: 0 unless the row is iterated
     top: Any  # the value of +inf entries
     entries: Row  # of the part
 
@@ -70,7 +71,7 @@ def part_of(here, batch, memory, half, inv, rate, ref, count):
 
 @device
 def known(here, batch, memory):
-    """What is known of a row, from its record."""
+    """A row's record, and a part of the row."""
     records, at = memory.records, here.row * RECORD
     half, inv, rate = records[at + HALF], records[at + INV], records[at + RATE]
     ref, count = records[at + REF], records[at + COUNT]
@@ -82,13 +83,13 @@ class Opening(NamedTuple):
     """The kernels of the launches before the first step."""
 
     survey: PartKernel  # counts the entries of each part and finds its extremes
-    open: PartKernel  # judges each row, and writes its record but for COUNT; finds ties
-    start: PartKernel  # writes E, p = 0, and the whole record to new memory
+    open: PartKernel  # classifies each row, and writes its record but for COUNT; counts ties
+    start: PartKernel  # writes E, p = 0, and the complete record to new memory
 
 
 @made_once
 def opening(T: Any, group: ThreadGroup, kind: Any) -> Opening:
-    """The kernels that open rows."""
+    """The kernels that prepare rows."""
     t, do, place = tools(np.float64, group), steps(group, kind), make_place(np.float64, group)
 
     @device
@@ -105,7 +106,7 @@ def opening(T: Any, group: ThreadGroup, kind: Any) -> Opening:
         tau = of_row(batch.temperature, memory.first + here.row)
         nans, above, excluded, _ = place.gather(sums, here, s.shared)
         low, high = place.extremes(sums, here, s.shared)
-        code, left, top = do.judge(batch.n, k, tau, nans, above, excluded)
+        code, left, top = do.classify(batch.n, k, tau, nans, above, excluded)
         half = inv = rate = ref = 0.0
         if iterated(code):
             half, inv, rate, ref = formulas.scale(kind, low, high, tau)
@@ -143,7 +144,7 @@ def opening(T: Any, group: ThreadGroup, kind: Any) -> Opening:
 
 @made_once
 def shares_of(group: ThreadGroup, kind: Any) -> Any:
-    """weigh(step, here, entries, p, looks, shared) -> sum over the part of U, which it writes."""
+    """weigh(step, here, entries, p, looks, shared) -> sum of U over the part; writes U."""
     do, place = steps(group, kind), make_place(np.float64, group)
     scored = isinstance(kind, formulas.Plain)
 
@@ -160,16 +161,16 @@ def shares_of(group: ThreadGroup, kind: Any) -> Any:
 
 
 class Stepping(NamedTuple):
-    """The kernels of a step, and of the end."""
+    """The kernels of one step, and the one that writes the result."""
 
-    look: PartKernel  # looks at what the shares of a step need, once p has moved over the last one
-    weigh: PartKernel  # writes U of a step, and leaves its sums
-    fill: PartKernel  # moves p over the last step, and writes it
+    look: PartKernel  # adds the last step's shares to p, and sums what this step needs
+    weigh: PartKernel  # writes U of a step, and its sums
+    fill: PartKernel  # adds the shares of the last step to p, and writes p
 
 
 @made_once
 def stepping(T: Any, group: ThreadGroup, kind: Any) -> Stepping:
-    """The kernels that iterate."""
+    """The kernels of a step, for rows of type T."""
     do, place, result = steps(group, kind), make_place(np.float64, group), results(T, group)
     weigh = shares_of(group, kind)
 
@@ -207,7 +208,7 @@ def stepping(T: Any, group: ThreadGroup, kind: Any) -> Stepping:
 
 
 class AtWork(NamedTuple):
-    """Rows that go through their steps together, and the memory that their launches share."""
+    """Rows that are iterated together, and the memory that their launches share."""
 
     rows: Rows
     kind: Any
@@ -216,7 +217,7 @@ class AtWork(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """How many a row has at most."""
+        """The largest number of steps of a row."""
         return int(self.rows.k.value)
 
     def made(self, make: Callable[..., Any]) -> Any:
@@ -224,7 +225,7 @@ class AtWork(NamedTuple):
         return make(self.rows.dtype, parts_of(self.rows).group, self.kind)
 
     def sums(self) -> Buffer:
-        """Memory for what each block leaves."""
+        """Memory for the sums that each block writes."""
         return self.rows.empty(self.size * parts_of(self.rows).parts * SUMS, np.float64)
 
     def launch(self, kernel: PartKernel, *given: Any) -> None:
@@ -239,9 +240,10 @@ class AtWork(NamedTuple):
         looks: list[Buffer],
         totals: list[Buffer],
     ) -> None:
-        """Launch steps first .. last; p has not moved over the last of them when they end.
+        """Launch steps first .. last; the shares of the last one are not added to p yet.
 
-        `place` is the vector of p before a step; steps leave sums in `looks` and `totals` by turns.
+        `place` is the vector of p before a step; steps write sums to the `looks` and `totals` in
+        turn.
         """
         do = self.made(stepping)
         for step in range(first, last):
@@ -252,7 +254,7 @@ class AtWork(NamedTuple):
 
 
 def opened(rows: Rows, kind: Any, vectors: int, p: int, memory: int) -> Iterator[AtWork]:
-    """Batches of rows that are ready for their first step, with p = 0 in that vector.
+    """Yield batches of rows that are ready for their first step, with p = 0 in vector `p`.
 
     Their vectors take `memory` bytes at most, unless one row takes more.
     """
@@ -270,7 +272,7 @@ def opened(rows: Rows, kind: Any, vectors: int, p: int, memory: int) -> Iterator
 
 
 def value(rows: Rows, kind: Any, out: Buffer, memory: int) -> None:
-    """Write p; the vectors of the rows at work take `memory` bytes, or what one row takes."""
+    """Write p; the vectors of a batch of rows take `memory` bytes, or those of one row."""
     for batch in opened(rows, kind, VALUE, P, memory):
         looks, totals = batch.sums(), batch.sums()
         batch.run(0, batch.steps, lambda step: P, [looks], [totals])

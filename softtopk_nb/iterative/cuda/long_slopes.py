@@ -1,8 +1,9 @@
-"""Derivatives of the iterations on a device for long rows, each in parts as `_cuda.long_rows` says.
+"""Derivatives of the iterations of long rows on a device, in parts as in `_cuda.long_rows`.
 
-A launch ends where a sum over the row is needed: three of them move p and its tangent over a step,
-two or three move a gradient back over one. The latter need p of each step in turn, for which the
-steps are launched twice, from marks on, as one group would (Proposition prop-iter-checkpoint).
+A launch ends where a sum over the row is needed: three of them update p and its derivative by a
+step, two or three propagate a gradient back over one. The latter need p of each step in turn, for
+which the steps are launched twice, from checkpoints on, as one group would (Proposition
+prop-iter-checkpoint).
 """
 
 from __future__ import annotations
@@ -22,22 +23,22 @@ from ..._nonfinite import UNDEFINED
 from ..formulas import Weighted
 from .long import MEMORY, known, opened, shares_of, stepping
 from .slopes import adjoint, tangent
-from .steps import DP, GZ, PULL, PUSH, P, results, steps
+from .steps import DP, GZ, JVP, PULL, P, results, steps
 
 
-class Pushing(NamedTuple):
-    """The kernels of a tangent."""
+class JvpPasses(NamedTuple):
+    """The kernels of the derivative along a direction."""
 
-    at_zero: PartKernel  # adds up the direction over the entries at z = 0
+    at_zero: PartKernel  # sums the direction over the entries at z = 0
     z: PartKernel  # writes the direction of z; dp = 0
-    look: PartKernel  # moves p and dp over the step before, and looks at what this one needs
-    q: PartKernel  # writes how far each entry would go by itself, and leaves the sums of that
-    fill: PartKernel  # moves dp over the last step, and writes it
+    look: PartKernel  # updates p and dp by the step before, and computes sums that this one needs
+    q: PartKernel  # writes q of each entry, and the sums of it
+    fill: PartKernel  # updates dp by the last step, and writes it
 
 
 @made_once
-def pushing(T: Any, group: ThreadGroup, kind: Any) -> Pushing:
-    """The kernels along a direction."""
+def jvp_passes(T: Any, group: ThreadGroup, kind: Any) -> JvpPasses:
+    """The kernels of the derivative along a direction, for rows of type T."""
     do, slopes, result = steps(group, kind), tangent(group, kind), results(T, group)
     place = make_place(np.float64, group)
 
@@ -97,7 +98,7 @@ def pushing(T: Any, group: ThreadGroup, kind: Any) -> Pushing:
         move(step, here, row, totals, moves, s.shared)
         result.slope(row.entries, row.code, DP, out)
 
-    return Pushing(
+    return JvpPasses(
         PartKernel(T, group, at_zero, (MEMORY, ENTRIES, NUMBERS)),
         PartKernel(T, group, z, (MEMORY, ENTRIES, PER_ROW, NUMBERS)),
         PartKernel(T, group, look, (MEMORY, int64, NUMBERS, NUMBERS, NUMBERS)),
@@ -106,20 +107,20 @@ def pushing(T: Any, group: ThreadGroup, kind: Any) -> Pushing:
     )
 
 
-class Pulling(NamedTuple):
+class VjpPasses(NamedTuple):
     """The kernels of a VJP function."""
 
-    receive: PartKernel  # begins with the gradient in p
-    centre: PartKernel  # writes U of a step again; leaves sums of its shares times that gradient
-    at_zero: PartKernel  # leaves sums of the gradient in q over settled maxima
-    p: PartKernel  # moves the gradients back over a step
-    sums: PartKernel  # leaves sums of the gradient in z
+    receive: PartKernel  # starts with the gradient in p
+    centre: PartKernel  # recomputes U of a step; writes sums of its shares times that gradient
+    at_zero: PartKernel  # writes sums of the gradient in q over settled maxima
+    p: PartKernel  # propagates the gradients back over a step
+    sums: PartKernel  # writes sums of the gradient in z
     fill: PartKernel  # writes the gradients in the entries and in the temperature
 
 
 @made_once
-def pulling(T: Any, group: ThreadGroup, kind: Any) -> Pulling:
-    """The kernels backwards."""
+def vjp_passes(T: Any, group: ThreadGroup, kind: Any) -> VjpPasses:
+    """The kernels of a VJP function, for rows of type T."""
     t, do, slopes = tools(np.float64, group), steps(group, kind), adjoint(group, kind)
     weigh, place, result = shares_of(group, kind), make_place(np.float64, group), results(T, group)
 
@@ -181,7 +182,7 @@ def pulling(T: Any, group: ThreadGroup, kind: Any) -> Pulling:
         if here.part == 0 and t.rank() == 0:
             gtau[memory.first + here.row] = in_tau
 
-    return Pulling(
+    return VjpPasses(
         PartKernel(T, group, receive, (MEMORY, ENTRIES)),
         PartKernel(T, group, centre, (MEMORY, int64, int64, NUMBERS, NUMBERS, NUMBERS)),
         PartKernel(T, group, at_zero, (MEMORY, int64, NUMBERS, NUMBERS)),
@@ -191,10 +192,10 @@ def pulling(T: Any, group: ThreadGroup, kind: Any) -> Pulling:
     )
 
 
-def push(rows: Rows, kind: Any, dx: Buffer, dtau: Argument, dp: Buffer, memory: int) -> None:
-    """Write the derivative along a direction; `memory` as for `cuda.long.value`."""
-    for batch in opened(rows, kind, PUSH, P, memory):
-        do, weigh = batch.made(pushing), batch.made(stepping).weigh
+def jvp(rows: Rows, kind: Any, dx: Buffer, dtau: Argument, dp: Buffer, memory: int) -> None:
+    """Write the derivative along a direction; `memory` as in `cuda.long.value`."""
+    for batch in opened(rows, kind, JVP, P, memory):
+        do, weigh = batch.made(jvp_passes), batch.made(stepping).weigh
         bases, looks, totals, moves = (batch.sums() for _ in range(4))
         batch.launch(do.at_zero, dx, bases)
         batch.launch(do.z, dx, dtau, bases)
@@ -205,15 +206,15 @@ def push(rows: Rows, kind: Any, dx: Buffer, dtau: Argument, dp: Buffer, memory: 
         batch.launch(do.fill, batch.steps, totals, moves, dp)
 
 
-def pull(rows: Rows, kind: Any, g: Buffer, gx: Buffer, gtau: Buffer, memory: int) -> None:
-    """Write the gradients; `memory` as for `cuda.long.value`.
+def vjp(rows: Rows, kind: Any, g: Buffer, gx: Buffer, gtau: Buffer, memory: int) -> None:
+    """Write the gradients; `memory` as in `cuda.long.value`.
 
-    Steps go in segments. p before the first step of each stays in a vector of its own, p before the
-    others is kept for one segment at a time.
+    Steps are grouped in segments. p before the first step of each segment has a vector of its own,
+    p before the other steps is stored for one segment at a time.
     """
     count = int(rows.k.value)
     stride = max(1, math.ceil(math.sqrt(count)))
-    last = (count - 1) // stride * stride  # where the last segment begins
+    last = (count - 1) // stride * stride  # first step of the last segment
 
     def kept(step: int) -> int:
         segment, i = divmod(step, stride)
@@ -223,7 +224,7 @@ def pull(rows: Rows, kind: Any, g: Buffer, gx: Buffer, gtau: Buffer, memory: int
         return kept(step) if step >= last or step % stride == 0 else P
 
     for batch in opened(rows, kind, PULL + 2 * stride - 1, PULL, memory):
-        do = batch.made(pulling)
+        do = batch.made(vjp_passes)
         looks, totals = ([batch.sums() for _ in range(stride)] for _ in range(2))
         centres, leds = batch.sums(), batch.sums()
         batch.launch(do.receive, g)

@@ -1,7 +1,7 @@
-"""The iterations on a device: value, tangent and VJP, a row at a time for each group.
+"""The iterations on a device: value, derivative and VJP, one row at a time for each group.
 
-There are no more groups than memory has room for, and each goes from row to row. `work` holds the
-vectors of all groups, each group's one after the other.
+There are no more groups than memory allows, and each goes from row to row. `work` holds the vectors
+of all groups, one group after the other.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .steps import DP, GZ, PULL, P, iterated, results, steps, vector, whole
 
 
 class Memory(NamedTuple):
-    """The vectors of the groups."""
+    """The memory for the vectors of all groups."""
 
     work: Any
     groups: Any
-    vectors: Any  # of each group, of n numbers
+    vectors: Any  # number of vectors of each group, of n numbers
 
 
 class GroupKernel(RowKernel):
     """A kernel whose groups go from row to row.
 
-    visit(span, row, at, shared, batch, given): `at` is where the group's vectors begin in the work
-    of `given[0]`, a `Memory`.
+    visit(span, row, at, shared, batch, given): `at` is where the group's vectors begin in the
+    `work` of `given[0]`, a `Memory`.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class GroupKernel(RowKernel):
         return kernel
 
     def work(self, rows: Rows, blocks: int, vectors: int, work: Buffer, *given: Any) -> None:
-        """Launch it on so many blocks, whose groups have so many vectors each."""
+        """Launch the kernel on `blocks` blocks, whose groups have `vectors` vectors each."""
         memory = Memory(work, blocks * self.group.rows, vectors)
         self._launch(blocks, rows, Cut(1, 1, rows.n), (memory, *given), rows.rows)
 
 
 @made_once
 def row_value(T: Any, group: ThreadGroup, kind: Any) -> Any:
-    """What writes p of one row: f(span, k, tau, work, at, shared, out).
+    """A device function that writes p of one row: f(span, k, tau, work, at, shared, out).
 
-    `work` has room for VALUE vectors from `at` on.
+    `work` has VALUE vectors from `at` on.
     """
     row_of, result = whole(group, kind), results(T, group)
 
@@ -84,7 +84,7 @@ def row_value(T: Any, group: ThreadGroup, kind: Any) -> Any:
 
 @made_once
 def make_solve(T: Any, group: ThreadGroup, kind: Any) -> GroupKernel:
-    """The value: p to `out`."""
+    """A kernel that writes p to `out`."""
     fill = row_value(T, group, kind)
 
     @device
@@ -97,8 +97,8 @@ def make_solve(T: Any, group: ThreadGroup, kind: Any) -> GroupKernel:
 
 
 @made_once
-def make_push(T: Any, group: ThreadGroup, kind: Any) -> GroupKernel:
-    """The tangent: dp along (v, dtau) to `out`."""
+def make_jvp(T: Any, group: ThreadGroup, kind: Any) -> GroupKernel:
+    """A kernel that writes dp along (v, dtau) to `out`."""
     do, row_of = steps(group, kind), whole(group, kind)
     slopes, result = tangent(group, kind), results(T, group)
 
@@ -111,7 +111,7 @@ def make_push(T: Any, group: ThreadGroup, kind: Any) -> GroupKernel:
         slopes.p(row, total, slopes.q(step, row, total, led, others, shared))
 
     @device
-    def push(span, line, at, shared, batch, given):
+    def jvp(span, line, at, shared, batch, given):
         memory, v, dtau, out = given
         k, tau = of_row(batch.k, line), of_row(batch.temperature, line)
         code, left, _, row = row_of.open(span, k, tau, memory.work, at, shared)
@@ -122,16 +122,16 @@ def make_push(T: Any, group: ThreadGroup, kind: Any) -> GroupKernel:
                 move(step, row, shared)
         result.slope(row, code, DP, out)
 
-    return GroupKernel(T, group, push, ENTRIES, PER_ROW, ENTRIES, registers=MANY)
+    return GroupKernel(T, group, jvp, ENTRIES, PER_ROW, ENTRIES, registers=MANY)
 
 
 @made_once
-def make_pull(T: Any, group: ThreadGroup, kind: Any) -> GroupKernel:
-    """The gradients of <g, p>: those in x to `gx`.
+def make_vjp(T: Any, group: ThreadGroup, kind: Any) -> GroupKernel:
+    """A kernel that writes the gradients of <g, p>, those in x to `gx`.
 
-    Proposition prop-iter-checkpoint, as on the CPU; the shares of a step are worked out once more
-    instead of being kept, so that a row needs two vectors for each step of a segment: one for p
-    before it, one for p before the segment of that number.
+    It follows Proposition prop-iter-checkpoint, as on the CPU; the shares of a step are recomputed
+    instead of stored, so that a row needs two vectors for each step of a segment: one for p before
+    it, one for p before the segment of that number.
     """
     t, do, row_of = tools(np.float64, group), steps(group, kind), whole(group, kind)
     slopes, result, lanes = adjoint(group, kind), results(T, group), group.lanes
@@ -171,7 +171,7 @@ def make_pull(T: Any, group: ThreadGroup, kind: Any) -> GroupKernel:
                 back(step, row, kept + step - first, shared)
 
     @device
-    def pull(span, line, at, shared, batch, given):
+    def vjp(span, line, at, shared, batch, given):
         memory, g, gx, gtau = given
         k, tau = of_row(batch.k, line), of_row(batch.temperature, line)
         code, left, _, row = row_of.open(span, k, tau, memory.work, at, shared)
@@ -186,4 +186,4 @@ def make_pull(T: Any, group: ThreadGroup, kind: Any) -> GroupKernel:
         if t.rank() == 0:
             gtau[line] = in_tau
 
-    return GroupKernel(T, group, pull, ENTRIES, ENTRIES, NUMBERS, registers=MANY)
+    return GroupKernel(T, group, vjp, ENTRIES, ENTRIES, NUMBERS, registers=MANY)

@@ -1,6 +1,6 @@
 """Derivatives of an iteration on a device: the passes of a step, over a row or a part of one.
 
-As in `cuda.steps`, a pass ends where something about the whole row has to be known.
+As in `cuda.steps`, a pass ends where a sum over the whole row is needed.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ class Tangent(NamedTuple):
     z: Any
     #: sums(row, shared) -> (sum of DP over the entries at z = 0, over the others)
     sums: Any
-    #: q(step, row, total, at_zero, others, shared) -> sum of Q, which it writes
+    #: q(step, row, total, at_zero, others, shared) -> sum of Q; writes Q
     q: Any
-    #: p(row, total, gone): moves P and DP over the step; `gone` is that sum
+    #: p(row, total, gone): updates P and DP by the step; `gone` is that sum
     p: Any
 
 
 class Adjoint(NamedTuple):
-    """The gradient in p back over one step, and that in x of one in z."""
+    """The gradient in p back over one step, and the gradient in x from that in z."""
 
-    #: receive(row, g): begins with the gradient in p
+    #: receive(row, g): starts with the gradient in p
     receive: Any
     #: centre(row, total, shared) -> <s, ADJ>
     centre: Any
     #: at_zero(row, centre, shared) -> sum over the entries at z = 0 of the gradient in q
     at_zero: Any
-    #: p(step, row, p, total, centre, at_zero): moves GZ and ADJ back, from the p before the step
+    #: p(step, row, p, total, centre, at_zero): propagates GZ and ADJ back, from p before the step
     p: Any
     #: sums(row, shared) -> (sum of GZ, that of GZ * z)
     sums: Any
-    #: x(row, total): GZ to the gradient in x
+    #: x(row, total): turns GZ into the gradient in x
     x: Any
 
 
@@ -56,7 +56,7 @@ def _of_settled(row, total, at_zero):
 
 @made_once
 def tangent(group: ThreadGroup, kind: Any) -> Tangent:
-    """The passes along a direction."""
+    """The passes of the derivative along a direction."""
     t, do, lanes = tools(np.float64, group), steps(group, kind), group.lanes
     tangent_z, tangent_q = device(formulas.tangent_z), device(formulas.tangent_q)
     tangent_p = device(formulas.tangent_p)
@@ -120,7 +120,7 @@ def tangent(group: ThreadGroup, kind: Any) -> Tangent:
 
 @made_once
 def adjoint(group: ThreadGroup, kind: Any) -> Adjoint:
-    """The passes backwards."""
+    """The passes of a VJP function."""
     t, do, lanes = tools(np.float64, group), steps(group, kind), group.lanes
     adjoint_z, adjoint_p = device(formulas.adjoint_z), device(formulas.adjoint_p)
     adjoint_temperature = device(formulas.adjoint_temperature)

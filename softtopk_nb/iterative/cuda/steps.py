@@ -1,12 +1,12 @@
 """The steps of an iteration on a device, each shared by a group of threads.
 
-A thread sees to the entries at its place and at every whole group further on, in all vectors alike:
-what it reads of a vector it has written itself. Only sums pass between threads. Vectors lie in
-memory, in float64 as on the CPU and for its reasons. Infinities are not set aside but skipped.
+A thread computes the entries at its index and at every whole group further on, in all vectors: what
+it reads of a vector it has written itself. Only sums pass between threads. Vectors are in memory,
+in float64 as on the CPU and for its reasons. Infinities are not removed but skipped.
 
-Each pass is over a row or a part of one, and ends where something about the whole row has to be
-known. A group that has the row goes on at once (`whole`); where a row lies in parts, the next
-launch does (`cuda.long`).
+Each pass is over a row or a part of one, and ends where a sum over the whole row is needed. A group
+that has the whole row continues at once (`whole`); for a row in parts, the next launch does
+(`cuda.long`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from numba import float64, int64
 from ..._cuda.target import device
 from ..._cuda.thread_groups import ThreadGroup, made_once, tools
 from ..._math.elementary import exp_neg
-from ..._nonfinite import ALL, MIXED, UNDEFINED, constant_values, verdict_of
+from ..._nonfinite import ALL, UNDEFINED, WITH_INFINITIES, constant_values, verdict_of
 from .. import formulas
 
-P, U, E = 0, 1, 2  # vectors: p, the shares before they are divided, the construction's own
+P, U, E = 0, 1, 2  # vectors: p, the shares before division, the vector of the construction
 DZ, DP, Q = 3, 4, 5
 GZ, ADJ = 3, 4
-VALUE, PUSH, PULL = 3, 6, 5  # how many; a VJP function keeps p of earlier steps in further ones
+VALUE, JVP, PULL = 3, 6, 5  # their number; a VJP function stores p of earlier steps in further ones
 
 
 class Row(NamedTuple):
@@ -38,7 +38,7 @@ class Row(NamedTuple):
     inv: Any
     rate: Any
     ref: Any
-    count: Any  # entries of the whole row at z = 0
+    count: Any  # number of entries of the whole row at z = 0
     work: Any
     at: Any  # vector v begins at at + v * stride
     stride: Any
@@ -46,45 +46,45 @@ class Row(NamedTuple):
 
 @device
 def vector(row, v):
-    """Where a vector begins."""
+    """Where vector v begins in `row.work`."""
     return row.at + v * row.stride
 
 
 class _Own(NamedTuple):
-    """What the constructions do differently."""
+    """The functions that differ between the constructions."""
 
     #: runner_up(row, shared) -> the largest entry that is not at z = 0, if it is needed
     runner_up: Any
     #: relate(row, second): writes the vector E; `second` is the runner-up of the whole row
     relate: Any
-    #: settled(step, row): whether the maxima's 1 - p comes from the others in this step
+    #: settled(step, row): whether in this step the maxima's 1 - p is computed from the others' p
     settled: Any
-    #: look(step, row, p, shared) -> (the others' p, the largest score): what the shares need
+    #: look(step, row, p, shared) -> (sum of the others' p, largest score), which the shares need
     look: Any
-    #: weigh(step, row, p, others, top, shared) -> sum of U, which it writes: the shares are U over
-    #: the sum over the whole row
+    #: weigh(step, row, p, others, top, shared) -> sum of U; writes U: the shares are U over the sum
+    #: over the whole row
     weigh: Any
     #: slope(row, a, p, e, s, total) -> (alpha, beta) of an entry
     slope: Any
 
 
 class Steps(NamedTuple):
-    """What a group does with a row or a part of it; results are sums and extremes over that.
+    """The passes of a group over a row or a part of it; results are sums and extremes over that.
 
-    p, source and target are numbers of vectors.
+    p, source and target are indices of vectors.
     """
 
     #: survey(x, start, n, shared) -> (NaN, +inf and -inf entries, smallest and largest finite one)
     survey: Any
-    #: judge(n, k, tau, nans, above, excluded) -> (code, left, top): k left to the finite entries of
-    #: a row; the value of its +inf entries
-    judge: Any
-    #: tied(row, shared) -> entries at z = 0
+    #: classify(n, k, tau, nans, above, excluded) -> (code, left, top): k left to the finite entries
+    #: of a row; the value of its +inf entries
+    classify: Any
+    #: tied(row, shared) -> number of entries at z = 0
     tied: Any
     #: entry(row, i), present(row, i): the i-th entry; whether it is finite
     entry: Any
     present: Any
-    #: clear(row, p): zeros
+    #: clear(row, p): sets p to 0
     clear: Any
     #: add(row, source, total, target): target = source + U / total
     add: Any
@@ -93,8 +93,8 @@ class Steps(NamedTuple):
 
 @device
 def iterated(code):
-    """Whether the finite entries are iterated; k = n is as any other."""
-    return code <= MIXED or code == ALL
+    """Whether the finite entries are iterated; k = n is no special case."""
+    return code <= WITH_INFINITIES or code == ALL
 
 
 def _of_plain(t: Any, lanes: int, entry_of: Any, present: Any) -> _Own:
@@ -114,7 +114,7 @@ def _of_plain(t: Any, lanes: int, entry_of: Any, present: Any) -> _Own:
 
     @device
     def look(step, row, p, shared):
-        # y stays in the units of x until its maximum is taken off, as on the CPU.
+        # y is in the units of x until its maximum is subtracted, as on the CPU.
         top, p = -np.inf, vector(row, p)
         for i in range(t.rank(), row.n, lanes):
             if present(row, i):
@@ -164,7 +164,7 @@ def _of_weighted(t: Any, lanes: int, entry_of: Any, present: Any) -> _Own:
 
     @device
     def settled(step, row):
-        # 1 - p of settled maxima is what the others have (Proposition prop-iter-maxima).
+        # 1 - p of settled maxima is computed from the others' p (Proposition prop-iter-maxima).
         return step == row.count
 
     @device
@@ -219,7 +219,7 @@ def steps(group: ThreadGroup, kind: Any) -> Steps:
         return nans, above, excluded, low, high
 
     @device
-    def judge(n, k, tau, nans, above, excluded):
+    def classify(n, k, tau, nans, above, excluded):
         code = verdict_of(n, k, tau, nans, above, excluded)
         _, top, _ = constant_values(code, k, above, 1.0)
         return code, int64(0) if code == UNDEFINED else int64(k - above), top
@@ -256,31 +256,31 @@ def steps(group: ThreadGroup, kind: Any) -> Steps:
 
     of_kind = _of_plain if isinstance(kind, formulas.Plain) else _of_weighted
     own = of_kind(t, lanes, entry_of, present)
-    return Steps(survey, judge, tied, entry_of, present, clear, add, own)
+    return Steps(survey, classify, tied, entry_of, present, clear, add, own)
 
 
 class Whole(NamedTuple):
-    """What a group does with a row that it has to itself."""
+    """The steps of a group that has a whole row."""
 
-    #: open(span, k, tau, work, at, shared) -> (code, left, top, row), with p = 0 and E written, if
+    #: open(span, k, tau, work, at, shared) -> (code, left, top, row), with p = 0 and E written if
     #: it is iterated; its vectors begin at `at` in `work`
     open: Any
     #: weigh(step, row, p, shared) -> total: the shares of a step are U / total
     weigh: Any
-    #: iterate(first, last, row, p, shared): moves the vector p over steps first .. last
+    #: iterate(first, last, row, p, shared): updates the vector p by steps first .. last
     iterate: Any
 
 
 @made_once
 def whole(group: ThreadGroup, kind: Any) -> Whole:
-    """The steps of a construction for a group and its row."""
+    """The steps of a construction for a group that has a whole row."""
     do = steps(group, kind)
     own = do.own
 
     @device
     def open_row(span, k, tau, work, at, shared):
         nans, above, excluded, low, high = do.survey(span.x, span.start, span.n, shared)
-        code, left, top = do.judge(span.n, k, tau, nans, above, excluded)
+        code, left, top = do.classify(span.n, k, tau, nans, above, excluded)
         half, inv, rate, ref = formulas.scale(kind, low, high, tau)
         memory = work, at, span.n
         row = Row(span.x, span.start, span.n, half, inv, rate, ref, 0.0, *memory)
@@ -305,17 +305,17 @@ def whole(group: ThreadGroup, kind: Any) -> Whole:
 
 
 class Results(NamedTuple):
-    """From vectors to what is returned, for a row or a part of one."""
+    """Copies from vectors to the arrays that are returned, for a row or a part of one."""
 
-    #: value(row, code, top, out): p; `top` for +inf entries, 0 for -inf ones
+    #: value(row, code, top, out): writes p; `top` for +inf entries, 0 for -inf ones
     value: Any
-    #: slope(row, code, source, out): a derivative, 0 for infinite entries
+    #: slope(row, code, source, out): writes a derivative, 0 for infinite entries
     slope: Any
 
 
 @made_once
 def results(T: Any, group: ThreadGroup) -> Results:
-    """What a group writes to rows of type T."""
+    """The functions of a group that write to rows of type T."""
     t, lanes = tools(np.float64, group), group.lanes
 
     @device

@@ -1,5 +1,5 @@
-"""What XLA calls in machine code, operator by operator: arrays of a frame to kernels.
+"""The handlers that XLA calls in machine code, by operator: from arrays of a frame to kernels.
 
-A handler says whether it has done the call. Where it has not, Python does all of it again: numbers
-that are not right or not moderate, and rows that want a kernel that is not compiled yet.
+A handler returns whether it has done the call. If not, Python does all of it again: for numbers
+that are invalid or not moderate, and for rows that need a kernel that is not compiled yet.
 """

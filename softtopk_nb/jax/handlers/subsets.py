@@ -1,4 +1,4 @@
-"""GradTopK: rows that are all short, by the count's distribution, and others, by nodes."""
+"""Handlers of GradTopK: short rows by the count's distribution, and other rows by nodes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ import numpy as np
 from ..._api.scaling import MODERATE
 from ..._compile.decorators import scalar
 from ..._curves.registry import CURVES
-from ..._nonfinite import FINITE, MIXED, NONE
-from ..._threshold.records import BY_DISTRIBUTION, CODE, FLAGS, OPEN, SOME_MISLED, SOME_OPEN
+from ..._nonfinite import FINITE, NONE, WITH_INFINITIES
+from ..._threshold.records import (
+    BY_DISTRIBUTION,
+    CODE,
+    FLAGS,
+    SOME_BAD_MOMENTS,
+    SOME_UNSOLVED,
+    UNSOLVED,
+)
 from ..._threshold.records import SOLUTION as TILT
 from ...gradtopk.cpu import poisson_binomial, poisson_binomial_tangent, short
 from ...gradtopk.cpu import rows as subset_rows
@@ -19,29 +26,20 @@ from ...gradtopk.cpu.poisson_binomial import sizes_of
 from ...gradtopk.cpu.rows import SHORT_LEFT
 from ...gradtopk.records import FLAGS as SUBSET_FLAGS
 from ...gradtopk.records import NONE_SHORT, SHORT, SHORT_32, SOLUTION, SOME_SHORT, USED, WEIGHTS
-from ..frame import (
-    ARGUMENTS,
-    RESULTS,
-    direction_of,
-    leave,
-    moved_of,
-    table,
-    value_of,
-    whole_problem,
-)
+from ..frame import ARGUMENTS, RESULTS, leave, moved_problem, table, value_of, whole_problem
 from .thresholds import BY_ORDER, find_thresholds, searching, searching_again
 from .verbs import SECOND, Kernels, Sample, Setting, Verb, move_all
 
-# Where slots are: of kernels that some rows want, behind the search and the count's distribution,
-# and among them, behind those of `thresholds`.
+# Offsets of the data of kernels: of those that some rows need, after those of the search and of the
+# count's distribution, and among them after those of `thresholds`.
 AGAIN = 2 * SECOND
 COUNT_MIXED, FILL_OTHERS = range(3 * SECOND, 5 * SECOND, SECOND)
-# Those of the count, in a handler by nodes.
+# Offset of the data for the count, in a handler by nodes.
 COUNT = SECOND
 
 
 class Searched(NamedTuple):
-    """How tilts are searched for."""
+    """The curve and method by which tilts are searched for."""
 
     curve: Any
     method: Any
@@ -52,7 +50,7 @@ CURVE, METHOD = SEARCHED
 
 
 def limits_of(dtype: Any) -> Any:
-    """Which rows are short, by the method that is chosen if none is named."""
+    """The limits for short rows, of method "auto"."""
     return SHORT_32 if dtype == np.float32 else SHORT
 
 
@@ -62,32 +60,32 @@ def _count_others(run, frame, further, problem):
     x, k, _, tilt, _, p, _, _ = problem
     rows, n = x.shape
     work = 3 * rows * n
-    if (tilt[:, CODE] == MIXED).any() and not run(
+    if (tilt[:, CODE] == WITH_INFINITIES).any() and not run(
         frame, further + COUNT_MIXED, rows, work, problem
     ):
         return False
-    # Those that need no solving: what infinities leave of a row may be one, and its kind tells now.
-    these = np.flatnonzero((tilt[:, CODE] != FINITE) & (tilt[:, CODE] != MIXED))
+    # Rows that need no solving: for one, or its finite entries alone, the kind is known by now.
+    these = np.flatnonzero((tilt[:, CODE] != FINITE) & (tilt[:, CODE] != WITH_INFINITIES))
     count, given = these.shape[0], (x, k, these, tilt, p)
     return count == 0 or run(frame, further + FILL_OTHERS, count, count * n, given)
 
 
 @scalar
-def _find_tilts(run, frame, slots, x, k, tau, tilt):
-    """Write the tilts of all rows; whether all have been found."""
+def _find_tilts(run, frame, handler_data, x, k, tau, tilt):
+    """Write the tilts of all rows; returns whether all were found."""
     flags, none = np.zeros(FLAGS, np.bool_), np.empty((x.shape[0], 0), x.dtype)
     given = x, k - 0.5, tau, CURVE, METHOD, none, tilt, flags
-    return find_thresholds(run, frame, slots, slots + AGAIN, given)
+    return find_thresholds(run, frame, handler_data, handler_data + AGAIN, given)
 
 
 @scalar
-def _count_rows(run, frame, slots, x, k, tau, tilt, p):
-    """Write p of rows with these tilts by the count's distribution; whether all has been done."""
+def _count_rows(run, frame, handler_data, x, k, tau, tilt, p):
+    """Write p of rows with these tilts by the count's distribution; returns whether all done."""
     (rows, n), left_out = x.shape, np.zeros(1, np.bool_)
     problem = x, k, tau, tilt, sizes_of(n, x.dtype.type(1)), p, np.empty(0), left_out
-    if not run(frame, slots + SECOND, rows, 3 * rows * n, problem):
+    if not run(frame, handler_data + SECOND, rows, 3 * rows * n, problem):
         return False
-    return not left_out[0] or _count_others(run, frame, slots + AGAIN, problem)
+    return not left_out[0] or _count_others(run, frame, handler_data + AGAIN, problem)
 
 
 def _count(setting: Setting) -> Any:
@@ -95,40 +93,36 @@ def _count(setting: Setting) -> Any:
     least, most = MODERATE[dtype]
 
     @scalar
-    def count(frame, slots):
+    def count(frame, handler_data):
         rows, n, k, tau, right = whole_problem(frame, dtype, least, most)
         if not right:
             return False
         x, p = value_of(frame, rows, n, dtype)
         tilt = table(frame, RESULTS, 1, rows, TILT, np.float64)
-        if not _find_tilts(run, frame, slots, x, k, tau, tilt):
+        if not _find_tilts(run, frame, handler_data, x, k, tau, tilt):
             return False
-        return _count_rows(run, frame, slots, x, k, tau, tilt, p)
+        return _count_rows(run, frame, handler_data, x, k, tau, tilt, p)
 
     return count
 
 
-def _move_counted(pulls: bool) -> Callable[[Setting], Any]:
+def _move_counted(is_vjp: bool) -> Callable[[Setting], Any]:
     def make(setting: Setting) -> Any:
         _, dtype, run = setting
-        (least, most), columns = MODERATE[dtype], int(pulls)
+        (least, most), columns = MODERATE[dtype], int(is_vjp)
 
         @scalar
-        def move(frame, slots):
-            rows, n, k, tau, right = whole_problem(frame, dtype, least, most)
-            dtau, moderate = np.zeros(rows), True
-            if not pulls:
-                dtau, moderate = direction_of(frame, 6, rows, dtype)
-            if not (right and moderate):
+        def move(frame, handler_data):
+            x, k, tau, v, dtau, out, right = moved_problem(frame, is_vjp, dtype, least, most)
+            if not right:
                 return False
+            (rows, n), with_infinities = x.shape, np.zeros(1, np.bool_)
             tilt = table(frame, ARGUMENTS, 3, rows, TILT, np.float64)
-            x, v, out = moved_of(frame, rows, n, dtype)
-            mixed = np.zeros(1, np.bool_)
             gtau, sizes = np.empty((rows, columns)), sizes_of(n, dtype(1))
-            given = x, k, tau, tilt, sizes, v, dtau, out, gtau, mixed
-            if not move_all(run, frame, slots, 2 * rows * n, given):
+            given = x, k, tau, tilt, sizes, v, dtau, out, gtau, with_infinities
+            if not move_all(run, frame, handler_data, 2 * rows * n, given):
                 return False
-            if pulls:
+            if is_vjp:
                 leave(frame, np.zeros(rows), gtau[:, 0], rows, dtype)
             return True
 
@@ -137,10 +131,10 @@ def _move_counted(pulls: bool) -> Callable[[Setting], Any]:
     return make
 
 
-# Loops over entries: slices of rows and lists of places would take seconds to compile.
+# Loops over entries: indexing by slices and by arrays would take seconds to compile.
 @scalar
 def _places(column, code):
-    """Where a column has this code."""
+    """(positions of this code in a column, their number)."""
     these, count = np.empty(column.shape[0], np.int64), 0
     for i in range(column.shape[0]):
         if column[i] == code:
@@ -162,7 +156,7 @@ def _copy(rows, these, some, back):
 
 @scalar
 def _taken(rows, these, count):
-    """These rows, so many: a copy, or all of them as they are."""
+    """The rows with these indices: a copy, or the array itself if they are all."""
     if count == rows.shape[0]:
         return rows
     some = np.empty((count, rows.shape[1]), rows.dtype)
@@ -172,7 +166,7 @@ def _taken(rows, these, count):
 
 @scalar
 def _numbers(values, these, count):
-    """The numbers of these rows."""
+    """The numbers with these indices, `count` of them."""
     some = np.empty(count, values.dtype)
     for j in range(count):
         some[j] = values[these[j]]
@@ -181,14 +175,14 @@ def _numbers(values, these, count):
 
 @scalar
 def _put_back(rows, these, some):
-    """Write these rows to where they were taken from."""
+    """Write rows back to where `_taken` has copied them from."""
     if some.shape[0] < rows.shape[0]:
         _copy(rows, these, some, True)
 
 
 @scalar
-def _solve_apart(run, frame, slots, code, problem):
-    """Solve rows whose tilt has this code: OPEN ones by nodes, others as short; whether all are."""
+def _solve_apart(run, frame, handler_data, code, problem):
+    """Solve rows whose tilt has this code, UNSOLVED by nodes, others as short; whether all done."""
     x, k, tau, tilt, _, p, solution, flags = problem
     these, count = _places(tilt[:, CODE], code)
     xs, ps, answers = (
@@ -198,14 +192,14 @@ def _solve_apart(run, frame, slots, code, problem):
     )
     ks, taus = _numbers(k, these, count), _numbers(tau, these, count)
     tilts = np.empty((count, TILT))
-    if not _find_tilts(run, frame, slots + COUNT, xs, ks, taus, tilts):
+    if not _find_tilts(run, frame, handler_data + COUNT, xs, ks, taus, tilts):
         return False
-    if code == OPEN:
+    if code == UNSOLVED:
         given = xs, ks, taus, tilts, NONE_SHORT, ps, answers, flags
-        if not run(frame, slots, count, 2 * xs.size, given):
+        if not run(frame, handler_data, count, 2 * xs.size, given):
             return False
     else:
-        if not _count_rows(run, frame, slots + COUNT, xs, ks, taus, tilts, ps):
+        if not _count_rows(run, frame, handler_data + COUNT, xs, ks, taus, tilts, ps):
             return False
         for j in range(count):
             answers[j, CODE], answers[j, USED] = NONE, -1.0
@@ -221,30 +215,30 @@ def _sum_over_nodes(setting: Setting) -> Any:
     (least, most), limits = MODERATE[dtype], limits_of(dtype)
 
     @scalar
-    def sum_over_nodes(frame, slots):
+    def sum_over_nodes(frame, handler_data):
         rows, n, k, tau, right = whole_problem(frame, dtype, least, most)
         if not right:
             return False
         x, p = value_of(frame, rows, n, dtype)
         solution = table(frame, RESULTS, 1, rows, SOLUTION, np.float64)
-        tilt, flags = np.full((rows, TILT), OPEN), np.zeros(SUBSET_FLAGS, np.bool_)
+        tilt, flags = np.full((rows, TILT), UNSOLVED), np.zeros(SUBSET_FLAGS, np.bool_)
         solution[:] = 0.0
         given = x, k, tau, tilt, limits, p, solution, flags
         if n <= limits.most and (k * (n - k)).max() <= limits.variance * n:
             tilt[:, CODE] = SHORT_LEFT
             flags[SOME_SHORT] = True
-        elif not run(frame, slots, rows, 2 * rows * n, given):
+        elif not run(frame, handler_data, rows, 2 * rows * n, given):
             return False
-        if flags[SOME_MISLED]:
-            by_order = slots + COUNT + AGAIN + BY_ORDER
+        if flags[SOME_BAD_MOMENTS]:
+            by_order = handler_data + COUNT + AGAIN + BY_ORDER
             if not run(frame, by_order, rows, rows * n, (x, k - 0.5, tau, tilt)):
                 return False
             flags[BY_DISTRIBUTION] = True
-            if not run(frame, slots, rows, 2 * rows * n, given):
+            if not run(frame, handler_data, rows, 2 * rows * n, given):
                 return False
             flags[BY_DISTRIBUTION] = False
-        for flag, code in ((SOME_OPEN, OPEN), (SOME_SHORT, SHORT_LEFT)):
-            if flags[flag] and not _solve_apart(run, frame, slots, code, given):
+        for flag, code in ((SOME_UNSOLVED, UNSOLVED), (SOME_SHORT, SHORT_LEFT)):
+            if flags[flag] and not _solve_apart(run, frame, handler_data, code, given):
                 return False
         return True
 
@@ -252,8 +246,8 @@ def _sum_over_nodes(setting: Setting) -> Any:
 
 
 @scalar
-def _move_apart(run, frame, slots, k, state, given):
-    """Derivatives of rows that were solved as short; whether all has been done."""
+def _move_apart(run, frame, handler_data, k, state, given):
+    """Write derivatives of rows that were solved as short; returns whether all are done."""
     x, tau, _, v, dtau, out, gtau = given
     these, count = _places(state[:, USED], -1.0)
     if count == 0:
@@ -263,44 +257,37 @@ def _move_apart(run, frame, slots, k, state, given):
         for i in range(TILT):
             tilt[j, i] = state[these[j], WEIGHTS + i]
     xs, vs = _taken(x, these, count), _taken(v, these, count)
-    outs, gtaus, mixed = (
-        _taken(out, these, count),
-        _taken(gtau, these, count),
-        np.zeros(1, np.bool_),
-    )
+    outs, gtaus = _taken(out, these, count), _taken(gtau, these, count)
     ks, taus = _numbers(k, these, count), _numbers(tau, these, count)
-    moves, mixed = _numbers(dtau, these, count), np.zeros(1, np.bool_)
-    problem = xs, ks, taus, tilt, sizes, vs, moves, outs, gtaus, mixed
-    if not move_all(run, frame, slots, 2 * xs.size, problem):
+    moves, with_infinities = _numbers(dtau, these, count), np.zeros(1, np.bool_)
+    problem = xs, ks, taus, tilt, sizes, vs, moves, outs, gtaus, with_infinities
+    if not move_all(run, frame, handler_data, 2 * xs.size, problem):
         return False
     _put_back(out, these, outs)
     _put_back(gtau, these, gtaus)
     return True
 
 
-def _move_nodes(pulls: bool) -> Callable[[Setting], Any]:
+def _move_nodes(is_vjp: bool) -> Callable[[Setting], Any]:
     def make(setting: Setting) -> Any:
         _, dtype, run = setting
-        (least, most), columns = MODERATE[dtype], int(pulls)
+        (least, most), columns = MODERATE[dtype], int(is_vjp)
 
         @scalar
-        def move(frame, slots):
-            rows, n, k, tau, right = whole_problem(frame, dtype, least, most)
-            dtau, moderate = np.zeros(rows), True
-            if not pulls:
-                dtau, moderate = direction_of(frame, 6, rows, dtype)
-            if not (right and moderate):
+        def move(frame, handler_data):
+            x, k, tau, v, dtau, out, right = moved_problem(frame, is_vjp, dtype, least, most)
+            if not right:
                 return False
+            rows, n = x.shape
             solution = table(frame, ARGUMENTS, 3, rows, SOLUTION, np.float64)
-            x, v, out = moved_of(frame, rows, n, dtype)
             gtau = np.empty((rows, columns))
             given = x, tau, solution, v, dtau, out, gtau
             by_nodes = (solution[:, USED] >= 0.0).any()
-            if by_nodes and not run(frame, slots, rows, 2 * rows * n, given):
+            if by_nodes and not run(frame, handler_data, rows, 2 * rows * n, given):
                 return False
-            if not _move_apart(run, frame, slots + COUNT, k, solution, given):
+            if not _move_apart(run, frame, handler_data + COUNT, k, solution, given):
                 return False
-            if pulls:
+            if is_vjp:
                 leave(frame, np.zeros(rows), gtau[:, 0], rows, dtype)
             return True
 
@@ -310,7 +297,7 @@ def _move_nodes(pulls: bool) -> Callable[[Setting], Any]:
 
 
 def _of_count(like: Sample) -> tuple[Any, ...]:
-    """What the kernels of `poisson_binomial` that solve rows are given."""
+    """Sample arguments for the kernels of `poisson_binomial` that solve rows."""
     x, reals, whole, _, flags, _ = like
     sizes = poisson_binomial.scratch_sizes(x.shape[1], x.dtype)
     return x, whole, reals, np.empty((1, TILT)), sizes, x, reals, flags
@@ -349,30 +336,33 @@ def _by_nodes(_: Any, like: Sample) -> Kernels:
 
 def _of_nodes(_: Any, like: Sample) -> Kernels:
     x, reals, _, state, _, columns = like
-    return [(subset_rows.push, (x, reals, state, x, reals, x, columns))]
+    return [(subset_rows.jvp, (x, reals, state, x, reals, x, columns))]
 
 
-COUNTED = _counted(poisson_binomial_tangent.push), _counted(poisson_binomial_tangent.push_mixed)
+COUNTED = (
+    _counted(poisson_binomial_tangent.jvp),
+    _counted(poisson_binomial_tangent.jvp_with_infinities),
+)
 SHORT_SUBSETS = {
     "solve": Verb(_count, _counting, _counting_others),
-    "push": Verb(_move_counted(False), *COUNTED),
-    "pull": Verb(_move_counted(True), *COUNTED),
+    "jvp": Verb(_move_counted(False), *COUNTED),
+    "vjp": Verb(_move_counted(True), *COUNTED),
 }
 
 
 def _all_of(*kinds: Callable[[Any, Sample], Kernels]) -> Callable[[Any, Sample], Kernels]:
-    def kernels(plan: Any, like: Sample) -> Kernels:
-        return [each for kind in kinds for each in kind(plan, like)]
+    def kernels(options: Any, like: Sample) -> Kernels:
+        return [each for kind in kinds for each in kind(options, like)]
 
     return kernels
 
 
 SUBSETS = {
     "solve": Verb(_sum_over_nodes, _by_nodes, _all_of(_counting, _counting_others)),
-    "push": Verb(_move_nodes(False), _of_nodes, _all_of(*COUNTED)),
-    "pull": Verb(_move_nodes(True), _of_nodes, _all_of(*COUNTED)),
+    "jvp": Verb(_move_nodes(False), _of_nodes, _all_of(*COUNTED)),
+    "vjp": Verb(_move_nodes(True), _of_nodes, _all_of(*COUNTED)),
 }
-# Rows that k says whether they are short: which kernels they want their first call tells.
+# Whether these rows are short depends on k: the first call tells which kernels they need.
 MIDDLING_SUBSETS = {
     name: Verb(make, _all_of(), _all_of(first, further))
     for name, (make, first, further) in SUBSETS.items()

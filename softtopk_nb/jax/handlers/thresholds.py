@@ -1,4 +1,4 @@
-"""ThreTopK: the search for thresholds, which GradTopK's short rows need too, and derivatives."""
+"""Handlers of ThreTopK, and the search for thresholds, which GradTopK's short rows need too."""
 
 from __future__ import annotations
 
@@ -9,9 +9,16 @@ import numpy as np
 
 from ..._api.scaling import MODERATE
 from ..._compile.decorators import scalar
-from ..._threshold.cpu import batch, order
+from ..._threshold.cpu import batch, order_statistics
 from ..._threshold.cpu import rows as robust_rows
-from ..._threshold.records import BY_DISTRIBUTION, CODE, FLAGS, OPEN, SOME_MISLED, SOME_OPEN
+from ..._threshold.records import (
+    BY_DISTRIBUTION,
+    CODE,
+    FLAGS,
+    SOME_BAD_MOMENTS,
+    SOME_UNSOLVED,
+    UNSOLVED,
+)
 from ..._threshold.records import SOLUTION as TILT
 from ...thretopk.cpu import rows
 from ..frame import (
@@ -27,15 +34,15 @@ from ..frame import (
 )
 from .verbs import SECOND, Kernels, Sample, Setting, Verb, move_all
 
-# Where slots are, behind those of other kernels, by which some rows are searched again.
+# Offsets of the data of kernels that search some rows again, after those of other kernels.
 BY_ORDER, WITHOUT_INFINITIES, ROBUST = range(0, 3 * SECOND, SECOND)
 
 
 @scalar
 def _have_infinities(x, solution):
-    """Whether a row whose CODE is OPEN has an infinity."""
+    """Whether a row whose CODE is UNSOLVED has an infinity."""
     for i in range(x.shape[0]):
-        if solution[i, CODE] == OPEN:
+        if solution[i, CODE] == UNSOLVED:
             for value in x[i]:
                 if abs(value) == np.inf:
                     return True
@@ -43,30 +50,30 @@ def _have_infinities(x, solution):
 
 
 @scalar
-def find_thresholds(run, frame, slots, further, given):
-    """Solve every row in as many turns as `batch.solve` takes; say whether all has been done.
+def find_thresholds(run, frame, handler_data, further, given):
+    """Solve every row by as many kernels as `batch.solve` calls; returns whether all are done.
 
-    `further`: the slots of the kernels that few rows want.
+    `further`: the address of the data of the kernels that few rows need.
     """
     x, k, tau, curve, method, out, solution, flags = given
     count, work = x.shape[0], x.size
-    for search in (slots, further + WITHOUT_INFINITIES):
+    for search in (handler_data, further + WITHOUT_INFINITIES):
         if not run(frame, search, count, work, given):
             return False
-        if flags[SOME_MISLED]:
+        if flags[SOME_BAD_MOMENTS]:
             if not run(frame, further + BY_ORDER, count, work, (x, k, tau, solution)):
                 return False
             flags[BY_DISTRIBUTION] = True
             if not run(frame, search, count, work, given):
                 return False
-            flags[SOME_MISLED] = flags[BY_DISTRIBUTION] = False
-        if not flags[SOME_OPEN]:
+            flags[SOME_BAD_MOMENTS] = flags[BY_DISTRIBUTION] = False
+        if not flags[SOME_UNSOLVED]:
             return True
         if not _have_infinities(x, solution):
             break
     still = 0
     for i in range(count):
-        still += solution[i, CODE] == OPEN
+        still += solution[i, CODE] == UNSOLVED
     problem, work = (x, k, tau, curve, method, out, solution), batch.EXPENSIVE * still * x.shape[1]
     return still == 0 or run(frame, further + ROBUST, count, work, problem)
 
@@ -76,7 +83,7 @@ def _solve(setting: Setting) -> Any:
     least, most = MODERATE[dtype]
 
     @scalar
-    def solve(frame, slots):
+    def solve(frame, handler_data):
         rows, n = shape_of(frame)
         k, tau, flags = np.empty(rows), np.empty(rows), np.zeros(FLAGS, np.bool_)
         right = read(frame, 1, rows, dtype, 0.0, float(n), k)
@@ -85,19 +92,19 @@ def _solve(setting: Setting) -> Any:
         x, p = value_of(frame, rows, n, dtype)
         solution = table(frame, RESULTS, 1, rows, TILT, np.float64)
         given = x, k, tau, curve, method, p, solution, flags
-        return find_thresholds(run, frame, slots, slots + SECOND, given)
+        return find_thresholds(run, frame, handler_data, handler_data + SECOND, given)
 
     return solve
 
 
-def _push(setting: Setting) -> Any:
-    curve, dtype, run = setting.plan.curve, setting.dtype, setting.run
+def _make_jvp(setting: Setting) -> Any:
+    curve, dtype, run = setting.options.curve, setting.dtype, setting.run
     least, most = MODERATE[dtype]
 
     @scalar
-    def push(frame, slots):
+    def jvp(frame, handler_data):
         rows, n = shape_of(frame)
-        tau, mixed = np.empty(rows), np.zeros(1, np.bool_)
+        tau, with_infinities = np.empty(rows), np.zeros(1, np.bool_)
         right = read(frame, 2, rows, dtype, least, most, tau)
         dk, near = direction_of(frame, 5, rows, dtype)
         dtau, moderate = direction_of(frame, 6, rows, dtype)
@@ -105,65 +112,65 @@ def _push(setting: Setting) -> Any:
             return False
         x, v, dp = moved_of(frame, rows, n, dtype)
         solution = table(frame, ARGUMENTS, 3, rows, TILT, np.float64)
-        given = x, tau, curve, solution, v, dp, dk, dtau, mixed
-        return move_all(run, frame, slots, rows * n, given)
+        given = x, tau, curve, solution, v, dp, dk, dtau, with_infinities
+        return move_all(run, frame, handler_data, rows * n, given)
 
-    return push
+    return jvp
 
 
-def _pull(setting: Setting) -> Any:
-    curve, dtype, run = setting.plan.curve, setting.dtype, setting.run
+def _make_vjp(setting: Setting) -> Any:
+    curve, dtype, run = setting.options.curve, setting.dtype, setting.run
     least, most = MODERATE[dtype]
 
     @scalar
-    def pull(frame, slots):
+    def vjp(frame, handler_data):
         rows, n = shape_of(frame)
         tau, gk, gtau = np.empty(rows), np.empty(rows), np.empty(rows)
         if not read(frame, 2, rows, dtype, least, most, tau):
             return False
         x, g, gx = moved_of(frame, rows, n, dtype)
         solution = table(frame, ARGUMENTS, 3, rows, TILT, np.float64)
-        mixed = np.zeros(1, np.bool_)
-        given = x, tau, curve, solution, g, gx, gk, gtau, mixed
-        if not move_all(run, frame, slots, rows * n, given):
+        with_infinities = np.zeros(1, np.bool_)
+        given = x, tau, curve, solution, g, gx, gk, gtau, with_infinities
+        if not move_all(run, frame, handler_data, rows * n, given):
             return False
         leave(frame, gk, gtau, rows, dtype)
         return True
 
-    return pull
+    return vjp
 
 
-def searching(plan: Any, like: Sample) -> Kernels:
-    """The kernel of the first search of `find_thresholds`."""
+def searching(options: Any, like: Sample) -> Kernels:
+    """The kernel of the first search of `find_thresholds`, with sample arguments."""
     x, reals, _, state, flags, _ = like
     solution = state[:, :TILT].copy()
-    given = x, reals, reals, plan.curve, plan.method, x, solution, flags
+    given = x, reals, reals, options.curve, options.method, x, solution, flags
     return [(batch.fast_search(x), given)]
 
 
-def searching_again(plan: Any, like: Sample) -> Kernels:
-    """The kernels that it runs for few rows."""
+def searching_again(options: Any, like: Sample) -> Kernels:
+    """The kernels that `find_thresholds` runs for few rows, with sample arguments."""
     x, reals, _, state, flags, _ = like
     solution = state[:, :TILT].copy()
-    given = x, reals, reals, plan.curve, plan.method, x, solution
+    given = x, reals, reals, options.curve, options.method, x, solution
     return [
-        (order.distributions, (x, reals, reals, solution)),
+        (order_statistics.distributions, (x, reals, reals, solution)),
         (batch.search_without_infinities(x), (*given, flags)),
         (robust_rows.solve, given),
     ]
 
 
 def _along(kernel: Any) -> Callable[[Any, Sample], Kernels]:
-    def kernels(plan: Any, like: Sample) -> Kernels:
+    def kernels(options: Any, like: Sample) -> Kernels:
         x, reals, _, state, flags, _ = like
         solution = state[:, :TILT].copy()
-        return [(kernel, (x, reals, plan.curve, solution, x, x, reals, reals, flags))]
+        return [(kernel, (x, reals, options.curve, solution, x, x, reals, reals, flags))]
 
     return kernels
 
 
 THRETOPK = {
     "solve": Verb(_solve, searching, searching_again),
-    "push": Verb(_push, _along(rows.push), _along(rows.push_mixed)),
-    "pull": Verb(_pull, _along(rows.pull), _along(rows.pull_mixed)),
+    "jvp": Verb(_make_jvp, _along(rows.jvp), _along(rows.jvp_with_infinities)),
+    "vjp": Verb(_make_vjp, _along(rows.vjp), _along(rows.vjp_with_infinities)),
 }

@@ -1,4 +1,4 @@
-"""How a handler is made, and what it runs."""
+"""The definition of a handler: the function that makes it, and its kernels."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Any, NamedTuple
 
 from ..._compile.decorators import scalar
 from ..._threads.jobs import WORD
-from ..sharing import SLOTS
+from ..sharing import HANDLER_DATA
 
-SECOND = SLOTS * WORD  # where the slots of a second kernel are, behind those of the first
+SECOND = HANDLER_DATA * WORD  # offset of a second kernel's data, after that of the first
 
 
 class Setting(NamedTuple):
-    """What a handler is made for."""
+    """The options, type and runner that a handler is made for."""
 
-    plan: Any  # the operator's own options, checked
+    options: Any  # the operator's own options, checked
     dtype: Any  # np.float32 or np.float64
     run: Any  # `sharing.alone` or `sharing.together`
 
 
 class Sample(NamedTuple):
-    """Arrays as a handler has them: their types are what kernels are compiled for."""
+    """Sample arrays of a handler, whose types are those that kernels are compiled for."""
 
     x: Any
-    reals: Any  # one for each row
+    reals: Any  # a number for each row
     whole: Any
     state: Any  # float64
     flags: Any
@@ -36,17 +36,17 @@ Kernels = list[tuple[Any, tuple[Any, ...]]]
 
 
 class Verb(NamedTuple):
-    """How the handler of a verb is made, and what it runs."""
+    """The function that makes a verb's handler, and the kernels that this runs."""
 
     make: Callable[[Setting], Any]
-    kernels: Callable[[Any, Sample], Kernels]  # of the plan and the types
-    further: Callable[[Any, Sample], Kernels] = lambda *_: []  # those that few rows want
+    kernels: Callable[[Any, Sample], Kernels]  # by the options and the types
+    further: Callable[[Any, Sample], Kernels] = lambda *_: []  # those that few rows need
 
 
 @scalar
-def move_all(run, frame, slots, work, given):
-    """A kernel on all rows, and a second on those with infinities; whether all has been done."""
-    x, mixed = given[0], given[-1]
-    if not run(frame, slots, x.shape[0], work, given):
+def move_all(run, frame, handler_data, work, given):
+    """Run a kernel on all rows, and a second on those with infinities; returns whether all done."""
+    x, with_infinities = given[0], given[-1]
+    if not run(frame, handler_data, x.shape[0], work, given):
         return False
-    return not mixed[0] or run(frame, slots + SECOND, x.shape[0], work, given)
+    return not with_infinities[0] or run(frame, handler_data + SECOND, x.shape[0], work, given)

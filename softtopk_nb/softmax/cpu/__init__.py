@@ -1,7 +1,7 @@
-"""softmax, its logarithm and logsumexp on the CPU: their part of the protocol `_api.engine`.
+"""softmax, its logarithm and logsumexp on the CPU: their engine, as in `_api.engine`.
 
-`options` is the name of the function. A value has the shape of the rows; of logsumexp it is one
-number for each row.
+`options` is the name of the function. A value has the shape of the rows; logsumexp has one number
+for each row.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._threads import pool
 from ..records import EXCESS, TOP
 from . import long
 from . import rows as kernels
@@ -32,19 +33,51 @@ def linearize(rows: Any, options: str, out: Any) -> Any:
     return record
 
 
+def few(rows: Any, options: str) -> Any:
+    """A function (rows, out) that writes the value of few rows, or None; returns the records."""
+    if options == "logsumexp":
+        return None
+    (x, tau), logs = rows, options == "log_softmax"
+    count = len(x)
+    call = pool.code_of(kernels.value, (x, tau, np.empty((count, kernels.SOLVED)), logs, x)).call
+
+    def solve_few(rows: Any, out: Any) -> Any:
+        x, tau = rows
+        record = np.empty((count, kernels.SOLVED))
+        call(0, count, x, tau, record, logs, out)
+        return record
+
+    return solve_few
+
+
 def jvp(rows: Any, options: str, state: Any, dx: Any, dtau: Any, out: Any) -> None:
     """Write the derivative along (dx, dtau)."""
     if options == "logsumexp":
-        long.over(kernels.push_sum, long.push_sum, *rows, state, dx, dtau, out)
+        long.over(kernels.jvp_logsumexp, long.jvp_logsumexp, *rows, state, dx, dtau, out)
     else:
         logs = options == "log_softmax"
-        long.over(kernels.push, long.push, *rows, state, logs, dx, dtau, out)
+        long.over(kernels.jvp, long.jvp, *rows, state, logs, dx, dtau, out)
 
 
 def vjp(rows: Any, options: str, state: Any, g: Any, gx: Any, gtau: Any) -> None:
-    """Write the gradients; for logsumexp, g is one number for each row."""
+    """Write the gradients; for logsumexp, g has one number for each row."""
     if options == "logsumexp":
-        long.over(kernels.pull_sum, long.pull_sum, *rows, state, g, gtau, gx)
+        long.over(kernels.vjp_logsumexp, long.vjp_logsumexp, *rows, state, g, gtau, gx)
     else:
         logs = options == "log_softmax"
-        long.over(kernels.pull, long.pull, *rows, state, logs, g, gtau, gx)
+        long.over(kernels.vjp, long.vjp, *rows, state, logs, g, gtau, gx)
+
+
+def state_width(n: int, options: str) -> int:
+    """Number of float64 per row in the packed state."""
+    return kernels.SOLVED
+
+
+def pack(rows: Any, options: str, state: Any) -> Any:
+    """The state as an array."""
+    return state
+
+
+def unpack(rows: Any, options: str, packed: Any) -> Any:
+    """The state from an array."""
+    return packed

@@ -1,7 +1,7 @@
 """Softmax, its logarithm and logsumexp on rows of any length.
 
-A long row is worked on in parts, in the manner of `_threads.long_rows`. Here it has the shape
-(1, n), and each of its numbers the shape (1,).
+A long row is processed in parts, as in `_threads.long_rows`. Here it has the shape (1, n), and each
+of its numbers the shape (1,).
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ import numpy.typing as npt
 from ..._compile.decorators import kernel
 from ..._math.elementary import from_ordinal, to_ordinal
 from ..._threads import pool
-from ..._threads.long_rows import LONG, PART, Look, Pass, Passes, here, part_count, range_of, room
+from ..._threads.long_rows import (
+    LONG,
+    PART,
+    Pass,
+    Passes,
+    RowScan,
+    here,
+    part_count,
+    range_of,
+    scratch,
+)
 from ..formulas import OF_LOGS, OF_LOGS_BACK, OF_SHARES, inverse
 from ..records import EXCESS, TOP
 from . import rows
@@ -43,7 +53,7 @@ def _normalize(lo, hi, out, excess, logs):
 
 @kernel
 def _multiply(lo, hi, out, factor):
-    """Multiply the entries of each part."""
+    """Multiply the entries of each part by `factor`."""
     factor = out.dtype.type(factor)
     for j in range(lo, hi):
         part = out[j * PART : (j + 1) * PART]
@@ -74,10 +84,10 @@ def _slopes(lo, hi, x, v, m, tau, dtau, mean, rule, out, sums):
 def over(
     whole: Any, in_parts: Callable[..., None], x: Array, tau: Array, record: Array, *args: Any
 ) -> None:
-    """The kernel `whole` on all rows, or `in_parts` on each of those that are long.
+    """Call the kernel `whole` on all rows, or `in_parts` on each of them if they are long.
 
-    Entries at -inf are taken out of a long row first: in the last of the arguments, if it has x's
-    shape, they are 0. If this leaves few, the row is no longer a long one.
+    Entries at -inf are removed from a long row first: in the last of the arguments, if it has x's
+    shape, they are 0. The rest may be so few that the row is no longer a long one.
     """
     if x.shape[1] < LONG:
         pool.over(len(x), x.size, whole, x, tau, record, *args)
@@ -114,15 +124,15 @@ def value(x: Array, tau: Array, logs: bool, out: Array) -> Array:
     return record
 
 
-def record_of(seen: Look) -> Array:
-    """The record of a row after a look at it, with its largest entry, NaN beside a NaN."""
+def record_of(seen: RowScan) -> Array:
+    """The record of a row from its scan, with its largest entry, or NaN if the row has one."""
     record = np.zeros(SOLVED)
     record[TOP], _ = _top(seen.lowest, seen.highest)
     return record
 
 
 def _top(lo: Any, hi: Any) -> tuple[float, bool]:
-    """`rows.top`, from the range of a row as ordinals."""
+    """The results of `rows.top`, from the range of a row as ordinals."""
     T = np.float32 if isinstance(lo, np.int32) else np.float64
     lowest, highest = to_ordinal(T(-np.inf)), to_ordinal(T(np.inf))
     ordered = lowest <= lo and hi <= highest
@@ -130,7 +140,7 @@ def _top(lo: Any, hi: Any) -> tuple[float, bool]:
 
 
 def _survey(x: Array, record: Array) -> bool:
-    """`rows.top` of a long row, and how many entries take part, to its record; whether not all."""
+    """Write TOP and PRESENT of a long row to its record; returns whether -inf is to be removed."""
     record[TOP], excluded = _top(*range_of(x))
     record[PRESENT] = np.count_nonzero(np.isfinite(x)) if excluded else len(x)
     return excluded
@@ -142,8 +152,8 @@ def _value(x: Array, tau: Array, record: Array, logs: bool, out: Array) -> None:
 
 
 def value_finite(x: Any, tau: float, record: Array, logs: bool, out: Any) -> Passes[None]:
-    """One row without entries at -inf, as `rows.value`; its record has TOP already."""
-    sums, target = np.empty((part_count(x), 2)), out if len(out) else room(x)
+    """Solve one row without entries at -inf, as `rows.value`; its record has TOP already."""
+    sums, target = np.empty((part_count(x), 2)), out if len(out) else scratch(x)
     problem = x, record[TOP], tau, logs, target, sums
     yield Pass(_exponentials, x.size // 4, problem, (sums,), (), (target,))
     record[EXCESS] = rows.total_of(record[TOP], *sums.sum(axis=0))
@@ -152,7 +162,7 @@ def value_finite(x: Any, tau: float, record: Array, logs: bool, out: Any) -> Pas
 
 
 def _sums_along(x: Any, v: Any, tau: float, record: Array, out: Any) -> Passes[Any]:
-    """Write p to `out`; <p, v>, <p, z> and the sum of v."""
+    """Write p to `out`; returns <p, v>, <p, z> and the sum of v."""
     sums = np.empty((part_count(x), 3))
     problem = x, v, record[TOP], tau, 1.0 / (1.0 + record[EXCESS]), out, sums
     yield Pass(_probabilities, x.size // 4, problem, (sums,), (), (out,))
@@ -160,70 +170,70 @@ def _sums_along(x: Any, v: Any, tau: float, record: Array, out: Any) -> Passes[A
 
 
 def _derive(x: Any, v: Any, tau: float, record: Array, *rule_and_out: Any) -> Passes[float]:
-    """`rows.slopes` of a long row."""
+    """Write the derivative of a long row, as `rows.slopes`."""
     sums, out = np.empty(part_count(x)), rule_and_out[-1]
     problem = x, v, record[TOP], tau, *rule_and_out, sums
     yield Pass(_slopes, x.size // 4, problem, (sums,), (), (), (out,))
     return float(sums.sum())
 
 
-def push_finite(
+def jvp_finite(
     x: Any, tau: float, record: Array, logs: bool, dx: Any, dtau: float, out: Any
 ) -> Passes[None]:
-    """One row whose largest entry is finite, without any at -inf, as `rows.push`."""
+    """Write the derivative of a row with a finite maximum and no entry at -inf, as `rows.jvp`."""
     mean_v, mean_z, _ = yield from _sums_along(x, dx, tau, record, out)
     mean, rule = mean_v - dtau * mean_z, OF_LOGS if logs else OF_SHARES
     yield from _derive(x, dx, tau, record, dtau, mean, rule, out)
 
 
-def pull_finite(x: Any, tau: float, record: Array, logs: bool, g: Any, gx: Any) -> Passes[float]:
-    """The same for `rows.pull`; returns the gradient in the temperature."""
+def vjp_finite(x: Any, tau: float, record: Array, logs: bool, g: Any, gx: Any) -> Passes[float]:
+    """Write the gradient in x of such a row, as `rows.vjp`; returns the one in the temperature."""
     mean, _, whole = yield from _sums_along(x, g, tau, record, gx)
     back, rule = (whole, OF_LOGS_BACK) if logs else (mean, OF_SHARES)
     return -(yield from _derive(x, g, tau, record, 0.0, back, rule, gx))
 
 
-def push_sum_finite(x: Any, tau: float, record: Array, dx: Any, dtau: float) -> Passes[float]:
-    """The same for `rows.push_sum`; returns the derivative."""
-    moved, mean_z, _ = yield from _sums_along(x, dx, tau, record, room(x))
+def jvp_logsumexp_finite(x: Any, tau: float, record: Array, dx: Any, dtau: float) -> Passes[float]:
+    """The derivative of such a row, as `rows.jvp_logsumexp`."""
+    moved, mean_z, _ = yield from _sums_along(x, dx, tau, record, scratch(x))
     return float(moved + (math.log1p(record[EXCESS]) - mean_z) * dtau)
 
 
-def pull_sum_finite(x: Any, tau: float, record: Array, g: float, gx: Any) -> Passes[float]:
-    """The same for `rows.pull_sum`; returns the gradient in the temperature."""
+def vjp_logsumexp_finite(x: Any, tau: float, record: Array, g: float, gx: Any) -> Passes[float]:
+    """Write the gradient in x of such a row, as `rows.vjp_logsumexp`; returns the other one."""
     _, mean_z, _ = yield from _sums_along(x, x, tau, record, gx)
     yield Pass(_multiply, x.size // 8, (gx, g), changed=(gx,))
     return float(g * (math.log1p(record[EXCESS]) - mean_z))
 
 
-def push(
+def jvp(
     x: Array, tau: Array, record: Array, logs: bool, dx: Array, dtau: Array, out: Array
 ) -> None:
-    """One long row, as `rows.push`."""
+    """Write the derivative of one long row, as `rows.jvp`."""
     if not rows.constant(record[0, TOP], False, out[0]):
-        here(push_finite(x[0], tau[0], record[0], logs, dx[0], dtau[0], out[0]))
+        here(jvp_finite(x[0], tau[0], record[0], logs, dx[0], dtau[0], out[0]))
 
 
-def pull(x: Array, tau: Array, record: Array, logs: bool, g: Array, gtau: Array, gx: Array) -> None:
-    """One long row, as `rows.pull`."""
+def vjp(x: Array, tau: Array, record: Array, logs: bool, g: Array, gtau: Array, gx: Array) -> None:
+    """Write the gradients of one long row, as `rows.vjp`."""
     if rows.constant(record[0, TOP], False, gx[0]):
         gtau[0] = gx[0, 0]
     else:
-        gtau[0] = here(pull_finite(x[0], tau[0], record[0], logs, g[0], gx[0]))
+        gtau[0] = here(vjp_finite(x[0], tau[0], record[0], logs, g[0], gx[0]))
 
 
-def push_sum(x: Array, tau: Array, record: Array, dx: Array, dtau: Array, out: Array) -> None:
-    """One long row, as `rows.push_sum`."""
+def jvp_logsumexp(x: Array, tau: Array, record: Array, dx: Array, dtau: Array, out: Array) -> None:
+    """Write the derivative of one long row, as `rows.jvp_logsumexp`."""
     still = np.empty(1)
     if rows.constant(record[0, TOP], True, still):
         out[0] = still[0]
     else:
-        out[0] = here(push_sum_finite(x[0], tau[0], record[0], dx[0], dtau[0]))
+        out[0] = here(jvp_logsumexp_finite(x[0], tau[0], record[0], dx[0], dtau[0]))
 
 
-def pull_sum(x: Array, tau: Array, record: Array, g: Array, gtau: Array, gx: Array) -> None:
-    """One long row, as `rows.pull_sum`."""
+def vjp_logsumexp(x: Array, tau: Array, record: Array, g: Array, gtau: Array, gx: Array) -> None:
+    """Write the gradients of one long row, as `rows.vjp_logsumexp`."""
     if rows.constant(record[0, TOP], True, gx[0]):
         gtau[0] = gx[0, 0]
     else:
-        gtau[0] = here(pull_sum_finite(x[0], tau[0], record[0], g[0], gx[0]))
+        gtau[0] = here(vjp_logsumexp_finite(x[0], tau[0], record[0], g[0], gx[0]))

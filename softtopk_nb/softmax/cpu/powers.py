@@ -1,4 +1,4 @@
-"""The power map on the CPU: its part of the protocol `_api.engine`, with a power for each row."""
+"""The power map on the CPU: its engine, as in `_api.engine`, with a power for each row."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from ..._api.base import Array
-from ..parts import parts
+from ..._threads.parts import parts
 
 
 def value(rows: Any, options: None, out: Array) -> None:
     """Write y."""
     for some, x, power, top in _in_parts(rows):
         with np.errstate(all="ignore"):
-            # 1 - (1 - x)^power without the difference, which would lose small x.
+            # 1 - (1 - x)^power without the difference, which would lose the digits of small x.
             out[some] = np.where(top, -np.expm1(power * np.log1p(-x)), _power(x, power))
 
 
 def linearize(rows: Any, options: None, out: Array) -> tuple[Array, Array]:
-    """Write y; returns derivatives of each entry in itself and in the power (thm-gradual)."""
+    """Write y; returns the derivatives of each entry in itself and in the power (thm-gradual)."""
     value(rows, options, out)
     in_x, in_power = np.empty_like(rows.x), np.empty_like(rows.x)
     for some, x, power, top in _in_parts(rows):
@@ -38,7 +38,7 @@ def jvp(rows: Any, options: None, state: Any, dx: Array, dpower: Array, out: Arr
     in_x, in_power = state
     with np.errstate(all="ignore"):
         for some in parts(dx.shape):
-            # An entry that does not move does not, also where the slope is infinite.
+            # An entry with direction 0 has the derivative 0, also where the slope is infinite.
             moved = np.where(dx[some] == 0, dx[some], in_x[some] * dx[some])
             moved += in_power[some] * dpower[some[0], None].astype(dx.dtype)
             out[some] = np.where(np.isnan(in_power[some]), np.nan, moved)
@@ -56,7 +56,7 @@ def vjp(rows: Any, options: None, state: Any, g: Array, gx: Array, gpower: Array
 
 
 def _in_parts(rows: Any) -> Iterator[tuple[tuple[slice, ...], Array, Array, Array]]:
-    """Parts: which, x, the power in its type, and where an entry is the largest of its row."""
+    """Yield parts: (slices, x, the power in its type, where an entry is the largest of its row)."""
     x, limits = rows.x, np.finfo(rows.x.dtype)
     power = np.clip(rows.power, limits.tiny, limits.max).astype(x.dtype)[:, None]
     largest = x.max(axis=1, keepdims=True)
@@ -65,10 +65,10 @@ def _in_parts(rows: Any) -> Iterator[tuple[tuple[slice, ...], Array, Array, Arra
 
 
 def _power(base: Array, power: Array) -> Array:
-    """base^power, one power for each row.
+    """base^power, with a power for each row.
 
-    NumPy takes another road for an exponent that it sees to be the same for all entries, and with
-    it other last bits; here every entry has its own, so that a row does not depend on the others.
+    NumPy uses another algorithm for an exponent that is the same for all entries, with other last
+    bits; here every entry has its own, so that a row does not depend on the others.
     """
     each = np.ascontiguousarray(np.broadcast_to(power, base.shape))
     result: Array = np.power(base.reshape(-1), each.reshape(-1)).reshape(base.shape)

@@ -1,7 +1,7 @@
-"""softmax, its logarithm and logsumexp on a device: their part of the protocol `_api.engine`.
+"""softmax, its logarithm and logsumexp on a device: their engine, as in `_api.engine`.
 
-`options` is the name of the function. A value has the shape of the rows; of logsumexp it is one
-float64 for each row.
+`options` is the name of the function. A value has the shape of the rows; logsumexp has one float64
+for each row.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..._cuda.launch import choose, choose_for_two
 from ..._cuda.row_kernels import staged
 from ..records import RECORD
 from .rows import make_value
-from .slopes import make_pull, make_pull_sum, make_push, make_push_sum
+from .slopes import make_jvp, make_jvp_logsumexp, make_vjp, make_vjp_logsumexp
 
 
 def value(rows: Rows, options: str, out: Buffer) -> None:
@@ -32,11 +32,16 @@ def linearize(rows: Rows, options: str, out: Buffer) -> Buffer:
 
 def jvp(rows: Rows, options: str, state: Buffer, dx: Buffer, dtau: Argument, out: Buffer) -> None:
     """Write the derivative of the value along a direction."""
-    made = (make_push_sum,) if options == "logsumexp" else (make_push, options)
+    made = (make_jvp_logsumexp,) if options == "logsumexp" else (make_jvp, options)
     staged(rows, choose_for_two, *made)(state, dx, dtau, out)
 
 
 def vjp(rows: Rows, options: str, state: Buffer, g: Any, gx: Buffer, gtau: Buffer) -> None:
-    """Write the gradients; for logsumexp, g is one number a row."""
-    made = (make_pull_sum,) if options == "logsumexp" else (make_pull, options)
+    """Write the gradients; for logsumexp, g has one number for each row."""
+    made = (make_vjp_logsumexp,) if options == "logsumexp" else (make_vjp, options)
     staged(rows, choose_for_two, *made)(state, g, gx, gtau)
+
+
+def state_width(n: int, options: str) -> int:
+    """Number of float64 per row in the state."""
+    return RECORD

@@ -1,9 +1,9 @@
-"""Gumbel noise on a device: what a group does with a row, or with a part of one.
+"""Gumbel noise on a device: the passes of a group over a row, or over a part of one.
 
 The noise of an entry is a function of the seed, the row, the draw and the entry, and of the rows'
-type: so many entries as a thread reads at once share one counter of `philox`. So it is the same
-however the row is cut; `first` says where in its row a part begins, at a multiple of what a thread
-reads at once.
+type: the entries that a thread reads at once share one counter of `philox`. So it is the same
+however the row is cut; `first` is the position in its row where a part begins, a multiple of the
+number of entries read at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .philox import gumbel, philox, uniform32, uniform64
 
 
 class Draw(NamedTuple):
-    """What noise is a function of, beside the entry."""
+    """The arguments of the noise, beside the entry."""
 
     seed: Any
     row: Any
@@ -28,24 +28,24 @@ class Draw(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """What a group does with noise; `s.regs` hold the row already, unless it streams."""
+    """The passes of a group with noise; `s.regs` hold the row already, unless the group streams."""
 
-    #: disturb(regs, piece, first, source, m, inv): entries to (x - m)/tau + G, all NaN if m is;
-    #: where `stays`, what is not finite stays as it is
+    #: disturb(regs, piece, first, source, m, inv): turns entries into (x - m)/tau + G, all NaN if m
+    #: is; if `stays`, infinite and NaN entries are left as they are
     disturb: Any
-    #: write(span, first, source, m, s, target): x - m + G to another span
+    #: write(span, first, source, m, s, target): writes x - m + G to another span
     write: Any
-    #: pick(span, first, source, m, inv, last, last_at, s): the largest entry that a thread sees
-    #: after the last one drawn, by value and then by place, and its place in the row; -inf and -1
-    #: if there is none. In a group that holds its row, regs are disturbed
+    #: pick(span, first, source, m, inv, last, last_at, s) -> the largest entry of a thread after
+    #: the last one drawn, by value and then by position, and its position in the row; -inf and -1
+    #: if there is none. In a group that holds its row, regs have noise already
     pick: Any
-    #: agree(best, best_at, shared): the largest of what all threads have picked, the first if equal
+    #: agree(best, best_at, shared) -> the largest of all threads' picks, the first of equal ones
     agree: Any
 
 
 @made_once
 def noise(T: Any, group: ThreadGroup, stays: bool) -> Noise:
-    """The noise for rows of type T."""
+    """The passes with noise, for rows of type T."""
     t = tools(T, group)
     counts = tools(np.float64, ThreadGroup(group.lanes, 2))
     held, streams = group.held, group.streams

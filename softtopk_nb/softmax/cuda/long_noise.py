@@ -1,9 +1,9 @@
-"""Gumbel noise on a device for long rows, in parts as `_cuda.long_rows` says.
+"""Gumbel noise for long rows on a device, in parts as in `_cuda.long_rows`.
 
-First the largest entry of each part. Rows with noise take one more launch. Draws take one for each
-index: every part leaves the largest entry that comes after the last one drawn, by value and then by
-place, and where that is; the next launch knows the largest of all parts. As the noise is made anew
-in every launch, k indices cost O(n k), in one block or in many.
+The first launch finds the largest entry of each part. Rows with noise take one more launch. Draws
+take one for each index: every part writes its largest entry after the last one drawn, by value and
+then by position, and its position; the next launch finds the largest of all parts. As the noise is
+recomputed in every launch, k indices cost O(n k), in one block or in many.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ..._cuda.thread_groups import Span, ThreadGroup, beside, made_once, of_row,
 from .gumbel import Draw, noise
 from .rows import passes
 
-BEST = 2  # numbers that a part leaves for a draw: its largest entry, and the place of it in the row
-AT_ONCE = 256  # draws from a row: what their parts leave takes less memory than the row
+BEST = 2  # numbers that a part writes for a draw: its largest entry, and its position in the row
+AT_ONCE = 256  # draws from a row: the numbers their parts write take less memory than the row
 
 
 @made_once
 def make_look(T: Any, group: ThreadGroup, finite: bool) -> PartKernel:
-    """Find the largest entry of each part, or the largest `finite` one."""
+    """A kernel that writes the largest entry of each part, or the largest `finite` one."""
     do, place = passes(T, group, "softmax"), make_place(T, group)
     look_at = do.look_at_finite if finite else do.look
 
@@ -42,7 +42,7 @@ def make_look(T: Any, group: ThreadGroup, finite: bool) -> PartKernel:
 
 @device
 def part_of(here, batch, row):
-    """The part of x that a part of one of its draws is made of, and where in the row it begins."""
+    """The part of row `row` of x at the same place as `here` in a draw, and its first position."""
     first = here.span.start - here.row * batch.n
     span = Span(batch.x, row * batch.n + first, here.span.n, batch.wide)
     return Part(row, here.part, here.parts, span), first
@@ -50,7 +50,7 @@ def part_of(here, batch, row):
 
 @made_once
 def _make_perturb(T: Any, group: ThreadGroup, stays: bool) -> PartKernel:
-    """As `cuda.noise.make_perturb`, part by part."""
+    """A kernel that writes rows with noise, part by part, as `cuda.noise.make_perturb`."""
     do, place = passes(T, group, "softmax"), make_place(T, group)
     with_noise = noise(T, group, stays)
 
@@ -60,7 +60,7 @@ def _make_perturb(T: Any, group: ThreadGroup, stays: bool) -> PartKernel:
         source = Draw(seed, here.row // draws, here.row % draws)
         there, first = part_of(here, batch, source.row)
         bad, top = place.extremes(tops, there, s.shared)
-        m = do.judge(bad, top, 1.0)
+        m = do.maximum(bad, top, 1.0)
         with_noise.write(there.span, first, source, m, s, beside(here.span, out))
 
     return PartKernel(T, group, perturb, (uint64, int64, NUMBERS, ROWS))
@@ -68,16 +68,16 @@ def _make_perturb(T: Any, group: ThreadGroup, stays: bool) -> PartKernel:
 
 @made_once
 def _make_pick(T: Any, group: ThreadGroup) -> PartKernel:
-    """Write index r - 1 of each draw, and find index r in each part if there is one more.
+    """A kernel that writes index r - 1 of each draw, and finds index r in each part if r < k.
 
-    These are `draws` of the row's `total` ones, from `since` on.
+    These are `draws` of the row's `total` draws, from draw `since` on.
     """
     t, do, place = tools(T, group), passes(T, group, "softmax"), make_place(T, group)
     with_noise, infinity = noise(T, group, False), T(np.inf)
 
     @device
     def last_drawn(found, here, shared):
-        """The largest entry of all parts, and its place in the row."""
+        """The largest entry of all parts, and its position in the row."""
         best, best_at = -infinity, int64(-1)
         for j in range(t.rank(), here.parts, group.lanes):
             at = (here.row * here.parts + j) * BEST
@@ -99,7 +99,7 @@ def _make_pick(T: Any, group: ThreadGroup) -> PartKernel:
             there, first = part_of(here, batch, source.row)
             tau = of_row(batch.temperature, source.row)
             bad, top = place.extremes(tops, there, s.shared)
-            m, inv = do.judge(bad, top, tau), do.inverse(tau)
+            m, inv = do.maximum(bad, top, tau), do.inverse(tau)
             best, best_at = with_noise.pick(there.span, first, source, m, inv, last, last_at, s)
             best, best_at = with_noise.agree(best, best_at, s.shared)
             if t.rank() == 0:

@@ -1,4 +1,4 @@
-"""Rows with Gumbel noise added on a device, and the indices of the largest of them."""
+"""Rows with Gumbel noise on a device, and the indices of their largest entries."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from . import long_noise
 from .gumbel import Draw, noise
 from .rows import passes
 
-MOST_HELD = 64  # bytes
+MOST_HELD = 64  # bytes of a row that a thread holds at most
 
 
 @made_once
 def make_perturb(T: Any, group: ThreadGroup, stays: bool) -> RowKernel:
-    """x - m + G, `draws` rows of it for each row.
+    """A kernel that writes x - m + G, `draws` rows of it for each row.
 
-    m is the largest entry, by the rules of `calls.shifted`; where `stays`, the largest finite one,
-    and what is not finite stays as it is.
+    m is the largest entry, by the rules of `operator.from_largest`; if `stays`, the largest finite
+    one, and infinite and NaN entries are left as they are.
     """
     do, with_noise = passes(T, group, "softmax"), noise(T, group, stays)
     look = do.look_at_finite if stays else do.look
@@ -36,7 +36,7 @@ def make_perturb(T: Any, group: ThreadGroup, stays: bool) -> RowKernel:
         row, draw = here.row // draws, here.row % draws
         span = Span(batch.x, row * batch.n, batch.n, batch.wide)
         bad, top = look(span, s)
-        m = do.judge(bad, top, 1.0)
+        m = do.maximum(bad, top, 1.0)
         with_noise.write(span, 0, Draw(seed, row, draw), m, s, beside(here.span, out))
 
     return RowKernel(T, group, perturb, (uint64, int64, ROWS))
@@ -44,7 +44,7 @@ def make_perturb(T: Any, group: ThreadGroup, stays: bool) -> RowKernel:
 
 @made_once
 def make_draw(T: Any, group: ThreadGroup) -> RowKernel:
-    """The k largest of x/tau + G in order, -1 where there is none: O(n k) for each draw."""
+    """A kernel for the indices of the k largest of x/tau + G in order, or -1: O(n k) per draw."""
     t, do, with_noise = tools(T, group), passes(T, group, "softmax"), noise(T, group, False)
     infinity = T(np.inf)
 
@@ -56,10 +56,10 @@ def make_draw(T: Any, group: ThreadGroup) -> RowKernel:
         tau = of_row(batch.temperature, row)
         inv = do.inverse(tau)
         bad, top = do.look(span, s)
-        m = do.judge(bad, top, tau)
+        m = do.maximum(bad, top, tau)
         if not group.streams:
             with_noise.disturb(s.regs, 0, 0, source, m, inv)
-        # What has been drawn is what comes before the last one drawn, by value and then by place.
+        # Drawn are the entries up to the last one drawn, by value and then by position.
         last, last_at = infinity, int64(-1)
         for r in range(k):
             best, best_at = with_noise.pick(span, 0, source, m, inv, last, last_at, s)
@@ -71,7 +71,7 @@ def make_draw(T: Any, group: ThreadGroup) -> RowKernel:
 
 
 def group_for(n: int, T: Any) -> ThreadGroup:
-    """More threads where each would hold more entries than the compiler unrolls with noise."""
+    """The group for rows of n entries; more threads where each would hold too many to unroll."""
     group = choose(n, T)
     much = group.held * np.dtype(T).itemsize > MOST_HELD
     return ThreadGroup(2 * group.lanes, group.held // 2) if much else group

@@ -1,7 +1,7 @@
-"""Random numbers from a counter: Philox 4x32-10, and Gumbel numbers made of its words.
+"""Random numbers from a counter: Philox 4x32-10, and Gumbel numbers from its words.
 
-Four words are a function of a key and a counter. A thread that draws so keeps no state, and what
-it draws depends on the counter alone: not on how the threads were launched.
+Four words are a function of a key and a counter. A thread that draws so keeps no state, and its
+draws depend on the counter alone, not on how the threads were launched.
 
 Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011).
 """
@@ -37,7 +37,7 @@ def philox(key, c0, c1, c2, c3):
 
 @scalar
 def uniform32(word):
-    """A float32 in (0, 1] from one word, all of whose bits count where it is small."""
+    """A float32 in (0, 1] from one word, all of whose bits are used where the number is small."""
     return (np.float32(np.uint32(word)) + np.float32(0.5)) * np.float32(2.0**-32)
 
 
@@ -52,7 +52,7 @@ def uniform64(high, low):
 def gumbel(u):
     """-log(-log(1 - u)), a standard Gumbel number if u is uniform, in the type of u.
 
-    Large numbers, which decide a maximum, come from small u, where floats lie densest: up to 22.9
+    Large numbers, which decide a maximum, come from small u, where floats are densest: up to 22.9
     in float32 and 37.4 in float64. u = 1 counts as the float below.
     """
     T = type(u)

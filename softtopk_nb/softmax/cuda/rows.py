@@ -1,7 +1,7 @@
-"""What a group does with a row, or with a part, for softmax, its logarithm and logsumexp.
+"""The passes of a group over a row, or a part of one, for softmax, its logarithm and logsumexp.
 
-The steps are those of the CPU, in the same order; what a derivative needs of a row is two numbers,
-from which it makes the probabilities again.
+The steps are those of the CPU, in the same order; the record of a row for its derivatives is two
+numbers, from which they compute the probabilities again.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ..records import EXCESS, RECORD, TOP
 
 
 class Passes(NamedTuple):
-    """What a group does with a row, or with a part of one; `s` is its `Scratch`."""
+    """The passes of a group over a row, or over a part of one; `s` is its `Scratch`."""
 
-    #: inverse(tau): 1/tau in the rows' type, finite
+    #: inverse(tau) -> 1/tau in the rows' type, finite
     inverse: Any
-    #: look(span, s): less than 0 if there is a NaN; the largest entry
+    #: look(span, s) -> (less than 0 if there is a NaN, the largest entry)
     look: Any
-    #: look_at_finite(span, s): 0; the largest finite entry
+    #: look_at_finite(span, s) -> (0, the largest finite entry)
     look_at_finite: Any
-    #: judge(bad, top, tau): the largest entry, NaN if the row is to be NaN
-    judge: Any
-    #: whole(a, ta, s), both(a, b, ta, tb, s): sums over the group, of one thread's sums in the
-    #: rows' type (if it holds the row) and in float64 (if it streams)
+    #: maximum(bad, top, tau) -> the largest entry, NaN if the row is to be NaN
+    maximum: Any
+    #: whole(a, ta, s), both(a, b, ta, tb, s) -> sums over the group of each thread's sums, a and b
+    #: in the rows' type (if it holds the row) or ta and tb in float64 (if it streams)
     whole: Any
     both: Any
-    #: gather(span, m, inv, s): sum exp z over z < 0, and how many z are 0, z = (x - m)/tau
+    #: gather(span, m, inv, s) -> (sum exp z over z < 0, number of z = 0), z = (x - m)/tau
     gather: Any
     #: fill(span, m, inv, excess, s, out): writes the function's value
     fill: Any
@@ -53,7 +53,7 @@ def passes(T: Any, group: ThreadGroup, f: str) -> Passes:
 
     @device
     def view(v, m, inv):
-        """What of an entry the value is made of."""
+        """z of an entry if the value is a logarithm, otherwise e^z."""
         z = z_of(v, m, inv)
         return z if logs else exp_neg(z)
 
@@ -79,19 +79,19 @@ def passes(T: Any, group: ThreadGroup, f: str) -> Passes:
         return t.extremes(zero, top, s.shared)
 
     @device
-    def judge(bad, top, tau):
+    def maximum(bad, top, tau):
         return T(top) if bad == zero and tau > 0.0 and tau < np.inf else T(np.nan)
 
     @device
     def whole(a, ta, s):
-        """The sum over the group of what its threads have added up."""
+        """The sum over the group of its threads' sums."""
         if group.streams:
             return t.total(ta, s.shared)
         return t.total(a, s.shared)
 
     @device
     def both(a, b, ta, tb, s):
-        """As `whole`, of two sums."""
+        """The sums over the group of two of its threads' sums."""
         if group.streams:
             return t.totals(ta, tb, 0.0, 0.0, s.shared)[:2]
         return t.totals(a, b, zero, zero, s.shared)[:2]
@@ -110,7 +110,7 @@ def passes(T: Any, group: ThreadGroup, f: str) -> Passes:
                 ties += one if z == zero else zero
                 s.regs[j] = z if logs else e
             if group.streams:
-                # Not more than a few entries in a row of float32 additions.
+                # At most a few entries are added in float32 before float64.
                 total_rest += rest
                 total_ties += ties
                 rest, ties = zero, zero
@@ -127,12 +127,12 @@ def passes(T: Any, group: ThreadGroup, f: str) -> Passes:
                 s.regs[j] = w - log_s if logs else w * scale
             t.store(s.regs, beside(span, out), piece)
 
-    return Passes(inverse_of, look, look_at_finite, judge, whole, both, gather, fill)
+    return Passes(inverse_of, look, look_at_finite, maximum, whole, both, gather, fill)
 
 
 @made_once
 def make_value(T: Any, group: ThreadGroup, f: str, keeps: bool) -> Staged:
-    """The value of each row; logsumexp, one number a row, in float64. It may keep a record."""
+    """A kernel for each row's value (a float64 for logsumexp), and its record if it `keeps` it."""
     t, do, sums = tools(T, group), passes(T, group, f), f == "logsumexp"
 
     @device
@@ -143,7 +143,7 @@ def make_value(T: Any, group: ThreadGroup, f: str, keeps: bool) -> Staged:
     @device
     def gather(here, s, batch, given, found):
         tau = of_row(batch.temperature, here.row)
-        m = do.judge(found[4], found[5], tau)
+        m = do.maximum(found[4], found[5], tau)
         rest, largest = do.gather(here.span, m, do.inverse(tau), s)
         return rest, largest, 0.0, 0.0, found[4], found[5]
 
@@ -151,9 +151,10 @@ def make_value(T: Any, group: ThreadGroup, f: str, keeps: bool) -> Staged:
     def fill(here, s, batch, given, found):
         out, record = given
         tau = of_row(batch.temperature, here.row)
-        m = do.judge(found[4], found[5], tau)
+        m = do.maximum(found[4], found[5], tau)
         # The 1 of the largest entry is left out of the sum, as on the CPU, so that log p keeps its
-        # relative accuracy where p is close to 1 (prop-stable); entries equal to it are counted.
+        # relative accuracy where p is close to 1 (prop-stable); other entries equal to it are
+        # counted.
         excess = found[0] + (found[1] - 1.0) if m == m else np.nan
         if not sums:
             do.fill(here.span, m, do.inverse(tau), excess, s, out)

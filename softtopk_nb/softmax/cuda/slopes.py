@@ -17,7 +17,7 @@ from .rows import passes
 
 @made_once
 def frame(T: Any) -> Any:
-    """What the derivatives need of a record: the largest entry, sum exp z - 1, 1/sum exp z."""
+    """A device function that reads a record: (largest entry, sum exp z - 1, 1/sum exp z)."""
 
     @device
     def read(record, row):
@@ -40,7 +40,7 @@ def slope_passes(T: Any, group: ThreadGroup, rule: int) -> tuple[Any, Any]:
 
     @device
     def load(span, piece, v, m, inv, s):
-        """Entries as z, and what belongs to them."""
+        """Load entries as z, and the v that belong to them."""
         t.load(span, piece, -infinity, s.regs)
         t.load(beside(span, v), piece, zero, s.more)
         for j in range(held):
@@ -92,8 +92,8 @@ def slope_passes(T: Any, group: ThreadGroup, rule: int) -> tuple[Any, Any]:
 
 
 @made_once
-def make_push(T: Any, group: ThreadGroup, f: str) -> Staged:
-    """The derivative of softmax or of its logarithm along a direction, from the rows' records."""
+def make_jvp(T: Any, group: ThreadGroup, f: str) -> Staged:
+    """A kernel for the derivative of softmax or its logarithm along a direction, from records."""
     add, write = slope_passes(T, group, OF_LOGS if f == "log_softmax" else OF_SHARES)
 
     @device
@@ -103,16 +103,16 @@ def make_push(T: Any, group: ThreadGroup, f: str) -> Staged:
         return found, 0.0, 0.0, 0.0, 0.0, 0.0
 
     @device
-    def push(here, s, batch, given, found):
+    def jvp(here, s, batch, given, found):
         record, dx, dtaus, dp = given
         write(here, s, batch, record, dx, T(of_row(dtaus, here.row)), T(found[0]), dp)
 
-    return Staged(T, group, (NUMBERS, ROWS, PER_ROW, ROWS), (Stage(mean), Stage(push)))
+    return Staged(T, group, (NUMBERS, ROWS, PER_ROW, ROWS), (Stage(mean), Stage(jvp)))
 
 
 @made_once
-def make_pull(T: Any, group: ThreadGroup, f: str) -> Staged:
-    """The gradients of softmax or of its logarithm, from the rows' records."""
+def make_vjp(T: Any, group: ThreadGroup, f: str) -> Staged:
+    """A kernel for the gradients of softmax or of its logarithm, from the rows' records."""
     t, zero = tools(T, group), T(0)
     add, write = slope_passes(T, group, OF_LOGS_BACK if f == "log_softmax" else OF_SHARES)
 
@@ -122,7 +122,7 @@ def make_pull(T: Any, group: ThreadGroup, f: str) -> Staged:
         return add(here, s, batch, record, g, zero), 0.0, 0.0, 0.0, 0.0, 0.0
 
     @device
-    def pull(here, s, batch, given, found):
+    def vjp(here, s, batch, given, found):
         record, g, gx, _ = given
         product = write(here, s, batch, record, g, zero, T(found[0]), gx)
         return product, 0.0, 0.0, 0.0, 0.0, 0.0
@@ -132,7 +132,7 @@ def make_pull(T: Any, group: ThreadGroup, f: str) -> Staged:
         if t.rank() == 0:
             given[3][here.row] = -found[0]
 
-    stages = Stage(mean), Stage(pull), Stage(in_temperature, once=True)
+    stages = Stage(mean), Stage(vjp), Stage(in_temperature, once=True)
     return Staged(T, group, (NUMBERS, ROWS, ROWS, NUMBERS), stages)
 
 
@@ -142,19 +142,19 @@ def make_pull(T: Any, group: ThreadGroup, f: str) -> Staged:
 
 @device
 def entropy(m, excess, mean_z):
-    """logsumexp's gradient in the temperature."""
+    """The gradient of logsumexp in the temperature."""
     return 0.0 if abs(m) == np.inf else math.log1p(excess) - mean_z
 
 
 @made_once
-def make_push_sum(T: Any, group: ThreadGroup) -> Staged:
-    """The derivative of logsumexp along a direction, from the rows' records."""
+def make_jvp_logsumexp(T: Any, group: ThreadGroup) -> Staged:
+    """A kernel for the derivative of logsumexp along a direction, from the rows' records."""
     t, do, held, read = tools(T, group), passes(T, group, "logsumexp"), group.held, frame(T)
     zero, infinity = T(0), T(np.inf)
 
     @device
     def means(here, s, batch, given, found):
-        """<p, dx> and <p, z>."""
+        """The sums <p, dx> and <p, z>."""
         record, dx, _, _ = given
         span, inv = here.span, do.inverse(of_row(batch.temperature, here.row))
         m, _, scale = read(record, here.row)
@@ -175,25 +175,25 @@ def make_push_sum(T: Any, group: ThreadGroup) -> Staged:
         return moved, mean_z, 0.0, 0.0, 0.0, 0.0
 
     @device
-    def push(here, s, batch, given, found):
+    def jvp(here, s, batch, given, found):
         record, _, dtaus, out = given
         m, excess, _ = read(record, here.row)
         if t.rank() == 0:
             moved = found[0] + entropy(m, excess, found[1]) * of_row(dtaus, here.row)
             out[here.row] = 0.0 if abs(m) == infinity else moved
 
-    stages = Stage(means), Stage(push, once=True)
+    stages = Stage(means), Stage(jvp, once=True)
     return Staged(T, group, (NUMBERS, ROWS, PER_ROW, NUMBERS), stages)
 
 
 @made_once
-def make_pull_sum(T: Any, group: ThreadGroup) -> Staged:
-    """The gradients of logsumexp, from the rows' records."""
+def make_vjp_logsumexp(T: Any, group: ThreadGroup) -> Staged:
+    """A kernel for the gradients of logsumexp, from the rows' records."""
     t, do, held, read = tools(T, group), passes(T, group, "logsumexp"), group.held, frame(T)
     zero, infinity = T(0), T(np.inf)
 
     @device
-    def pull(here, s, batch, given, found):
+    def vjp(here, s, batch, given, found):
         """Write the gradient in x; returns <p, z>."""
         record, gs, gx, _ = given
         span, inv = here.span, do.inverse(of_row(batch.temperature, here.row))
@@ -219,5 +219,5 @@ def make_pull_sum(T: Any, group: ThreadGroup) -> Staged:
         if t.rank() == 0:
             gtau[here.row] = of_row(gs, here.row) * entropy(m, excess, found[0])
 
-    stages = Stage(pull), Stage(in_temperature, once=True)
+    stages = Stage(vjp), Stage(in_temperature, once=True)
     return Staged(T, group, (NUMBERS, PER_ROW, ROWS, NUMBERS), stages)

@@ -1,4 +1,4 @@
-"""ThreTopK on the CPU: its part of the protocol `_api.engine`.
+"""ThreTopK on the CPU: its engine, as in `_api.engine`.
 
 A state is the solutions of `_threshold`, one record for each row.
 """
@@ -36,7 +36,7 @@ def _solve(rows: Rows, options: Any, out: Array) -> Array:
     solution = _threshold.solve(*rows, curve, method, p)
     missed = missing_mass(rows.k, p, solution)
     if len(missed):
-        # What is known of the curve has misled the steps.
+        # The mean or the moments of the user's curve have misled the steps.
         some = Rows(*(each[missed] for each in rows))
         found = np.empty_like(some.x)
         solution[missed] = _threshold.solve(*some, curve, METHODS["bisect"], found)
@@ -50,11 +50,11 @@ def _solution(rows: Rows, options: Any) -> Array:
 
 
 def _move(names: tuple[Any, Any], rows: Rows, curve: Any, *given: Any) -> None:
-    """The first of two kernels on all rows, and the second on those with infinities, if any."""
-    x, tau, mixed = rows.x, rows.temperature, np.zeros(1, np.bool_)
+    """Call the first of two kernels on all rows, and the second on rows with infinities, if any."""
+    x, tau, with_infinities = rows.x, rows.temperature, np.zeros(1, np.bool_)
     for each in names:
-        pool.over(len(x), x.size, kernel_for(curve, each), x, tau, curve, *given, mixed)
-        if not mixed[0]:
+        pool.over(len(x), x.size, kernel_for(curve, each), x, tau, curve, *given, with_infinities)
+        if not with_infinities[0]:
             return
 
 
@@ -66,6 +66,14 @@ def value(rows: Rows, options: Any, out: Array) -> None:
 def linearize(rows: Rows, options: Any, out: Array) -> Array:
     """Write p; returns the solutions, which the derivatives need."""
     return _solve(rows, options, out)
+
+
+def few(rows: Rows, options: Any) -> Any:
+    """A function (rows, out) that writes p of few rows, or None; returns the solutions."""
+    x, curve = rows.x, options.curve
+    if x.dtype != np.float64 and is_steep(curve):
+        return None
+    return _threshold.few(*rows, curve, options.method, x)
 
 
 def jvp(
@@ -88,9 +96,9 @@ def _jvp_rows(
     (x, _, tau), curve = rows, options.curve
     if _threshold.is_long(x, options.method):
         for i in range(len(x)):
-            long.push(x[i], tau[i], curve, state[i], dx[i], dk[i], dtau[i], out[i])
+            long.jvp(x[i], tau[i], curve, state[i], dx[i], dk[i], dtau[i], out[i])
     else:
-        _move((kernels.push, kernels.push_mixed), rows, curve, state, dx, out, dk, dtau)
+        _move((kernels.jvp, kernels.jvp_with_infinities), rows, curve, state, dx, out, dk, dtau)
 
 
 def vjp(
@@ -114,9 +122,26 @@ def _vjp_rows(
     (x, _, tau), curve = rows, options.curve
     if _threshold.is_long(x, options.method):
         for i in range(len(x)):
-            gk[i], gtau[i] = long.pull(x[i], tau[i], curve, state[i], g[i], gx[i])
+            gk[i], gtau[i] = long.vjp(x[i], tau[i], curve, state[i], g[i], gx[i])
     else:
-        _move((kernels.pull, kernels.pull_mixed), rows, curve, state, g, gx, gk, gtau)
+        _move((kernels.vjp, kernels.vjp_with_infinities), rows, curve, state, g, gx, gk, gtau)
+
+
+def few_vjp(rows: Rows, options: Any) -> Any:
+    """A function (rows, state, g, gx) that writes the gradient in x of few rows, or None."""
+    (x, k, tau), curve = rows, options.curve
+    if is_steep(curve):
+        return None
+    count, state = len(x), np.empty((len(x), SOLUTION))
+    given = x, tau, curve, state, x, x, k, tau, np.zeros(1, np.bool_)
+    call = pool.code_of(kernel_for(curve, kernels.vjp), given).call
+
+    def vjp_few(rows: Any, state: Array, g: Array, gx: Array) -> None:
+        x, _, tau = rows
+        gk, gtau, others = np.empty(count), np.empty(count), np.zeros(1, np.bool_)
+        call(0, count, x, tau, curve, state, g, gx, gk, gtau, others)
+
+    return vjp_few
 
 
 def second(
@@ -129,7 +154,7 @@ def second(
     out: Array,
     sums: Array,
 ) -> None:
-    """Write the derivative along two directions; to `sums` the gradients in k and temperature."""
+    """Write the derivative along v and a; to `sums` the gradients in k and temperature."""
     curve = options.curve
     check_slope(curve, options.name)
     moved = out
@@ -144,7 +169,7 @@ def second(
 
 
 def potential(rows: Rows, options: Any, out: Array) -> None:
-    """Write phi, one number for each row."""
+    """Write phi, the potential of each row."""
     curve = options.curve
     check_integral(curve, options.name)
     solution = _solution(rows, options)
@@ -158,7 +183,7 @@ def potential(rows: Rows, options: Any, out: Array) -> None:
 
 
 def threshold(rows: Rows, options: Any, out: Array) -> None:
-    """Write lambda, one number for each row."""
+    """Write lambda, the threshold of each row."""
     solution = _solution(rows, options)
     with np.errstate(over="ignore"):
         d = solution[:, D] + solution[:, REST] - origin(options.curve)
@@ -166,7 +191,7 @@ def threshold(rows: Rows, options: Any, out: Array) -> None:
 
 
 def losses(rows: Rows, options: Any, y: Array, constant: bool, out: Array | None) -> Array:
-    """Fenchel-Young losses against y, one for each row; p to `out`, if there is one."""
+    """The Fenchel-Young loss of each row against y; p to `out` unless that is None."""
     curve = options.curve
     check_integral(curve, options.name)
     p = np.empty((len(rows.x), 0), rows.x.dtype) if out is None else out
@@ -178,15 +203,15 @@ def losses(rows: Rows, options: Any, y: Array, constant: bool, out: Array | None
 
 
 def state_width(n: int, options: Any) -> int:
-    """How many numbers of a row are kept."""
+    """Number of float64 per row in the state."""
     return SOLUTION
 
 
 def pack(rows: Rows, options: Any, state: Array) -> Array:
-    """The state as an array, which it is."""
+    """The state as an array, which it already is."""
     return state
 
 
 def unpack(rows: Rows, options: Any, packed: Array) -> Array:
-    """The state from the array."""
+    """The state from its array, which it already is."""
     return packed

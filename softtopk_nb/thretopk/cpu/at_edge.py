@@ -1,7 +1,7 @@
 """ThreTopK with a curve whose slope is infinite at an edge: `entmax` with alpha above 2.
 
-One entry there can weigh more than all others: p is found in float64, and derivatives from how much
-the others move more than that one.
+One entry there can have more weight than all others: p is computed in float64, and derivatives from
+the direction less its value at that entry.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ Array = Any
 
 
 def widened(rows: Rows) -> Rows:
-    """The same rows in float64."""
+    """The rows in float64."""
     return rows._replace(x=rows.x.astype(np.float64, copy=False))
 
 
 def beside(rows: Rows, curve: Any, solution: Array, v: Array) -> tuple[Array, Array]:
-    """(v - u, u): u, for each row, is v of the entry with the largest weight, 0 if none has any.
+    """(v - u, u): u is, for each row, v at the entry with the largest weight, or 0 without weights.
 
-    A p of sum k does not change where all entries move alike, and what the others do to this one
-    is lost in the rounding of its own motion, times its weight, if that is not 0.
+    p does not change where all entries move equally. Without the shift, the effect of the others on
+    this entry would be lost in the rounding of its own motion times its weight.
     """
-    with np.errstate(all="ignore"):  # infinite entries and thresholds: no weight
+    with np.errstate(all="ignore"):  # infinite entries and thresholds have no weight
         t = (rows.x - solution[:, C, None]) / rows.temperature[:, None] - solution[:, D, None]
         weighs = (t > 0) & ((curve.alpha - 1) * t < 1)
     t[~weighs] = np.inf
@@ -41,7 +41,7 @@ def beside(rows: Rows, curve: Any, solution: Array, v: Array) -> tuple[Array, Ar
 def narrow(wide: Array, out: Array) -> None:
     """Copy derivatives to the type of the rows.
 
-    Those between equal entries at the edge may be too large for it, and are its largest number.
+    Those between equal entries at the edge may overflow it, and are clipped to its largest number.
     """
     most = np.finfo(out.dtype).max
     out[...] = np.clip(wide, -most, most)

@@ -1,4 +1,4 @@
-"""ThreTopK of one row in chunks."""
+"""ThreTopK of one row in chunks, as in `_api.engine.ChunkedEngine`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..._api.chunked import constant, ends, kind, unmoved
 from ..._curves.base import is_steep, kernel_for, mean_of_distribution, origin
 from ..._curves.user import UserCurve
 from ..._nonfinite import ALL
-from ..._threads.long_rows import room
+from ..._threads.long_rows import scratch
 from ..._threshold.cpu.long import solve_finite
 from ..._threshold.methods import METHODS
 from ..._threshold.records import REST, SOLUTION, C, D
@@ -37,12 +37,12 @@ def value(x: Any, numbers: Any, options: Any, look: Any, out: Any) -> Any:
     """Write the value; returns the state."""
     (k, tau), solution = numbers, np.empty(SOLUTION)
     own = isinstance(options.curve, UserCurve)
-    p, at = room(x) if own and not len(out) else out, (options.curve, options.method)
+    p, at = scratch(x) if own and not len(out) else out, (options.curve, options.method)
     yield from solve_finite(x, k, tau, *at, look, p, solution)
     if not own:
         return solution
     if misses(k, (yield from long.mass_of_finite(p))):
-        # What is known of the curve has misled the steps.
+        # The mean or the moments of the user's curve have misled the steps.
         at = options.curve, METHODS["bisect"]
         yield from solve_finite(x, k, tau, *at, look, p, solution)
         check_one_mass(options.name, k, (yield from long.mass_of_finite(p)))
@@ -50,12 +50,12 @@ def value(x: Any, numbers: Any, options: Any, look: Any, out: Any) -> Any:
 
 
 def jvp(x: Any, options: Any, solved: Any, v: Any, moves: Any, out: Any) -> Any:
-    """Write the derivative along a direction."""
+    """Write the derivative along v and `moves`."""
     at = solved.numbers[-1], options.curve, solved.state
     if is_steep(options.curve):
         v, _ = yield from long.beside_finite(x, *at, v)
     dk, dtau = moves
-    yield from long.push_finite(x, *at, v, dk, dtau, out)
+    yield from long.jvp_finite(x, *at, v, dk, dtau, out)
 
 
 def vjp(x: Any, options: Any, solved: Any, g: Any, out: Any) -> Any:
@@ -63,7 +63,7 @@ def vjp(x: Any, options: Any, solved: Any, g: Any, out: Any) -> Any:
     at, u = (solved.numbers[-1], options.curve, solved.state), 0.0
     if is_steep(options.curve):
         g, u = yield from long.beside_finite(x, *at, g)
-    gk, gtau = yield from long.pull_finite(x, *at, g, out)
+    gk, gtau = yield from long.vjp_finite(x, *at, g, out)
     return gk + u, gtau
 
 
@@ -77,7 +77,7 @@ def number(name: str, x: Any, options: Any, solved: Any) -> Any:
 
 
 def number_of_few(name: str, options: Any, rows: Any, solved: Any) -> float:
-    """The same of one row of few entries."""
+    """The potential or the threshold of a row of few entries."""
     (k, tau), solution, shift = solved.numbers, solved.state, origin(options.curve)
     if name == "threshold":
         lam: float = solution[0, C] + tau * (solution[0, D] + solution[0, REST] - shift)
@@ -88,7 +88,7 @@ def number_of_few(name: str, options: Any, rows: Any, solved: Any) -> float:
 
 
 def number_of_constant(name: str, options: Any, solved: Any, total: float) -> float:
-    """The same of a row that needs no solving."""
+    """The potential or the threshold of a row that needs no solving."""
     k, tau = solved.numbers
     if name == "threshold":
         return -np.inf if solved.constant == ALL else np.inf

@@ -1,4 +1,4 @@
-"""ThreTopK on one long row, its parts shared out among the threads, as in `_threads.long_rows`."""
+"""ThreTopK on one long row, whose parts are shared among the threads (`_threads.long_rows`)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ import numpy as np
 
 from ..._compile.decorators import kernel
 from ..._curves.base import kernel_for
-from ..._nonfinite import FINITE, MIXED, UNDEFINED
-from ..._threads.long_rows import LONG, PART, Pass, Passes, here, nothing, part_count, room
+from ..._nonfinite import FINITE
+from ..._threads.long_rows import (
+    LONG,
+    PART,
+    Pass,
+    Passes,
+    derivative_of_row,
+    here,
+    nothing,
+    part_count,
+    scratch,
+)
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import CODE, REST, C, D
 from ..formulas import centre
@@ -21,7 +31,7 @@ Array = Any
 
 @kernel
 def moments_parts(lo, hi, x, v, tau, solution, curve, out, sums):
-    """Write the weights of each part, and the sums of weights along v."""
+    """Write the weights of each part, and the sums of weights along v (`rows.moments`)."""
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
     for j in range(lo, hi):
@@ -32,7 +42,7 @@ def moments_parts(lo, hi, x, v, tau, solution, curve, out, sums):
 
 @kernel
 def smoothed_parts(lo, hi, x, tau, solution, curve, sums):
-    """The sums of each part for the potential."""
+    """Write the sums of each part for the potential."""
     c, d = solution[C], solution[D] + solution[REST]
     for j in range(lo, hi):
         part = x[j * PART : (j + 1) * PART]
@@ -51,14 +61,14 @@ def spread_parts(lo, hi, x, v, tau, solution, mean, dtau, out):
 
 @kernel
 def mass_parts(lo, hi, p, sums):
-    """The sum of each part."""
+    """Write the sum of each part."""
     for j in range(lo, hi):
         sums[j] = p[j * PART : (j + 1) * PART].sum()
 
 
 @kernel
 def edge_parts(lo, hi, x, v, tau, solution, alpha, edges):
-    """How far the entry with the largest weight lies from the edge, and its v (`at_edge`)."""
+    """Write, for each part, t and v of the entry with the largest weight (`at_edge`)."""
     for j in range(lo, hi):
         edges[j, 0], edges[j, 1] = np.inf, 0.0
         for i in range(j * PART, min((j + 1) * PART, x.shape[0])):
@@ -84,8 +94,8 @@ def mass_of_finite(p: Array) -> Passes[float]:
 def beside_finite(
     x: Array, tau: float, curve: Any, solution: Array, v: Array
 ) -> Passes[tuple[Array, float]]:
-    """`at_edge.beside` of one row."""
-    edges, out = np.empty((part_count(x), 2)), room(x)
+    """(v - u, u) for one row, as `at_edge.beside`."""
+    edges, out = np.empty((part_count(x), 2)), scratch(x)
     yield Pass(edge_parts, x.size, (x, v, tau, solution, curve.alpha, edges), (edges,))
     u = float(edges[edges[:, 0].argmin(), 1])
     u = u if abs(u) < np.inf else 0.0
@@ -112,7 +122,7 @@ def _spread(
 def potential_of_finite(
     x: Array, k: float, tau: float, curve: Any, solution: Array
 ) -> Passes[float]:
-    """phi of a finite row, 0 < k < n."""
+    """The potential of a finite row, 0 < k < n."""
     sums = np.empty((part_count(x), 2))
     problem = x, tau, solution, curve, sums
     yield Pass(kernel_for(curve, smoothed_parts), 16 * x.size, problem, (sums,))
@@ -121,20 +131,20 @@ def potential_of_finite(
     return float(smoothed + (k - upper) * threshold)
 
 
-def push_finite(
+def jvp_finite(
     x: Array, tau: float, curve: Any, solution: Array, v: Array, dk: float, dtau: float, out: Array
 ) -> Passes[None]:
-    """The tangent of a finite row, 0 < k < n."""
+    """Write the derivative of a finite row, 0 < k < n, along (v, dk, dtau)."""
     w0, wv, wt, _ = yield from _moments(x, v, tau, curve, solution, out)
     inv = float(inverse_temperature(tau, nothing(x)))
     mean = centre(w0, wv - dtau * wt - dk / inv)
     yield _spread(x, v, tau, solution, mean, dtau, out)
 
 
-def pull_finite(
+def vjp_finite(
     x: Array, tau: float, curve: Any, solution: Array, g: Array, out: Array
 ) -> Passes[tuple[float, float]]:
-    """The VJP of a finite row, 0 < k < n: the gradient in x to `out`; returns (gk, gtau)."""
+    """Write the gradient in x of a finite row, 0 < k < n; returns (gk, gtau)."""
     w0, wg, wt, wgt = yield from _moments(x, g, tau, curve, solution, out)
     mean = centre(w0, wg)
     yield _spread(x, g, tau, solution, mean, 0.0, out)
@@ -142,7 +152,7 @@ def pull_finite(
 
 
 def potential(x: Array, k: float, tau: float, curve: Any, solution: Array) -> float:
-    """phi of one row, as `rows.potential`."""
+    """The potential of one row, as `rows.potential`."""
     if solution[CODE] != FINITE:
         phi = np.empty(1)
         one = x[None], np.array([k]), np.array([tau])
@@ -151,56 +161,43 @@ def potential(x: Array, k: float, tau: float, curve: Any, solution: Array) -> fl
     return here(potential_of_finite(x, k, tau, curve, solution))
 
 
-def push(
+def jvp(
     x: Array, tau: float, curve: Any, solution: Array, v: Array, dk: float, dtau: float, out: Array
 ) -> None:
-    """The tangent of one row, as `rows.push`."""
-    if solution[CODE] == UNDEFINED:
-        out[...] = np.nan
-    elif solution[CODE] > MIXED:
-        out[...] = 0
-    elif solution[CODE] == MIXED:
-        finite = np.isfinite(x)
-        values = np.empty(np.count_nonzero(finite), x.dtype)
-        push(x[finite], tau, curve, _as_finite(solution), v[finite], dk, dtau, values)
-        out[...] = 0
-        out[finite] = values
-    elif len(x) < LONG:  # what infinities left of a long row
-        one = x[None], np.array([tau]), curve, solution[None], v[None]
+    """Write the derivative of one row, as `rows.jvp`."""
+    solved = _as_finite(solution)
+
+    def along(x: Array, v: Array, out: Array) -> None:
+        if len(x) >= LONG:
+            here(jvp_finite(x, tau, curve, solved, v, dk, dtau, out))
+            return
+        # The finite entries of a long row.
+        one = x[None], np.array([tau]), curve, solved[None], v[None]
         moves = np.array([dk]), np.array([dtau])
-        kernel_for(curve, rows.push)(0, 1, *one, out[None], *moves, np.zeros(1, np.bool_))
-    else:
-        here(push_finite(x, tau, curve, solution, v, dk, dtau, out))
+        kernel_for(curve, rows.jvp)(0, 1, *one, out[None], *moves, np.zeros(1, np.bool_))
+
+    derivative_of_row(solution[CODE], x, v, out, np.empty(0), along)
 
 
-def pull(
-    x: Array, tau: float, curve: Any, solution: Array, g: Array, out: Array
-) -> tuple[float, float]:
-    """The VJP of one row, as `rows.pull`: the gradient in x to `out`; returns (gk, gtau)."""
-    if solution[CODE] == UNDEFINED:
-        out[...] = np.nan
-        return np.nan, np.nan
-    if solution[CODE] > MIXED:
-        out[...] = 0
-        return 0.0, 0.0
-    if solution[CODE] == MIXED:
-        finite = np.isfinite(x)
-        values = np.empty(np.count_nonzero(finite), x.dtype)
-        gk, gtau = pull(x[finite], tau, curve, _as_finite(solution), g[finite], values)
-        out[...] = 0
-        out[finite] = values
-        return gk, gtau
-    if len(x) < LONG:  # what infinities left of a long row
-        sums = np.empty((2, 1))
-        one = x[None], np.array([tau]), curve, solution[None], g[None]
-        kernel = kernel_for(curve, rows.pull)
-        kernel(0, 1, *one, out[None], sums[0], sums[1], np.zeros(1, np.bool_))
-        return float(sums[0, 0]), float(sums[1, 0])
-    return here(pull_finite(x, tau, curve, solution, g, out))
+def vjp(x: Array, tau: float, curve: Any, solution: Array, g: Array, out: Array) -> Array:
+    """The VJP of one row, as `rows.vjp`: the gradient in x to `out`; returns (gk, gtau)."""
+    solved, numbers = _as_finite(solution), np.empty(2)
+
+    def along(x: Array, g: Array, out: Array) -> None:
+        if len(x) >= LONG:
+            numbers[...] = here(vjp_finite(x, tau, curve, solved, g, out))
+            return
+        # The finite entries of a long row.
+        one = x[None], np.array([tau]), curve, solved[None], g[None], out[None]
+        kernel = kernel_for(curve, rows.vjp)
+        kernel(0, 1, *one, numbers[:1], numbers[1:], np.zeros(1, np.bool_))
+
+    derivative_of_row(solution[CODE], x, g, out, numbers, along)
+    return numbers
 
 
 def _as_finite(solution: Array) -> Array:
-    """The same threshold for the finite part of the row."""
+    """The solution for the finite entries of a row: the threshold is the same."""
     finite = solution.copy()
     finite[CODE] = FINITE
     return finite

@@ -1,7 +1,7 @@
-"""ThreTopK on rows: tangent, VJP and potential, each for rows lo .. hi of a batch.
+"""ThreTopK on rows: derivative, VJP and potential, each for rows lo .. hi of a batch.
 
-The value is `_threshold.cpu.rows.solve` itself. What it leaves in `solution` is what these need, so
-that none of them solves again.
+The value is written by `_threshold.cpu.rows.solve`. Its `solution` has what these need, so that
+none of them solves again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ..._math.sums import FEW
 from ..._nonfinite import (
     ALL,
     FINITE,
-    MIXED,
     UNDEFINED,
+    WITH_INFINITIES,
     fill_behind,
     length,
     pack_row,
@@ -37,7 +37,6 @@ from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import CODE, REST, C, D
 from ..formulas import (
     centre,
-    lever,
     motion,
     potential_of_nothing,
     second_motion,
@@ -45,9 +44,10 @@ from ..formulas import (
     tangent,
     weight,
     weight_and_curvature,
+    weighted_t,
 )
 
-BLOCK = 1024  # entries whose derivatives are summed in their own type
+BLOCK = 1024  # entries whose derivatives are summed in the row's own type
 
 
 @summing
@@ -64,7 +64,7 @@ def moments(x, v, c, inv, d, curve, out):
             t, vi = (read_apart(xs, i) - c) * inv - d, read_apart(vs, i)
             w = weight(curve, t)
             write_apart(ws, i, w)
-            wti = lever(w, t)
+            wti = weighted_t(w, t)
             s0 += w
             sv += w * vi
             st += wti
@@ -78,7 +78,7 @@ def moments(x, v, c, inv, d, curve, out):
 
 @scalar
 def spread(x, v, c, inv, d, mean, dtau, out):
-    """Turn the weight of each entry into its tangent."""
+    """Turn the weight of each entry in `out` into its derivative."""
     wide_vectors()
     T = x.dtype.type
     mean, dtau = T(mean), T(dtau)
@@ -87,19 +87,19 @@ def spread(x, v, c, inv, d, mean, dtau, out):
 
 
 @kernel
-def push(lo, hi, x, tau, curve, solution, v, out, dk, dtau, mixed):
-    """Rows lo .. hi: dp along (v, dk, dtau).
+def jvp(lo, hi, x, tau, curve, solution, v, out, dk, dtau, with_infinities):
+    """Write dp of rows lo .. hi along (v, dk, dtau).
 
-    A row with infinities elsewhere than at its end is left out, and `mixed` is set.
+    A row with infinities elsewhere than at its end is left out, and `with_infinities` is set.
     """
     T = x.dtype.type
     x, v, out, solution = borrowed(x), borrowed(v), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         answer, code = solution[i], solution[i, CODE]
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             fill_behind(out[i], 0, T(np.nan) if code == UNDEFINED else T(0))
-        elif code == MIXED:
-            mixed[0] = True
+        elif code == WITH_INFINITIES:
+            with_infinities[0] = True
         else:
             n = length(x[i])
             fill_behind(out[i], n, T(0))
@@ -112,20 +112,20 @@ def push(lo, hi, x, tau, curve, solution, v, out, dk, dtau, mixed):
 
 
 @kernel
-def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau, mixed):
-    """Rows lo .. hi: the gradients of <g, p>, those in x to `gx`; `mixed` as in `push`.
+def vjp(lo, hi, x, tau, curve, solution, g, gx, gk, gtau, with_infinities):
+    """Write the gradients of <g, p> of rows lo .. hi, in x to `gx`; `with_infinities` as in `jvp`.
 
-    The Jacobian in x is symmetric, so this is `push` along g, with two sums more.
+    The Jacobian in x is symmetric, so this is `jvp` along g, with two more sums.
     """
     T = x.dtype.type
     x, g, gx, solution = borrowed(x), borrowed(g), borrowed(gx), borrowed(solution)
     for i in range(lo, hi):
         answer, code = solution[i], solution[i, CODE]
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             gk[i] = gtau[i] = np.nan if code == UNDEFINED else 0.0
             fill_behind(gx[i], 0, T(gk[i]))
-        elif code == MIXED:
-            mixed[0] = True
+        elif code == WITH_INFINITIES:
+            with_infinities[0] = True
         else:
             n = length(x[i])
             fill_behind(gx[i], n, T(0))
@@ -139,8 +139,8 @@ def pull(lo, hi, x, tau, curve, solution, g, gx, gk, gtau, mixed):
 
 
 @scalar
-def room_for_packed(x, solution):
-    """(entries, directions, derivatives, solutions, three numbers, which rows) of some rows."""
+def scratch_for_packed(x, solution):
+    """Scratch for a group: (entries, directions, derivatives, solutions, numbers, row indices)."""
     n, several = x.shape[1], rows_at_once(x.shape[1])
     of_entries = workspace(x, several, n), workspace(x, several, n), workspace(x, several, n)
     answers = workspace(solution, several, solution.shape[1])
@@ -148,12 +148,12 @@ def room_for_packed(x, solution):
 
 
 @scalar
-def pack_rows(first, last, x, tau, solution, v, of_k, of_tau, room):
-    """Lay out the finite entries of rows with infinities as rows of a batch; returns how many."""
-    xs, vs, _, answers, numbers, which = room
+def pack_rows(first, last, x, tau, solution, v, of_k, of_tau, scratch):
+    """Pack the finite entries of rows with infinities as rows of a batch; returns their number."""
+    xs, vs, _, answers, numbers, which = scratch
     xs, vs, count = borrowed(xs), borrowed(vs), 0
     for i in range(first, last):
-        if solution[i, CODE] == MIXED:
+        if solution[i, CODE] == WITH_INFINITIES:
             pack_row(x[i], x[i], -np.inf, xs[count])
             pack_row(x[i], v[i], 0.0, vs[count])
             for field in range(solution.shape[1]):
@@ -166,36 +166,60 @@ def pack_rows(first, last, x, tau, solution, v, of_k, of_tau, room):
 
 
 @kernel
-def push_mixed(lo, hi, x, tau, curve, solution, v, out, dk, dtau, mixed):
-    """Rows lo .. hi with infinities: `push` of their finite entries, a few rows at a time."""
-    room, several = room_for_packed(x, solution), rows_at_once(x.shape[1])
-    xs, vs, dp, answers, numbers, which = room
+def jvp_with_infinities(lo, hi, x, tau, curve, solution, v, out, dk, dtau, with_infinities):
+    """Apply `jvp` to the finite entries of rows lo .. hi with infinities, a few rows at a time."""
+    scratch, several = scratch_for_packed(x, solution), rows_at_once(x.shape[1])
+    xs, vs, dp, answers, numbers, which = scratch
     x, v, out, moved = borrowed(x), borrowed(v), borrowed(out), borrowed(dp)
     for first in range(lo, hi, several):
         last = min(first + several, hi)
-        count = pack_rows(first, last, x, tau, solution, v, dk, dtau, room)
-        push(0, count, xs, numbers[0], curve, answers, vs, dp, numbers[1], numbers[2], mixed)
+        count = pack_rows(first, last, x, tau, solution, v, dk, dtau, scratch)
+        jvp(
+            0,
+            count,
+            xs,
+            numbers[0],
+            curve,
+            answers,
+            vs,
+            dp,
+            numbers[1],
+            numbers[2],
+            with_infinities,
+        )
         for r in range(count):
             unpack(x[which[r]], moved[r], x.dtype.type(0), out[which[r]])
 
 
 @kernel
-def pull_mixed(lo, hi, x, tau, curve, solution, g, gx, gk, gtau, mixed):
-    """Rows lo .. hi with infinities: `pull` of their finite entries, a few rows at a time."""
-    room, several = room_for_packed(x, solution), rows_at_once(x.shape[1])
-    xs, gs, gradient, answers, numbers, which = room
+def vjp_with_infinities(lo, hi, x, tau, curve, solution, g, gx, gk, gtau, with_infinities):
+    """Apply `vjp` to the finite entries of rows lo .. hi with infinities, a few rows at a time."""
+    scratch, several = scratch_for_packed(x, solution), rows_at_once(x.shape[1])
+    xs, gs, gradient, answers, numbers, which = scratch
     x, g, gx, moved = borrowed(x), borrowed(g), borrowed(gx), borrowed(gradient)
     for first in range(lo, hi, several):
         last = min(first + several, hi)
-        count = pack_rows(first, last, x, tau, solution, g, gk, gtau, room)
-        pull(0, count, xs, numbers[0], curve, answers, gs, gradient, numbers[1], numbers[2], mixed)
+        count = pack_rows(first, last, x, tau, solution, g, gk, gtau, scratch)
+        vjp(
+            0,
+            count,
+            xs,
+            numbers[0],
+            curve,
+            answers,
+            gs,
+            gradient,
+            numbers[1],
+            numbers[2],
+            with_infinities,
+        )
         for r in range(count):
             i = which[r]
             unpack(x[i], moved[r], x.dtype.type(0), gx[i])
             gk[i], gtau[i] = numbers[1, r], numbers[2, r]
 
 
-# The numbers of a row in which two directions move it, and the gradients in them.
+# Columns of `moves` and of `sums` in `second`.
 DK, DTAU, OTHER_DK, OTHER_DTAU = range(4)
 GK, GTAU = range(2)
 
@@ -217,7 +241,7 @@ def moments_of_two(x, v, a, c, inv, d, curve, out):
             s0 += w
             sv += w * read_apart(vs, i)
             sa += w * read_apart(others, i)
-            st += lever(w, t)
+            st += weighted_t(w, t)
         w0 += s0
         wv += sv
         wa += sa
@@ -254,10 +278,10 @@ def second_motions(x, v, a, c, inv, d, curve, mean, dtau, other_mean, other_dtau
 
 @kernel
 def second(lo, hi, x, tau, curve, solution, v, a, out, moves, sums):
-    """Rows lo .. hi: the second derivative along two directions (Theorem thm-second-derivative).
+    """Write the second derivative of rows lo .. hi along v and a (Theorem thm-second-derivative).
 
-    `moves`: in k and in the temperature, of the direction of v and of that of a. To `out` goes the
-    derivative of p along both. Where a is a cotangent, and moves neither, this is the gradient in x
+    `moves`: the directions in k and in the temperature that belong to v and to a. To `out` goes the
+    derivative of p along both. If a is a cotangent, whose `moves` are 0, this is the gradient in x
     of <a, dp along the first>, and to `sums` go those in k and in the temperature.
     """
     T = x.dtype.type
@@ -272,9 +296,11 @@ def second(lo, hi, x, tau, curve, solution, v, a, out, moves, sums):
     )
     for i in range(lo, hi):
         answer, code, n = solution[i], solution[i, CODE], length(x[i])
-        fill_behind(out[i], n if code <= MIXED else 0, T(np.nan) if code == UNDEFINED else T(0))
+        fill_behind(
+            out[i], n if code <= WITH_INFINITIES else 0, T(np.nan) if code == UNDEFINED else T(0)
+        )
         sums[i, GK] = sums[i, GTAU] = np.nan if code == UNDEFINED else 0.0
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             continue
         entries, ddp = window(x[i], 0, n), window(out[i], 0, n)
         _, others_of, _ = taking_part(entries, window(a[i], 0, n), ddp, code, others)
@@ -292,18 +318,18 @@ def second(lo, hi, x, tau, curve, solution, v, a, out, moves, sums):
         share = T(each)
         for j in range(xs.shape[0]):
             target[j] -= ws[j] * share
-        if code == MIXED:
+        if code == WITH_INFINITIES:
             unpack(entries, target, T(0), ddp)
 
 
 @summing
 def smoothed_sum(x, tau, curve, c, d):
-    """Sum of tau F(t) over finite entries, plus lambda where t >= 0; and how often that is."""
+    """(sum of tau F(t) over finite entries, plus lambda where t >= 0; the number of these)."""
     wide_vectors()
     T = x.dtype.type
     _, least, most = limits(T(1))
-    # Where all differences are many temperatures, the least that the type has serves as well; and
-    # a way of more temperatures than it has numbers for is as far.
+    # Where all differences are many temperatures, the type's least number serves as well; and a
+    # distance that overflows in temperatures is replaced by its largest number.
     tau, c = T(tau if tau > least else least), T(c)
     d = T(-most if d < -most else most if d > most else d)
     tails, entries, above = 0.0, 0.0, 0.0
@@ -320,7 +346,7 @@ def smoothed_sum(x, tau, curve, c, d):
 
 @kernel
 def potential(lo, hi, x, k, tau, curve, solution, out):
-    """Rows lo .. hi: phi = tau * min over l of [k l + sum F(x/tau - l)] (Theorem thm-potential)."""
+    """Write phi = tau * min over l of [k l + sum F(x/tau - l)] of rows lo .. hi (thm-potential)."""
     x = borrowed(x)
     for i in range(lo, hi):
         code, entries = int(solution[i, CODE]), window(x[i], 0, length(x[i]))

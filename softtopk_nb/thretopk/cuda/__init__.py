@@ -1,4 +1,4 @@
-"""ThreTopK on a device: its part of the protocol `_api.engine`."""
+"""ThreTopK on a device: its engine, as in `_api.engine`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from ..._threshold.cuda.long import solve as solve_long
 from ..._threshold.cuda.rows import in_order, make_solve
 from ..._threshold.records import SOLUTION
 from ..curve import check_integral, check_slope
-from .rows import THREADS, make_potential, make_pull, make_push, make_second, make_threshold
+from .loss import make_losses
+from .rows import THREADS, make_jvp, make_potential, make_second, make_threshold, make_vjp
 
 
 def _solve(rows: Rows, options: Any, out: Buffer | None, solution: Buffer | None) -> None:
-    """Write p to `out` and the solutions to `solution`, if wanted."""
+    """Write p to `out` and the solutions to `solution`, unless None."""
     if is_long(rows):
         solve_long(rows, options.curve, options.method, out, solution)
         return
@@ -52,14 +53,14 @@ def jvp(
     rows: Rows, options: Any, state: Buffer, dx: Buffer, dk: Argument, dtau: Argument, out: Buffer
 ) -> None:
     """Write dp along (dx, dk, dtau)."""
-    staged(rows, choose_for_two, make_push, options.curve)(state, dx, dk, dtau, out)
+    staged(rows, choose_for_two, make_jvp, options.curve)(state, dx, dk, dtau, out)
 
 
 def vjp(
     rows: Rows, options: Any, state: Buffer, g: Buffer, gx: Buffer, gk: Buffer, gtau: Buffer
 ) -> None:
     """Write the gradients of <g, p>."""
-    staged(rows, choose_for_two, make_pull, options.curve)(state, g, gx, gk, gtau)
+    staged(rows, choose_for_two, make_vjp, options.curve)(state, g, gx, gk, gtau)
 
 
 def second(
@@ -72,19 +73,32 @@ def second(
     out: Buffer,
     sums: tuple[Buffer, ...],
 ) -> None:
-    """Write the gradients of <a, dp>, dp the derivative along v and `moves`; numbers' to `sums`."""
+    """Write the gradients of <a, dp>, dp along v and `moves`; those in the numbers to `sums`."""
     check_slope(options.curve, options.name)
     staged(rows, choose_for_two, make_second, options.curve)(state, v, a, *moves, out, *sums)
 
 
 def potential(rows: Rows, options: Any, out: Buffer) -> None:
-    """Write phi, one number for each row."""
+    """Write phi, the potential of each row."""
     check_integral(options.curve, options.name)
     staged(rows, choose_for_two, make_potential, options.curve)(_solution(rows, options, None), out)
 
 
 def threshold(rows: Rows, options: Any, out: Buffer) -> None:
-    """Write lambda, one number for each row."""
+    """Write lambda, the threshold of each row."""
     solution = _solution(rows, options, None)
     given = rows.temperature, origin(options.curve), solution.pointer, out.pointer
     make_threshold()(-(-rows.rows // THREADS), rows.stream, rows.rows, *given)
+
+
+def losses(rows: Rows, options: Any, y: Buffer, constant: bool, out: Buffer | None) -> Buffer:
+    """The Fenchel-Young loss of each row against y; p to `out` unless that is None."""
+    check_integral(options.curve, options.name)
+    solution, found = _solution(rows, options, out), rows.empty(rows.rows, np.float64)
+    staged(rows, choose_for_two, make_losses, options.curve, constant)(solution, y, found)
+    return found
+
+
+def state_width(n: int, options: Any) -> int:
+    """Number of float64 per row in the state."""
+    return SOLUTION

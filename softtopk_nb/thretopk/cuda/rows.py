@@ -12,14 +12,12 @@ from ..._cuda.row_kernels import NUMBERS, PER_ROW, ROWS, Stage, Staged, argument
 from ..._cuda.target import cuda, device
 from ..._cuda.thread_groups import ThreadGroup, beside, made_once, of_row, tools
 from ..._curves.base import mean_of_distribution, origin
-from ..._curves.user import UserCurve
-from ..._nonfinite import ALL, MIXED, UNDEFINED
+from ..._nonfinite import ALL, UNDEFINED, WITH_INFINITIES
 from ..._threshold.cuda.rows import entries_for, on_device, registers_for
 from ..._threshold.newton import inverse_temperature_of
 from ..._threshold.records import CODE, REST, SOLUTION, C, D
 from ..formulas import (
     centre,
-    lever,
     motion,
     potential_of_nothing,
     second_motion,
@@ -27,25 +25,26 @@ from ..formulas import (
     tangent,
     weight,
     weight_and_curvature,
+    weighted_t,
 )
 
 
 class Derivatives(NamedTuple):
-    """What a group does with a row, or with a part of one; v are the entries of a direction."""
+    """Passes of a group over a row, or a part of one; v are the entries of a direction."""
 
     #: level(here, batch, solution) -> (c, 1/tau, d) of the threshold that was found
     level: Any
-    #: moments(here, s, batch, solution, v) -> what a `Stage` finds: sums of w, w v, w t and w v t
+    #: moments(here, s, batch, solution, v) -> a `Stage`'s results: sums of w, w v, w t and w v t
     moments: Any
-    #: write(here, s, batch, solution, v, mean, dtau, out): the tangent
+    #: write(here, s, batch, solution, v, mean, dtau, out): writes the derivative
     write: Any
-    #: constant(here, s, code, out): what it is where all entries are saturated, or undefined
+    #: constant(here, s, code, out): writes it where all entries are saturated, or undefined
     constant: Any
 
 
 @made_once
 def derivatives(T: Any, group: ThreadGroup, curve: Any) -> Derivatives:
-    """`rows.moments` and `rows.spread`; entries that are not finite do not move."""
+    """`rows.moments` and `rows.spread` on a device; for infinite entries the derivative is 0."""
     t = tools(T, group)
     held, entries, curve = group.held, entries_for(curve, group.held), on_device(curve, T)
     zero, infinity, nan = T(0), T(np.inf), T(np.nan)
@@ -59,7 +58,7 @@ def derivatives(T: Any, group: ThreadGroup, curve: Any) -> Derivatives:
     @device
     def moments(here, s, batch, solution, v):
         span = here.span
-        if solution[here.row * SOLUTION + CODE] > MIXED:
+        if solution[here.row * SOLUTION + CODE] > WITH_INFINITIES:
             return 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
         c, inv, d = level(here, batch, solution)
         w0, wv, wt, wvt = zero, zero, zero, zero
@@ -72,13 +71,13 @@ def derivatives(T: Any, group: ThreadGroup, curve: Any) -> Derivatives:
                 if abs(entry) < infinity:
                     u = (entry - c) * inv - d
                     w = weight(curve, u)
-                    wti = lever(w, u)
+                    wti = weighted_t(w, u)
                     w0 += T(w)
                     wv += T(w) * move
                     wt += T(wti)
                     wvt += T(wti) * move
             if group.streams:
-                # Not more than a few entries in a row of float32 additions.
+                # At most a few entries are added in float32 before float64.
                 t0 += w0
                 tv += wv
                 tt += wt
@@ -116,7 +115,7 @@ def derivatives(T: Any, group: ThreadGroup, curve: Any) -> Derivatives:
     @device
     def write(here, s, batch, solution, v, mean, dtau, out):
         code = solution[here.row * SOLUTION + CODE]
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             constant(here, s, code, out)
         else:
             spread(here, s, level(here, batch, solution), v, T(mean), T(dtau), out)
@@ -125,8 +124,8 @@ def derivatives(T: Any, group: ThreadGroup, curve: Any) -> Derivatives:
 
 
 @made_once
-def make_push(T: Any, group: ThreadGroup, curve: Any) -> Staged:
-    """The tangent of every row along (v, dk, dtau), from its solution."""
+def make_jvp(T: Any, group: ThreadGroup, curve: Any) -> Staged:
+    """A kernel for dp of every row along (v, dk, dtau), from its solution."""
     do = derivatives(T, group, curve)
 
     @device
@@ -134,7 +133,7 @@ def make_push(T: Any, group: ThreadGroup, curve: Any) -> Staged:
         return do.moments(here, s, batch, given[0], given[1])
 
     @device
-    def push(here, s, batch, given, found):
+    def jvp(here, s, batch, given, found):
         solution, v, dks, dtaus, out = given
         w0, wv, wt = found[0], found[1], found[2]
         dk, dtau = of_row(dks, here.row), of_row(dtaus, here.row)
@@ -143,14 +142,14 @@ def make_push(T: Any, group: ThreadGroup, curve: Any) -> Staged:
         do.write(here, s, batch, solution, v, mean, dtau, out)
 
     given = NUMBERS, ROWS, PER_ROW, PER_ROW, ROWS
-    return Staged(T, group, given, (Stage(moments), Stage(push)), registers_for(curve))
+    return Staged(T, group, given, (Stage(moments), Stage(jvp)), registers_for(curve))
 
 
 @made_once
-def make_pull(T: Any, group: ThreadGroup, curve: Any) -> Staged:
-    """The gradients of <g, p> of every row, from its solution.
+def make_vjp(T: Any, group: ThreadGroup, curve: Any) -> Staged:
+    """A kernel for the gradients of <g, p> of every row, from its solution.
 
-    The Jacobian in x is symmetric, so this is the tangent along g, with two sums more.
+    The Jacobian in x is symmetric, so this is the derivative along g, with two more sums.
     """
     t, do = tools(T, group), derivatives(T, group, curve)
 
@@ -159,7 +158,7 @@ def make_pull(T: Any, group: ThreadGroup, curve: Any) -> Staged:
         return do.moments(here, s, batch, given[0], given[1])
 
     @device
-    def pull(here, s, batch, given, found):
+    def vjp(here, s, batch, given, found):
         solution, g, gx, gk, gtau = given
         w0, wg, wt, wgt = found[0], found[1], found[2], found[3]
         mean, code = centre(w0, wg), solution[here.row * SOLUTION + CODE]
@@ -171,29 +170,30 @@ def make_pull(T: Any, group: ThreadGroup, curve: Any) -> Staged:
         do.write(here, s, batch, solution, g, mean, T(0), gx)
 
     given = NUMBERS, ROWS, ROWS, NUMBERS, NUMBERS
-    return Staged(T, group, given, (Stage(moments), Stage(pull)), registers_for(curve))
+    return Staged(T, group, given, (Stage(moments), Stage(vjp)), registers_for(curve))
 
 
 class SecondMotions(NamedTuple):
-    """What a group does with a row, or with a part of one, along two directions."""
+    """Passes of a group over a row, or a part of one, along two directions."""
 
-    #: motions(here, s, batch, solution, vs, means, dtau, out) -> the sums of s, and of s t + w z y:
+    #: motions(here, s, batch, solution, vs, means, dtau, out) -> the sums of s, and of s t + w z y;
     #: writes s of Theorem thm-second-derivative
     motions: Any
-    #: centred(here, s, batch, solution, each, out): takes w times `each` from what is in `out`
+    #: centred(here, s, batch, solution, each, out): subtracts w times `each` from the entries of
+    #: out
     centred: Any
 
 
 @made_once
 def second_motions(T: Any, group: ThreadGroup, curve: Any) -> SecondMotions:
-    """`rows.second_motions`, and what follows it; the second direction is a cotangent."""
+    """`rows.second_motions` and the step after it on a device, for v and a cotangent."""
     t, do = tools(T, group), derivatives(T, group, curve)
     held, entries, curve = group.held, entries_for(curve, group.held), on_device(curve, T)
     zero, one, infinity = T(0), T(1), T(np.inf)
 
     @device
     def halves(here, s, piece, at, v, mean, dtau):
-        """Leave s/y and (s t + w z y)/y of the entries, which the cotangent has no part in."""
+        """Leave s/y and (s t + w z y)/y of the entries, which do not depend on the cotangent."""
         c, inv, d = at
         t.load(here.span, piece, -infinity, s.regs)
         t.load(beside(here.span, v), piece, zero, s.more)
@@ -215,12 +215,12 @@ def second_motions(T: Any, group: ThreadGroup, curve: Any) -> SecondMotions:
         total, pairs = 0.0, 0.0
         for piece in range(t.pieces(span.n)):
             halves(here, s, piece, at, v, mean, dtau)
-            # Two rows of entries fit: the third goes where the result will be.
+            # Registers hold two rows of entries: the third goes where the result will be.
             t.store(s.more, beside(span, out), piece)
             t.load(beside(span, g), piece, zero, s.more)
             part = zero
             for j in range(held):
-                # A saturated entry does not move, however large its cotangent.
+                # The derivative of a saturated entry is 0, however large its cotangent.
                 y = at[1] * (s.more[j] - other)
                 part += y * s.regs[j] if s.regs[j] != zero else zero
                 s.regs[j] = y
@@ -253,7 +253,7 @@ def second_motions(T: Any, group: ThreadGroup, curve: Any) -> SecondMotions:
 
 @made_once
 def make_second(T: Any, group: ThreadGroup, curve: Any) -> Staged:
-    """The gradients of <g, dp> of every row, dp its tangent along (v, dk, dtau)."""
+    """A kernel for the gradients of <g, dp> of every row, dp along (v, dk, dtau)."""
     t, do, two = tools(T, group), derivatives(T, group, curve), second_motions(T, group, curve)
 
     @device
@@ -267,13 +267,13 @@ def make_second(T: Any, group: ThreadGroup, curve: Any) -> Staged:
     def motions(here, s, batch, given, found):
         solution, v, g, dks, dtaus, gx, _, _ = given
         w0, wv, wt, wg = found[0], found[1], found[2], found[3]
-        if solution[here.row * SOLUTION + CODE] > MIXED:
+        if solution[here.row * SOLUTION + CODE] > WITH_INFINITIES:
             return 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
         dk, dtau = of_row(dks, here.row), of_row(dtaus, here.row)
         inv = inverse_temperature_of(of_row(batch.temperature, here.row), T(1))
         means = T(centre(w0, wv - dtau * wt - dk / inv)), T(centre(w0, wg))
         total, pairs = two.motions(here, s, batch, solution, (v, g), means, T(dtau), gx)
-        # Sums over all of a row are added up over its parts: only one of them has these.
+        # Results are added up over a row's parts, so only one part returns sums of the whole row.
         first = here.part == 0
         return total, pairs, w0 if first else 0.0, wt if first else 0.0, 0.0, 0.0
 
@@ -287,7 +287,7 @@ def make_second(T: Any, group: ThreadGroup, curve: Any) -> Staged:
             undefined = code == UNDEFINED
             gk[here.row] = np.nan if undefined else each / inv
             gtau[here.row] = np.nan if undefined else each * wt - pairs
-        if code > MIXED:
+        if code > WITH_INFINITIES:
             do.constant(here, s, code, gx)
         else:
             two.centred(here, s, batch, solution, T(each), gx)
@@ -299,15 +299,13 @@ def make_second(T: Any, group: ThreadGroup, curve: Any) -> Staged:
 
 @made_once
 def make_potential(T: Any, group: ThreadGroup, curve: Any) -> Staged:
-    """The potential of every row, from its solution: Theorem thm-potential."""
+    """A kernel for the potential of every row, from its solution: Theorem thm-potential."""
     t = tools(T, group)
     held, entries, infinity = group.held, entries_for(curve, group.held), T(np.inf)
-    if isinstance(curve, UserCurve):
-        integral = device(getattr(curve.integral, "py_func", curve.integral))
-        curve = on_device(curve, np.float64)._replace(integral=integral)
+    curve = on_device(curve, np.float64)
 
     @device
-    def heights(here, s, batch, given, found):
+    def integrals(here, s, batch, given, found):
         """(smoothed sum, entries above the threshold, or finite entries, entries at +inf)."""
         solution, base, span = given[0], here.row * SOLUTION, here.span
         code, tau = solution[base + CODE], of_row(batch.temperature, here.row)
@@ -321,7 +319,7 @@ def make_potential(T: Any, group: ThreadGroup, curve: Any) -> Staged:
                 v = float64(entries.at(s.regs, j))
                 above += 1.0 if v == np.inf else 0.0
                 if abs(v) < np.inf:
-                    if code <= MIXED:
+                    if code <= WITH_INFINITIES:
                         tail, whole, is_upper = smoothed(curve, v, tau, c, d)
                         total += tail
                         total += whole
@@ -356,16 +354,16 @@ def make_potential(T: Any, group: ThreadGroup, curve: Any) -> Staged:
                 phi = value(found[0], found[1], k, tau, solution, base)
             out[here.row] = phi
 
-    stages = Stage(heights), Stage(potential, once=True)
+    stages = Stage(integrals), Stage(potential, once=True)
     return Staged(T, group, (NUMBERS, NUMBERS), stages, registers_for(curve))
 
 
-THREADS = 128  # of a block, where each has a row of its own
+THREADS = 128  # of a block with one row for each thread
 
 
 @made_once
 def make_threshold() -> Kernel:
-    """The threshold of every row, from its solution."""
+    """A kernel for the threshold of every row, from its solution."""
 
     def threshold(rows, temperature, origin, solution, out):
         row = int64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x

@@ -1,4 +1,4 @@
-"""The distribution of a row by its order, where moments mislead: one entry far out decides them.
+"""The distribution of a row from order statistics, where outliers make its moments mislead.
 
 Nothing here is compiled before such a row comes.
 """
@@ -16,20 +16,20 @@ from ..._math.special import natural_log
 from ..._nonfinite import length, without_infinities
 from ..distribution import normal_quantile
 from ..newton import inverse_temperature
-from ..records import CODE, DISTRIBUTION, MISLED
+from ..records import BAD_MOMENTS, CODE, DISTRIBUTION
 from .start import finite
 
-SAMPLE = 16  # numbers of a row that are sorted, of shorter rows all
-HALF = 0.6  # of windows, in entries for each one chosen: half of their maxima are above the k-th
-APART = 3.0  # the ratio of the odds of the two quantiles that are taken
+SAMPLE = 16  # numbers of a row that are sorted; of a shorter row all
+HALF = 0.6  # of windows for each entry chosen: half of their maxima are then above the k-th
+APART = 3.0  # the ratio of the odds of the two quantiles
 LOG_APART = math.log(APART)
-VALUES, RANKS, SORTED = range(3)  # rows of the room
-ROOM = 3  # how many those are
+VALUES, RANKS, SORTED = range(3)  # rows of the scratch
+SCRATCH = 3  # the number of these rows
 
 
 @scalar
 def outermost(x, sign, windows, out):
-    """Write the maxima of so many entries each, times the sign, from windows all over the row."""
+    """Write the elementwise maxima, times the sign, of `windows` windows spread over the row."""
     wide_vectors()
     n, count = x.shape[0], out.shape[0]
     for w in range(windows):
@@ -43,7 +43,7 @@ def outermost(x, sign, windows, out):
 
 @summing
 def sort(values, ranks, ordered):
-    """Write the values in descending order: by how many are greater, without a branch."""
+    """Write the values in descending order, ranked by how many are greater, without branches."""
     wide_vectors()
     T = values.dtype.type
     for i in range(values.shape[0]):
@@ -53,22 +53,22 @@ def sort(values, ranks, ordered):
         ranks[i], ordered[i] = greater, T(np.nan)
     for i in range(values.shape[0]):
         ordered[np.int64(ranks[i])] = values[i]
-    for i in range(1, values.shape[0]):  # of equal ones the first alone has a place
+    for i in range(1, values.shape[0]):  # of equal values only the first has been written
         ordered[i] = ordered[i - 1] if ordered[i] != ordered[i] else ordered[i]
 
 
 @scalar
 def share_above(share, each):
-    """The share of numbers, each the greatest of so many entries, above what a share of those is.
+    """The share of maxima of `each` numbers above the value that `share` of the numbers exceed.
 
-    1 - (1 - share)^each, the logarithm about.
+    It is 1 - (1 - share)^each, with an approximate logarithm.
     """
     return 1.0 - exp_neg(-2.0 * each * share / (2.0 - share))
 
 
 @scalar
 def quantile_of(ordered, share):
-    """The quantile of sorted numbers that a share of them is above."""
+    """The quantile of numbers sorted in descending order that a share of them exceeds."""
     last = ordered.shape[0] - 1
     at = share * ordered.shape[0] - 0.5
     at = 0.0 if at < 0.0 else np.float64(last) if at > last else at
@@ -78,20 +78,20 @@ def quantile_of(ordered, share):
 
 
 @scalar
-def distribution_by_order(x, k, inv, room):
+def distribution_by_order(x, k, inv, scratch):
     """(pivot, means of z, z^2 and |z|) of a normal distribution with two quantiles of the row.
 
-    z = (x - pivot)/tau. One quantile is the k-th largest entry, about, the other lies on that side
-    of it where there is more of the sample.
+    z = (x - pivot)/tau. One quantile is about the k-th largest entry; the other lies on the side of
+    it where more of the sample is.
     """
     T, n = x.dtype.type, x.shape[0]
     few, sign = (k, T(1)) if 2.0 * k <= n else (n - k, T(-1))
     count, windows = n if n < SAMPLE else SAMPLE, HALF * n / few
     most = (n + count - 1) // count
     windows = most if windows > most else np.int64(windows) if windows > 1.0 else 1
-    values, ordered = window(room[VALUES], 0, count), window(room[SORTED], 0, count)
+    values, ordered = window(scratch[VALUES], 0, count), window(scratch[SORTED], 0, count)
     outermost(x, sign, windows, values)
-    sort(values, room[RANKS], ordered)
+    sort(values, scratch[RANKS], ordered)
     odds = (n - few) / few
     share = share_above(few / n, windows)
     outward = share > 0.5
@@ -108,16 +108,16 @@ def distribution_by_order(x, k, inv, room):
 
 @kernel
 def distributions(lo, hi, x, k, tau, solution):
-    """Rows lo .. hi that are MISLED: the distributions of their finite entries to `solution`."""
-    room, apart = workspace(x, ROOM, SAMPLE), workspace(x, 1, x.shape[1])
-    x, room, solution = borrowed(x), borrowed(room), borrowed(solution)
+    """Write the distributions of the rows of lo .. hi with BAD_MOMENTS to `solution`."""
+    scratch, apart = workspace(x, SCRATCH, SAMPLE), workspace(x, 1, x.shape[1])
+    x, scratch, solution = borrowed(x), borrowed(scratch), borrowed(solution)
     for i in range(lo, hi):
-        if solution[i, CODE] == MISLED:
+        if solution[i, CODE] == BAD_MOMENTS:
             entries, left = window(x[i], 0, length(x[i])), k[i]
             if not finite(entries):
                 entries, left = without_infinities(entries, left, apart[0])
             distribution = distribution_by_order(
-                entries, left, inverse_temperature(tau[i], x), room
+                entries, left, inverse_temperature(tau[i], x), scratch
             )
             for j in range(DISTRIBUTION):
                 solution[i, j] = distribution[j]

@@ -1,8 +1,8 @@
-"""Rows with infinities: their finite entries as rows of their own, a few at a time.
+"""Rows with infinities: their finite entries are packed as rows of a batch, a few at a time.
 
-The kernels of `lanes` search for them, as they are compiled for rows without: so the bits are the
-same. Nothing here is compiled before a row with infinities comes, and then for the search that it
-is handed to alone.
+The kernels of `lanes` search for their thresholds, as compiled for rows without infinities: so the
+bits are the same. Nothing here is compiled before a row with infinities comes, and then only for
+the search that it needs.
 """
 
 from __future__ import annotations
@@ -11,25 +11,31 @@ import numpy as np
 
 from ..._compile.array_intrinsics import borrowed, workspace
 from ..._compile.decorators import kernel, scalar
-from ..._nonfinite import MIXED, fill_behind, rows_at_once, with_infinities, without_infinities
-from ..records import BY_DISTRIBUTION, CODE, MISLED, OPEN, UNSEEN
+from ..._nonfinite import (
+    WITH_INFINITIES,
+    fill_behind,
+    rows_at_once,
+    with_infinities,
+    without_infinities,
+)
+from ..records import BAD_MOMENTS, BY_DISTRIBUTION, CODE, UNSOLVED, UNTRIED
 from . import lanes
 
 
 @scalar
 def pack_rows(first, last, x, k, tau, by_distribution, solution, packed, answers):
-    """Lay out the finite entries of rows as rows of a batch; how many.
+    """Pack the finite entries of rows as rows of a batch; returns the number of rows.
 
-    Of those that are UNSEEN, and of those that are OPEN and have infinities; or `by_distribution`,
-    of those that are MISLED, with their distributions.
+    They are the rows that are UNTRIED, or UNSOLVED and have infinities; or, if `by_distribution`,
+    those with BAD_MOMENTS, with their distributions.
     """
     entries, left, taus, which = packed
     entries, count = borrowed(entries), 0
     for i in range(first, last):
         code = solution[i, CODE]
-        if code == MISLED if by_distribution else code in (UNSEEN, OPEN):
+        if code == BAD_MOMENTS if by_distribution else code in (UNTRIED, UNSOLVED):
             xs, share = without_infinities(x[i], k[i], entries[count])
-            if code != OPEN or xs.shape[0] < x.shape[1]:
+            if code != UNSOLVED or xs.shape[0] < x.shape[1]:
                 fill_behind(entries[count], xs.shape[0], x.dtype.type(-np.inf))
                 which[count], left[count], taus[count] = i, share, tau[i]
                 for field in range(solution.shape[1]):
@@ -40,22 +46,22 @@ def pack_rows(first, last, x, k, tau, by_distribution, solution, packed, answers
 
 @scalar
 def unpack_rows(count, x, k, packed, values, answers, out, solution):
-    """Write what has been found of the rows that `pack_rows` has laid out."""
+    """Write the results for the rows that `pack_rows` has packed."""
     _, left, _, which = packed
     values = borrowed(values)
     for r in range(count):
         i, code = which[r], answers[r, CODE]
         for field in range(solution.shape[1]):
             solution[i, field] = answers[r, field]
-        if code != OPEN and code != MISLED:
-            solution[i, CODE] = MIXED
+        if code != UNSOLVED and code != BAD_MOMENTS:
+            solution[i, CODE] = WITH_INFINITIES
             if out.shape[1] > 0:
                 with_infinities(x[i], values[r], k[i] - left[r], out[i])
 
 
 @scalar
-def room_for_packed(x, out, solution):
-    """((entries, shares of k, temperatures, which rows), p, solutions) of the rows of one group."""
+def scratch_for_packed(x, out, solution):
+    """Scratch for one group: ((entries, shares of k, temperatures, row indices), p, solutions)."""
     n, several = x.shape[1], rows_at_once(x.shape[1])
     columns = n if out.shape[1] > 0 else 0
     packed = workspace(x, several, n), np.empty(several), np.empty(several)
@@ -68,8 +74,8 @@ def room_for_packed(x, out, solution):
 
 @kernel
 def solve(lo, hi, x, k, tau, curve, method, out, solution, flags):
-    """Rows lo .. hi with infinities: their finite entries, by `lanes.solve`."""
-    packed, values, answers = room_for_packed(x, out, solution)
+    """Solve the rows of lo .. hi that have infinities: their finite entries, by `lanes.solve`."""
+    packed, values, answers = scratch_for_packed(x, out, solution)
     several, (entries, left, taus, _) = rows_at_once(x.shape[1]), packed
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for first in range(lo, hi, several):
@@ -81,8 +87,8 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, flags):
 
 @kernel
 def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, flags):
-    """As `solve`, by `lanes.solve_sampled`."""
-    packed, values, answers = room_for_packed(x, out, solution)
+    """Solve the rows of lo .. hi that have infinities, by `lanes.solve_sampled`."""
+    packed, values, answers = scratch_for_packed(x, out, solution)
     several, (entries, left, taus, _) = rows_at_once(x.shape[1]), packed
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for first in range(lo, hi, several):

@@ -1,4 +1,4 @@
-"""Arrays in parts, for steps of NumPy that would take long: Python handles signals between them."""
+"""Arrays in parts, for long operations of NumPy: Python handles signals between the parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ AT_A_TIME = 1 << 20  # entries of a part
 
 
 def parts(shape: tuple[int, ...], each: int = 1) -> Iterator[tuple[slice, ...]]:
-    """Slices that cover an array of this shape, whose items have so many entries each."""
+    """Yield slices that cover an array of this shape, whose items have `each` entries."""
     if not shape:
         yield ()
         return

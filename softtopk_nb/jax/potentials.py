@@ -15,15 +15,15 @@ from . import calls, primitives
 from .arguments import Layout
 
 
-def _pushed(height: Any, problem: Any, gradient: Any, moves: Any, call: calls.Call) -> Any:
-    """The derivative along a direction in x and the temperature, from that in x."""
+def _along(scalar: Any, problem: Any, gradient: Any, moves: Any, call: calls.Call) -> Any:
+    """The derivative of a number per row along a direction in x and the temperature."""
     (x, _, temperature), (dx, dtau) = problem, moves
-    moved = jnp.zeros_like(height)
+    moved = jnp.zeros_like(scalar)
     if not _is_still(dx):
         moved += jnp.where(gradient == 0, 0, gradient * dx).sum(-1)
     if not _is_still(dtau):
         finite = jnp.where(jnp.isfinite(x), x, 0)
-        moved += in_temperature(height, finite, gradient, temperature) * dtau
+        moved += in_temperature(scalar, finite, gradient, temperature) * dtau
     return moved
 
 
@@ -33,38 +33,41 @@ def _is_still(move: Any) -> bool:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
 def potential(x: Any, k: Any, temperature: Any, call: calls.Call) -> Any:
-    """The smoothed sum of the k largest of each row."""
+    """The potential of each row, the smoothed sum of its k largest entries."""
     return primitives.potential.bind(x, k, temperature, call=call)[0]
 
 
 @functools.partial(potential.defjvp, symbolic_zeros=True)
 def _potential_jvp(call: calls.Call, problem: Any, moves: Any) -> Any:
-    """In x it is the operator's value, in k the threshold."""
+    """The gradient in x is the operator's value, the derivative in k is the threshold."""
     dx, dk, dtau = moves
-    height = potential(*problem, call)
+    scalar = potential(*problem, call)
     p, _ = primitives.solve.bind(*problem, call=call)
-    moved = _pushed(height, problem, p, (dx, dtau), call)
-    return height, moved if _is_still(dk) else moved + _threshold(*problem, call) * dk
+    moved = _along(scalar, problem, p, (dx, dtau), call)
+    return scalar, moved if _is_still(dk) else moved + threshold(*problem, call) * dk
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3,))
-def _threshold(x: Any, k: Any, temperature: Any, call: calls.Call) -> Any:
-    """The derivative of the potential in k."""
+def threshold(x: Any, k: Any, temperature: Any, call: calls.Call) -> Any:
+    """The threshold of each row, the derivative of the potential in k."""
     return primitives.threshold.bind(x, k, temperature, call=call)[0]
 
 
-@functools.partial(_threshold.defjvp, symbolic_zeros=True)
+@functools.partial(threshold.defjvp, symbolic_zeros=True)
 def _threshold_jvp(call: calls.Call, problem: Any, moves: Any) -> Any:
-    """In x it is the value's derivative in k: mixed derivatives of the potential are equal."""
+    """The gradient in x is the value's derivative in k: mixed derivatives commute."""
     dx, dk, dtau = moves
     if not _is_still(dk):
-        raise NotImplementedError("the potential has no second derivative along k twice here")
+        raise NotImplementedError(
+            "the threshold has no derivative in k here: the potential has no second derivative "
+            "along k twice"
+        )
     x, k, temperature = problem
-    threshold = _threshold(*problem, call)
+    scalar = threshold(*problem, call)
     _, state = primitives.solve.bind(*problem, call=call)
     along_k = jnp.zeros_like(x), jnp.ones_like(k), jnp.zeros_like(temperature)
-    (in_x,) = primitives.push.bind(*problem, state, *along_k, call=call)
-    return threshold, _pushed(threshold, problem, in_x, (dx, dtau), call)
+    (in_x,) = primitives.jvp.bind(*problem, state, *along_k, call=call)
+    return scalar, _along(scalar, problem, in_x, (dx, dtau), call)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(4, 5))
@@ -76,14 +79,14 @@ def loss(x: Any, k: Any, temperature: Any, y: Any, call: calls.Call, constant: b
 
 @functools.partial(loss.defjvp, symbolic_zeros=True)
 def _loss_jvp(call: calls.Call, constant: bool, given: Any, moves: Any) -> Any:
-    """In x it is what is, less what should be; the target's sum fixes k."""
+    """The gradient in x is p - y; the target's sum fixes k."""
     *problem, y = given
     dx, dk, dtau, _ = moves
     if not _is_still(dk) and dk.dtype == dx.dtype:
         raise TypeError("k is differentiated; expected not, for the target's sum fixes it")
-    height = loss(*given, call, constant)
+    scalar = loss(*given, call, constant)
     p, _ = primitives.solve.bind(*problem, call=call)
-    return height, _pushed(height, problem, p - y, (dx, dtau), call)
+    return scalar, _along(scalar, problem, p - y, (dx, dtau), call)
 
 
 def check_target(target: Any, theta: Any, layout: Layout) -> Any:
@@ -111,7 +114,7 @@ def vectors(target: Any, rows: Any, layout: Layout) -> Any:
     if moved.shape == rows.shape:
         return moved.astype(rows.dtype)
     n = rows.shape[-1]
-    # A label out of range is no label: then the target's sum is not k, which is an error.
+    # A label out of range is ignored: then the target's sum is not k, which is an error.
     places = jnp.where((moved < 0) | (moved >= n), n, moved)
     marked = places[..., None] == jnp.arange(n)
     return marked.sum(-2, dtype=rows.dtype)

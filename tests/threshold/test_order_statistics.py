@@ -9,7 +9,7 @@ from numba import njit
 import softtopk_nb as stk
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threshold import records
-from softtopk_nb._threshold.cpu import batch, order
+from softtopk_nb._threshold.cpu import batch, order_statistics
 from softtopk_nb._threshold.methods import METHODS
 
 ROWS = 256
@@ -53,7 +53,7 @@ def left_by_fast_search(monkeypatch, x, k, tau, curve):
     solution = np.full((len(x), records.SOLUTION), np.nan)
     problem = x, np.full(len(x), float(k)), np.full(len(x), tau), curve, METHODS["newton"]
     batch.solve(*problem, np.empty_like(x), solution)
-    still = solution[:, records.CODE] == records.OPEN
+    still = solution[:, records.CODE] == records.UNSOLVED
     return still.mean(), solution[~still, records.TAKEN].mean()
 
 
@@ -92,11 +92,11 @@ def test_such_a_row_has_the_same_bits_alone_and_masked(n, dtype, rng):
 @njit
 def _sorted(values):
     ranks, ordered = np.empty_like(values), np.empty_like(values)
-    order.sort(values, ranks, ordered)
+    order_statistics.sort(values, ranks, ordered)
     return ordered
 
 
-@pytest.mark.parametrize("n", [1, 2, order.SAMPLE])
+@pytest.mark.parametrize("n", [1, 2, order_statistics.SAMPLE])
 def test_sort(n, rng):
     for values in (
         rng.normal(size=n),
@@ -109,8 +109,11 @@ def test_sort(n, rng):
 
 @njit
 def _distribution(x, k):
-    return order.distribution_by_order(
-        x, k, x.dtype.type(1), np.empty((order.ROOM, order.SAMPLE), x.dtype)
+    return order_statistics.distribution_by_order(
+        x,
+        k,
+        x.dtype.type(1),
+        np.empty((order_statistics.SCRATCH, order_statistics.SAMPLE), x.dtype),
     )
 
 

@@ -1,0 +1,129 @@
+"""Sinkhorn's assignment of JAX arrays, by a callback, with first derivatives in reverse mode."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._api import arguments as common
+from ..softmax import assignment
+from . import arguments
+
+
+def sinkhorn(
+    scores: Any,
+    rows: Any = None,
+    columns: Any = None,
+    *,
+    temperature: Any = 1.0,
+    tol: float = 1e-9,
+    max_iter: int = 1000,
+) -> jax.Array:
+    """Soft assignment with given marginals: `softtopk_nb.sinkhorn` of JAX arrays.
+
+    Parameters
+    ----------
+    scores : array, shape (..., n, m)
+        How well row i and column j go together; -inf forbids a pair. Computed in float64.
+    rows, columns : array, optional
+        Sums of the rows, shape (..., n), and of the columns, shape (..., m), broadcast over the
+        batch, as in `softtopk_nb.sinkhorn`. They are not differentiated: their gradient is 0.
+    temperature : float or array, optional
+        The smoothing, in the units of the scores; broadcast over the batch.
+    tol, max_iter : float, int, optional
+        As in `softtopk_nb.sinkhorn`; known while JAX traces.
+
+    Returns
+    -------
+    P : array of the scores' shape and type
+        The assignment, differentiable in the scores and the temperature in reverse mode.
+
+    Raises
+    ------
+    TypeError, ValueError
+        While JAX traces, for types and shapes that do not fit.
+    jax.errors.JaxRuntimeError
+        From the compiled program, what else `softtopk_nb.sinkhorn` raises.
+
+    Notes
+    -----
+    The gradient is that of the assignment at which the sweeps end: a system of min(n, m) equations
+    for each matrix, whatever the number of sweeps. Both are computed by `jax.pure_callback`. There
+    is no second derivative.
+
+    Examples
+    --------
+    >>> import jax
+    >>> import softtopk_nb.jax as stj
+    >>> scores = jax.numpy.array([[2.0, 1.0], [1.0, 0.0]])
+    >>> g = jax.grad(lambda scores: stj.sinkhorn(scores, temperature=0.5)[0, 0])(scores)
+    >>> g.round(3).tolist()
+    [[0.25, -0.25], [-0.25, 0.25]]
+    """
+    x = arguments.check_array(scores, "scores")
+    if x.ndim < 2:
+        raise ValueError(f"scores has shape {x.shape}; expected at least two axes")
+    *leading, n, m = x.shape
+    batch, dtype = tuple(leading), arguments.computed_in(x.dtype)
+    given = ("rows", rows, (*batch, n)), ("columns", columns, (*batch, m))
+    masses = tuple(None if v is None else _broadcast(v, name, to, dtype) for name, v, to in given)
+    width = _broadcast(temperature, "temperature", batch, dtype)
+    fixed = tuple(None if each is None else jax.lax.stop_gradient(each) for each in masses)
+    p = _plan(x.astype(dtype), width, fixed, float(tol), max_iter)
+    return jnp.asarray(p.astype(x.dtype))
+
+
+def _broadcast(value: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    common.check_broadcast(np.broadcast_to(False, np.shape(value)), shape, name)
+    return jnp.broadcast_to(jnp.asarray(value, dtype), shape)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _plan(scores: Any, temperature: Any, masses: Any, tol: float, max_iter: int) -> Any:
+    """The assignment."""
+    kind = jax.ShapeDtypeStruct(scores.shape, scores.dtype)
+
+    def compute(scores: Any, temperature: Any, masses: Any) -> Any:
+        r, c = (None if each is None else np.asarray(each) for each in masses)
+        x, width = np.asarray(scores), np.asarray(temperature)
+        return assignment.sinkhorn(x, r, c, temperature=width, tol=tol, max_iter=max_iter)
+
+    return jax.pure_callback(
+        compute, kind, scores, temperature, masses, vmap_method="broadcast_all"
+    )
+
+
+def _forward(scores: Any, temperature: Any, masses: Any, tol: float, max_iter: int) -> Any:
+    plan = _plan(scores, temperature, masses, tol, max_iter)
+    return plan, (plan, scores, temperature, masses)
+
+
+def _backward(tol: float, max_iter: int, kept: Any, g: Any) -> Any:
+    *problem, masses = kept
+    in_scores, in_temperature = _gradients(*problem, g)
+    return in_scores, in_temperature, jax.tree.map(jnp.zeros_like, masses)
+
+
+@jax.custom_jvp
+def _gradients(plan: Any, scores: Any, temperature: Any, g: Any) -> Any:
+    """The gradients of <g, assignment> in the scores and the temperature."""
+    kinds = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in (scores, temperature)]
+
+    def compute(*arrays: Any) -> Any:
+        found = assignment.gradients(*map(np.asarray, arrays))
+        return [f.astype(kind.dtype) for f, kind in zip(found, kinds, strict=True)]
+
+    given = plan, scores, temperature, g
+    return jax.pure_callback(compute, kinds, *given, vmap_method="broadcast_all")
+
+
+@_gradients.defjvp
+def _no_second(given: Any, moves: Any) -> Any:
+    raise NotImplementedError("sinkhorn has no second derivative here")
+
+
+_plan.defvjp(_forward, _backward)

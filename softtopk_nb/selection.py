@@ -1,0 +1,111 @@
+"""The k chosen entries of each row with their weights, as sparse code takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._api import arguments, fronts, host_arrays
+from ._api.base import TopK
+from ._api.operator import chosen, registry
+
+
+def topk(
+    x: Any,
+    /,
+    k: int,
+    *,
+    op: Any = "thretopk",
+    axis: int = -1,
+    sorted: bool = True,
+    largest: bool = True,
+    where: Any = None,
+    clamp_k: bool = False,
+    **options: Any,
+) -> TopK:
+    """Return the k largest entries of each row: their weights by a smooth top-k, and their indices.
+
+    What `torch.topk` does, with soft weights in place of the scores. All of p sums to k, so that
+    these sum to less; the rest lies on the entries that are not chosen.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., n, ...)
+        Scores, as the operator takes them, in memory.
+    k : int
+        How many to choose, one number for all rows, from 0 to n.
+    op : operator or str, optional
+        The operator that gives the weights, or its name.
+    axis : int, optional
+        The axis of the scores.
+    sorted : bool, optional
+        Whether the chosen stand in the order of their scores, the first choice first; else in the
+        order of their indices.
+    largest, where, **options
+        As in a call of the operator.
+    clamp_k : bool, optional
+        True fills rows that have fewer entries with others, in the order of their indices, of
+        weight 0; with k above n, n are chosen.
+
+    Returns
+    -------
+    values : array
+        The weights: of x's shape but for k along the axis, of the operator's type.
+    indices : array of int64
+        The indices along the axis, of the same shape. Ties go to the lowest index.
+
+    Raises
+    ------
+    TypeError, ValueError
+        k is not one whole number in [0, n]; x is on a device or what the operator refuses.
+
+    See Also
+    --------
+    hardtopk : The choice as a 0/1 mask.
+
+    Notes
+    -----
+    O(n) for each row, and O(k log k) for the order. In a row with NaN, or with fewer than k entries
+    that take part, the values are NaN and the indices are the first k.
+
+    In PyTorch and JAX, `softtopk_nb.torch.topk` and `softtopk_nb.jax.topk` are differentiable in
+    the values: through these alone a sparse dispatch has the gradient of a dense one with the
+    weights of the entries that are not chosen set to 0.
+
+    Examples
+    --------
+    >>> import softtopk_nb as stk
+    >>> values, indices = stk.topk([3.0, 2.0, 1.0, 4.0], 2, temperature=0.5)
+    >>> values.round(3), indices
+    (array([0.975, 0.816]), array([3, 0]))
+    """
+    inner, k = chosen(op), arguments.whole(k)
+    if front := fronts.function("topk", x):
+        given = {"op": inner, "sorted": sorted, "largest": largest, "where": where}
+        given["clamp_k"] = clamp_k
+        return front(x, k, **fronts.named(options, axis, **given))  # type: ignore[no-any-return]
+    scores = host_arrays.as_numpy(x, "x")
+    common = {"axis": axis, "largest": largest, "where": where, "clamp_k": clamp_k}
+    p = inner(scores, k, **common, **options)
+    mask = np.moveaxis(registry["hardtopk"](scores, k, **common), axis, -1)
+    n = mask.shape[-1]
+    k = min(k, n)
+    shape = *mask.shape[:-1], k
+    unknown = np.isnan(mask)  # all or none of a row
+    taken = np.where(unknown, np.arange(n) < k, mask == 1.0)
+    if clamp_k:
+        spare = np.cumsum(~taken, axis=-1)
+        taken |= ~taken & (spare <= k - taken.sum(axis=-1, keepdims=True))
+    indices = np.nonzero(taken.reshape(-1, n))[1].reshape(shape)
+    if sorted:
+        found = np.take_along_axis(np.moveaxis(scores, axis, -1), indices, -1).astype(np.float64)
+        found[unknown[..., :k]] = 0.0  # stays in its order
+        found = -found if largest else found
+        if clamp_k:
+            found[np.take_along_axis(mask, indices, -1) == 0.0] = np.inf
+        order = np.argsort(found, axis=-1, kind="stable")
+        indices = np.take_along_axis(indices, order, -1)
+    indices = np.moveaxis(indices, -1, axis)
+    values = np.take_along_axis(p, indices, axis)
+    return TopK(host_arrays.like(x, values), host_arrays.like(x, indices))
