@@ -50,6 +50,15 @@ def client():
         yield client
 
 
+def two_workers(client):
+    """Wait for both; a nanny that went with its worker is replaced once the cluster has noticed."""
+    for _ in range(12):
+        client.cluster.scale(2)
+        with contextlib.suppress(TimeoutError):
+            return client.wait_for_workers(2, timeout=10)
+    raise TimeoutError("two workers have not come in two minutes")
+
+
 def same(found, expected):
     found, expected = np.asarray(found), np.asarray(expected)
     assert found.dtype == expected.dtype
@@ -493,8 +502,7 @@ def test_one_worker_with_one_thread_is_enough():
 def test_a_killed_worker_changes_nothing(client, rng):
     x, lazy = made(40 * std.PART, 2 * std.PART)
     for attempt, wait in enumerate(rng.uniform(0.0, 0.3, 5)):
-        client.cluster.scale(2)  # at times a nanny goes with its worker
-        client.wait_for_workers(2, timeout=60)
+        two_workers(client)
         k = 100.5 + attempt
         future = client.compute(std.thretopk(lazy, k, curve="clip"))
         time.sleep(wait)
