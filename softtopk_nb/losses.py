@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from ._api import arguments, fronts, homogeneous, host_arrays, operator
+from ._api import arguments, fronts, homogeneous, host_arrays, operator, typed
 from ._api.base import Gradients
 from ._api.call import Call, check
+from ._api.front import Choice
 from ._threshold.loss import NEAR
+from .gradtopk.operator import Method as OfGradTopK
+from .thretopk.operator import CurveChoice, Method
 
 Array = npt.NDArray[Any]
 
@@ -92,48 +95,50 @@ class FenchelYoung:
     def __reduce__(self) -> str:
         return "fenchel_young"
 
+    @typed.loss
     def __call__(
         self,
-        op: Any,
-        theta: Any,
-        target: Any,
-        k: Any,
+        op: Choice,
+        theta: typed.Numbers,
+        target: typed.Numbers,
+        k: typed.Numbers,
         *,
         constant: bool = True,
-        temperature: Any = 1.0,
+        temperature: typed.Numbers = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
+        where: typed.Numbers | None = None,
         clamp_k: bool = False,
-        **options: Any,
+        **options: Unpack[typed.OfRows[CurveChoice, float, Method | OfGradTopK]],
     ) -> Any:
         """The loss of each row: see the class."""
         if front := fronts.function("fenchel_young", theta):
             numbers = {"temperature": temperature, "largest": largest, "where": where}
             named = fronts.named(options, axis, constant=constant, clamp_k=clamp_k, **numbers)
             return front(op, theta, target, k, **named)
-        op = operator.chosen(op, with_potential=True)
+        inner = operator.chosen(op, with_potential=True)
         k = arguments.clamped(k, clamp_k)
         given = theta, k, temperature, axis, largest, where, None, options
-        call, y = _checked(op, target, constant, given)
-        losses = op.cpu.losses(call.rows, call.options, y, constant, None)
+        call, y = _checked(inner, target, constant, given)
+        losses = inner.cpu.losses(call.rows, call.options, y, constant, None)
         return call.give_back(losses)
 
+    @typed.loss_vjp
     def vjp(
         self,
-        op: Any,
-        theta: Any,
-        target: Any,
-        k: Any,
+        op: Choice,
+        theta: typed.Numbers,
+        target: typed.Numbers,
+        k: typed.Numbers,
         *,
         constant: bool = True,
-        temperature: Any = 1.0,
+        temperature: typed.Numbers = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
+        where: typed.Numbers | None = None,
         clamp_k: bool = False,
-        **options: Any,
-    ) -> tuple[Any, Callable[[Any], Gradients]]:
+        **options: Unpack[typed.Own[CurveChoice, float, Method | OfGradTopK]],
+    ) -> tuple[Any, Callable[[typed.Numbers], Gradients[Any]]]:
         """Loss and VJP function (reverse mode).
 
         Parameters
@@ -157,13 +162,13 @@ class FenchelYoung:
         >>> vjp(1.0).x.round(3)
         array([-0.303,  0.303,  0.112, -0.112])
         """
-        op = operator.chosen(op, with_potential=True)
+        inner = operator.chosen(op, with_potential=True)
         k = arguments.clamped(k, clamp_k)
         given = theta, k, temperature, axis, largest, where, None, options
-        call, y = _checked(op, target, constant, given)
+        call, y = _checked(inner, target, constant, given)
         x, tau = call.rows.x, call.rows.temperature
         p = np.empty(x.shape, x.dtype)
-        losses = op.cpu.losses(call.rows, call.options, y, constant, p)
+        losses = inner.cpu.losses(call.rows, call.options, y, constant, p)
         gradient = p - y
         # The loss is homogeneous in theta and the temperature.
         present = np.isfinite(x)
@@ -171,7 +176,7 @@ class FenchelYoung:
         in_tau = homogeneous.in_temperature(losses, centred, gradient, tau)
         result = call.give_back(losses)
 
-        def vjp_function(g: Any, /) -> Gradients:
+        def vjp_function(g: typed.Numbers, /) -> Gradients[Any]:
             cotangent = arguments.real_array(g, "the cotangent").astype(np.float64)
             arguments.check_broadcast(cotangent, call.batch, "the cotangent")
             each = arguments.per_row(cotangent, call.batch, len(x))

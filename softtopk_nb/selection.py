@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from ._api import arguments, fronts, host_arrays
+from ._api import arguments, fronts, host_arrays, typed
 from ._api.base import TopK
-from ._api.operator import chosen, registry
+from ._api.front import Choice
+from ._api.operator import chosen
+from .gradtopk.operator import Method as OfGradTopK
+from .hardtopk.operator import hardtopk
+from .thretopk.operator import CurveChoice, Method
 
 
+class Options(typed.Own[CurveChoice, float, Method | OfGradTopK], total=False):
+    """The options of all operators, with the temperature; `hard` in PyTorch and JAX alone."""
+
+    temperature: typed.Numbers
+    hard: bool
+
+
+class _Options(Options, total=False):
+    """Those, and what PyTorch calls the axis of a tensor."""
+
+    dim: int
+
+
+@typed.chosen
 def topk(
-    x: Any,
+    x: typed.Numbers,
     /,
     k: int,
     *,
-    op: Any = "thretopk",
+    op: Choice = "thretopk",
     axis: int = -1,
     sorted: bool = True,
     largest: bool = True,
-    where: Any = None,
+    where: typed.Numbers | None = None,
     clamp_k: bool = False,
-    **options: Any,
-) -> TopK:
+    **options: Unpack[_Options],
+) -> TopK[Any]:
     """Return the k largest entries of each row: their weights by a smooth top-k, and their indices.
 
     What `torch.topk` does, with soft weights in place of the scores. All of p sums to k, so that
@@ -80,15 +98,16 @@ def topk(
     >>> values.round(3), indices
     (array([0.975, 0.816]), array([3, 0]))
     """
-    inner, k = chosen(op), arguments.whole(k)
+    inner: Any = chosen(op)
+    k = arguments.whole(k)
     if front := fronts.function("topk", x):
         given = {"op": inner, "sorted": sorted, "largest": largest, "where": where}
         given["clamp_k"] = clamp_k
         return front(x, k, **fronts.named(options, axis, **given))  # type: ignore[no-any-return]
     scores = host_arrays.as_numpy(x, "x")
-    common = {"axis": axis, "largest": largest, "where": where, "clamp_k": clamp_k}
+    common: dict[str, Any] = {"axis": axis, "largest": largest, "where": where, "clamp_k": clamp_k}
     p = inner(scores, k, **common, **options)
-    mask = np.moveaxis(registry["hardtopk"](scores, k, **common), axis, -1)
+    mask = np.moveaxis(hardtopk(scores, k, **common), axis, -1)
     n = mask.shape[-1]
     k = min(k, n)
     shape = *mask.shape[:-1], k

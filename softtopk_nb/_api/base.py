@@ -6,7 +6,7 @@ check them (`call`, `device_call`) and call the operator's engines.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,54 +14,59 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 
-class Gradients(NamedTuple):
-    """The result of a VJP function: the gradients of <cotangent, p>.
+if TYPE_CHECKING:
+    from .typed import Gradients as Gradients
+    from .typed import TopK as TopK
+else:
 
-    Each has the shape of the argument it belongs to; where an argument was broadcast over rows,
-    their contributions are summed.
+    class Gradients(NamedTuple):
+        """The result of a VJP function: the gradients of <cotangent, p>.
 
-    Parameters
-    ----------
-    x : array
-        The gradient in the scores.
-    k : array, scalar or None
-        The gradient in k; None for operators whose k must be an integer, and for those without a k.
-    temperature : array or scalar
-        The gradient in the temperature.
+        Each has the shape of the argument it belongs to; where an argument was broadcast over rows,
+        their contributions are summed.
 
-    Examples
-    --------
-    >>> import softtopk_nb as stk
-    >>> p, vjp = stk.thretopk.vjp([3.0, 2.0, 1.0, 4.0], 2)
-    >>> round(float(vjp([1.0, 0.0, 0.0, 0.0]).k), 3)
-    0.366
-    """
+        Parameters
+        ----------
+        x : array
+            The gradient in the scores.
+        k : array, scalar or None
+            The gradient in k; None for operators whose k must be an integer, and for those without
+            a k.
+        temperature : array or scalar
+            The gradient in the temperature.
 
-    x: Any
-    k: Any
-    temperature: Any
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> p, vjp = stk.thretopk.vjp([3.0, 2.0, 1.0, 4.0], 2)
+        >>> round(float(vjp([1.0, 0.0, 0.0, 0.0]).k), 3)
+        0.366
+        """
 
+        x: Any
+        k: Any
+        temperature: Any
 
-class TopK(NamedTuple):
-    """The result of `topk`: the k chosen entries of each row, with their weights.
+    class TopK(NamedTuple):
+        """The result of `topk`: the k chosen entries of each row, with their weights.
 
-    Parameters
-    ----------
-    values : array
-        The weights, of x's shape but for k along the axis.
-    indices : array of int64
-        Where these entries stand along the axis; of the same shape.
+        Parameters
+        ----------
+        values : array
+            The weights, of x's shape but for k along the axis.
+        indices : array of int64
+            Where these entries stand along the axis; of the same shape.
 
-    Examples
-    --------
-    >>> import softtopk_nb as stk
-    >>> values, indices = stk.topk([3.0, 2.0, 1.0, 4.0], 2)
-    >>> indices
-    array([3, 0])
-    """
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> values, indices = stk.topk([3.0, 2.0, 1.0, 4.0], 2)
+        >>> indices
+        array([3, 0])
+        """
 
-    values: Any
-    indices: Any
+        values: Any
+        indices: Any
 
 
 class RowOperator:

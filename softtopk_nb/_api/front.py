@@ -47,6 +47,10 @@ class FrontOperator:
         return str(self.__name__)
 
 
+#: What the argument `op` may be.
+Choice = operator.Name | operator.Operator[Any, Any, Any, Any] | FrontOperator
+
+
 def relaxation(relax: Any, operators: dict[str, Any]) -> Any:
     """What relaxes a mask: the front's operator for one of arrays or a name, or any callable."""
     if callable(relax) and not isinstance(relax, operator.Operator):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 _found: dict[tuple[str, str], Any] = {}
@@ -23,7 +24,7 @@ def name_of(x: Any) -> str | None:
     return "dask" if dask is not None and isinstance(x, dask.Array) else None
 
 
-def named(options: dict[str, Any], axis: Any, **given: Any) -> dict[str, Any]:
+def named(options: Mapping[str, Any], axis: Any, **given: Any) -> dict[str, Any]:
     """What is handed to a front by name: PyTorch's `dim`, if it was given, in place of the axis."""
     return {**given, **options} if "dim" in options else {"axis": axis, **given, **options}
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Generic, Literal, NamedTuple, Unpack
 
 import numpy as np
 
-from . import arguments, base, fronts, verbs
+from . import arguments, base, fronts, typed, verbs
 from .arguments import clamped
 from .base import Array as Array
 from .base import Gradients
+from .typed import C, E, K, M
 
 _COMMON = "temperature", "axis", "largest", "where", "out", "clamp_k"
 
+#: Their names.
+Name = Literal["hardtopk", "thretopk", "gradtopk", "itertopk", "wsoftmaxtopk"]
 #: All operators with a k, by name; the contract tests cover each.
-registry: dict[str, Operator] = {}
+registry: dict[str, Operator[Any, Any, Any, Any]] = {}
 
 
 class Rows(NamedTuple):
@@ -27,9 +30,10 @@ class Rows(NamedTuple):
     temperature: Array  # (rows,), float64
 
 
-class Operator(base.RowOperator):
+class Operator(base.RowOperator, Generic[K, C, E, M]):
     """A map from rows of scores to rows p that sum to k; into [0, 1]^n if it is `bounded`."""
 
+    __name__: Name
     rows_type = Rows
     #: Whether p lies in [0, 1], so that k = n gives ones.
     bounded = True
@@ -50,19 +54,20 @@ class Operator(base.RowOperator):
         own = inspect.signature(self._options).parameters.values()
         return inspect.Signature([*common, *own])
 
+    @typed.value
     def __call__(
         self,
-        x: Any,
+        x: typed.Scores,
         /,
-        k: Any,
+        k: K | typed.Arrays,
         *,
-        temperature: Any = 1.0,
+        temperature: typed.Numbers = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
-        out: Any = None,
+        where: typed.Numbers | None = None,
+        out: typed.Arrays | None = None,
         clamp_k: bool = False,
-        **options: Any,
+        **options: Unpack[typed.OfValue[C, E, M]],
     ) -> Any:
         if type(x) is not np.ndarray and (front := fronts.function(self.__name__, x, out)):
             given = {"temperature": temperature, "largest": largest, "where": where}
@@ -70,9 +75,7 @@ class Operator(base.RowOperator):
         k = k if clamp_k is False else clamped(k, clamp_k)
         return verbs.value(self, x, k, temperature, axis, largest, where, out, options)
 
-    def _number(
-        self, name: str, x: Any, k: Any, options: dict[str, Any], clamp_k: Any, **named: Any
-    ) -> Any:
+    def _number(self, name: str, x: Any, k: Any, options: Any, clamp_k: Any, **named: Any) -> Any:
         """A number for each row, by the method of this name of x's front, or of the engine."""
         if front := fronts.function(f"{self.__name__}.{name}", x):
             return front(x, k, clamp_k=clamp_k, **fronts.named(options, **named))
@@ -92,7 +95,9 @@ class Operator(base.RowOperator):
         return self._options(**options)
 
 
-def chosen(op: Any, name: str = "op", *, with_potential: bool = False) -> Operator:
+def chosen(
+    op: Any, name: str = "op", *, with_potential: bool = False
+) -> Operator[Any, Any, Any, Any]:
     """The operator given as the argument `name`: by its name, as an object or as a front's object.
 
     If `with_potential`, it must be the gradient of a potential.
@@ -110,25 +115,26 @@ def chosen(op: Any, name: str = "op", *, with_potential: bool = False) -> Operat
     )
 
 
-class Differentiable(Operator):
+class Differentiable(Operator[K, C, E, M]):
     """An operator with derivatives."""
 
+    @typed.jvp
     def jvp(
         self,
-        x: Any,
+        x: typed.Numbers,
         /,
-        k: Any,
-        dx: Any,
+        k: K | typed.Arrays,
+        dx: typed.Numbers,
         *,
-        dk: Any = None,
-        dtemperature: Any = None,
-        temperature: Any = 1.0,
+        dk: typed.Numbers | None = None,
+        dtemperature: typed.Numbers | None = None,
+        temperature: typed.Numbers = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
-        out: Any = None,
+        where: typed.Numbers | None = None,
+        out: typed.Arrays | None = None,
         clamp_k: bool = False,
-        **options: Any,
+        **options: Unpack[typed.Own[C, E, M]],
     ) -> tuple[Any, Any]:
         """Value and derivative along a direction (forward mode).
 
@@ -161,23 +167,24 @@ class Differentiable(Operator):
             self, dx, directions, x, k, temperature, axis, largest, where, out, options
         )
 
+    @typed.hvp
     def hvp(
         self,
-        x: Any,
+        x: typed.Numbers,
         /,
-        k: Any,
-        v: Any,
-        g: Any,
+        k: K | typed.Arrays,
+        v: typed.Numbers,
+        g: typed.Numbers,
         *,
-        dk: Any = None,
-        dtemperature: Any = None,
-        temperature: Any = 1.0,
+        dk: typed.Numbers | None = None,
+        dtemperature: typed.Numbers | None = None,
+        temperature: typed.Numbers = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
+        where: typed.Numbers | None = None,
         clamp_k: bool = False,
-        **options: Any,
-    ) -> Gradients:
+        **options: Unpack[typed.Own[C, E, M]],
+    ) -> Gradients[Any]:
         """Gradients of <g, dp>, dp the derivative along v: a second derivative.
 
         dp is what `jvp` gives along (v, dk, dtemperature); along v alone it is J v, J the Jacobian.
@@ -222,23 +229,24 @@ class Differentiable(Operator):
         if dk is not None and not self.real_k:
             raise TypeError(f"dk was given, but {self.__name__} takes an integer k")
         arguments = x, clamped(k, clamp_k), temperature, axis, largest, where, None, options
-        gradients: Gradients = verbs.hvp(self, v, (dk, dtemperature), g, *arguments)
+        gradients: Gradients[Any] = verbs.hvp(self, v, (dk, dtemperature), g, *arguments)
         return gradients
 
+    @typed.vjp
     def vjp(
         self,
-        x: Any,
+        x: typed.Numbers,
         /,
-        k: Any,
+        k: K | typed.Arrays,
         *,
-        temperature: Any = 1.0,
+        temperature: typed.Numbers = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
-        out: Any = None,
+        where: typed.Numbers | None = None,
+        out: typed.Arrays | None = None,
         clamp_k: bool = False,
-        **options: Any,
-    ) -> tuple[Any, Callable[[Any], Gradients]]:
+        **options: Unpack[typed.Own[C, E, M]],
+    ) -> tuple[Any, Callable[[typed.Numbers], Gradients[Any]]]:
         """Value and VJP function (reverse mode).
 
         Parameters

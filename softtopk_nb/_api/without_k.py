@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from . import fronts, verbs
+from . import fronts, typed, verbs
 from .base import Array, Gradients, RowOperator
 
 #: All operators without a k, by name; the contract tests cover each.
@@ -30,31 +30,33 @@ class WithoutK(RowOperator):
         super().__init__()
         registry[self.__name__] = self
 
+    @typed.value
     def __call__(
         self,
-        x: Any,
+        x: typed.Scores,
         /,
         *,
-        temperature: Any = 1.0,
+        temperature: typed.Numbers = 1.0,
         axis: int = -1,
-        where: Any = None,
-        out: Any = None,
+        where: typed.Numbers | None = None,
+        out: typed.Arrays | None = None,
     ) -> Any:
         if type(x) is not np.ndarray and (front := fronts.function(self.__name__, x, out)):
             return front(x, temperature=temperature, axis=axis, where=where)
         return verbs.value(self, x, temperature, axis, True, where, out, {})
 
+    @typed.jvp
     def jvp(
         self,
-        x: Any,
+        x: typed.Numbers,
         /,
-        dx: Any,
+        dx: typed.Numbers,
         *,
-        dtemperature: Any = None,
-        temperature: Any = 1.0,
+        dtemperature: typed.Numbers | None = None,
+        temperature: typed.Numbers = 1.0,
         axis: int = -1,
-        where: Any = None,
-        out: Any = None,
+        where: typed.Numbers | None = None,
+        out: typed.Arrays | None = None,
     ) -> tuple[Any, Any]:
         """Value and derivative along a direction (forward mode).
 
@@ -90,16 +92,17 @@ class WithoutK(RowOperator):
         """
         return verbs.jvp(self, dx, (dtemperature,), x, temperature, axis, True, where, out, {})
 
+    @typed.vjp
     def vjp(
         self,
-        x: Any,
+        x: typed.Numbers,
         /,
         *,
-        temperature: Any = 1.0,
+        temperature: typed.Numbers = 1.0,
         axis: int = -1,
-        where: Any = None,
-        out: Any = None,
-    ) -> tuple[Any, Callable[[Any], Gradients]]:
+        where: typed.Numbers | None = None,
+        out: typed.Arrays | None = None,
+    ) -> tuple[Any, Callable[[typed.Numbers], Gradients[Any]]]:
         """Value and VJP function (reverse mode).
 
         Parameters
@@ -138,5 +141,5 @@ class WithoutK(RowOperator):
     def check_options(self, options: dict[str, Any]) -> str:
         return self.__name__
 
-    def gradients(self, x: Any, *numbers: Any) -> Gradients:
+    def gradients(self, x: Any, *numbers: Any) -> Gradients[Any]:
         return Gradients(x, None, *numbers)

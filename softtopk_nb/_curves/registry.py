@@ -6,7 +6,7 @@ the tables of the documentation must name.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from .cauchy import Cauchy
 from .clip import Clip
@@ -16,6 +16,8 @@ from .laplace import Laplace
 from .normal import Normal
 from .sigmoid import Sigmoid
 
+#: The names of all curves, for type checkers and editors.
+Name = Literal["exp", "sigmoid", "laplace", "clip", "normal", "cauchy", "entmax"]
 #: Curves without a parameter.
 CURVES: dict[str, Any] = {
     "exp": Exp(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 
 class Newton(NamedTuple):
@@ -36,4 +36,6 @@ class Bisect(NamedTuple):
     fades: float = 0.0
 
 
+#: The names of all methods, and of the choice among them.
+Name = Literal["auto", "newton", "scan", "bisect"]
 METHODS: dict[str, Any] = {"newton": Newton(), "scan": Scan(), "bisect": Bisect()}

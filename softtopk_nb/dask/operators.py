@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, Never, Unpack
 
 import dask.array as da
 import numpy as np
 
+from .._api import typed
 from .._api.base import Gradients
+from .._api.front import named
+from .._api.typed import C, E, K, M
+from ..gradtopk.operator import Method as OfGradTopK
+from ..thretopk.operator import CurveChoice, Method
 from . import rows
 from .arguments import Problem, check, direction, per_row
 from .axis import Axis, is_in_chunks
+
+Array = da.Array
+Numbers = da.Array | np.ndarray[Any, Any]
+
+
+class Options(typed.Own[C, E, M], total=False):
+    """The options of an operator on Dask arrays."""
+
+    clamp_k: bool
+
 
 _DOC = """`softtopk_nb.{name}` of Dask arrays: lazy in, lazy out.
 
@@ -62,7 +77,7 @@ _CHUNKED = (
 )
 
 
-class Operator:
+class Operator(Generic[K, C, E, M]):
     """An operator of `softtopk_nb`, on Dask arrays."""
 
     def __init__(self, op: Any, shown: str) -> None:
@@ -91,15 +106,15 @@ class Operator:
 
     def __call__(  # noqa: D102
         self,
-        x: Any,
+        x: Array,
         /,
-        *k: Any,
-        temperature: Any = 1.0,
+        *k: K | Numbers,
+        temperature: float | Numbers = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
-        **options: Any,
-    ) -> Any:
+        where: Numbers | None = None,
+        **options: Unpack[Options[C, E, M]],
+    ) -> Array:
         return self._verb("value", x, k, temperature, axis, largest, where, options)
 
     def _check(self, x: Any, k: Any, temperature: Any, *given: Any) -> Problem:
@@ -108,33 +123,34 @@ class Operator:
             raise TypeError(f"{self.__name__} takes {wanted} positional k, got {len(k)}")
         return check(self._op, x, (*k, temperature), *given)
 
-    def _verb(self, verb: str, x: Any, k: Any, *given: Any) -> Any:
+    def _verb(self, verb: str, x: Any, k: Any, *given: Any) -> Array:
         problem = self._check(x, k, *given)
         if is_in_chunks(self._op, problem):
             at = Axis(self._op, problem)
-            return at.value() if verb == "value" else at.number(verb)
-        found = rows.run(self._op, _together(problem), verb)
+            value: Array = at.value() if verb == "value" else at.number(verb)
+            return value
+        found: Array = rows.run(self._op, _together(problem), verb)
         if self._op.reduces or verb != "value":
             return found
         return _back(found, problem)
 
 
-class Differentiable(Operator):
+class Differentiable(Operator[K, C, E, M]):
     """An operator with derivatives."""
 
     def jvp(
         self,
-        x: Any,
+        x: Array,
         /,
-        *k_and_dx: Any,
-        dk: Any = None,
-        dtemperature: Any = None,
-        temperature: Any = 1.0,
+        *k_and_dx: K | Numbers,
+        dk: float | Numbers | None = None,
+        dtemperature: float | Numbers | None = None,
+        temperature: float | Numbers = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
-        **options: Any,
-    ) -> tuple[Any, Any]:
+        where: Numbers | None = None,
+        **options: Unpack[Options[C, E, M]],
+    ) -> tuple[Array, Array]:
         """Value and derivative along a direction, as `softtopk_nb`'s `jvp`.
 
         Parameters
@@ -180,15 +196,15 @@ class Differentiable(Operator):
 
     def vjp(
         self,
-        x: Any,
+        x: Array,
         /,
-        *k: Any,
-        temperature: Any = 1.0,
+        *k: K | Numbers,
+        temperature: float | Numbers = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
-        **options: Any,
-    ) -> tuple[Any, Callable[[Any], Gradients]]:
+        where: Numbers | None = None,
+        **options: Unpack[Options[C, E, M]],
+    ) -> tuple[Array, Callable[[float | Numbers], Gradients[Array]]]:
         """Value and VJP function, as `softtopk_nb`'s `vjp`; the gradients are lazy too.
 
         Of rows in chunks the VJP function solves again: nothing is kept from one graph to the next.
@@ -237,7 +253,7 @@ class Differentiable(Operator):
             value = rows.run(op, whole, "value")
             value = value if op.reduces else _back(value, problem)
 
-        def vjp_function(g: Any, /) -> Gradients:
+        def vjp_function(g: float | Numbers, /) -> Gradients[Array]:
             gx, *numbers = gradients(g)
             sums: list[Any] = [
                 None if i < op.fixed else _sum_to(each, given, problem.axis)
@@ -248,20 +264,20 @@ class Differentiable(Operator):
         return value, vjp_function
 
 
-class WithPotential(Differentiable):
+class WithPotential(Differentiable[K, C, E, M]):
     """An operator whose value is the gradient of a potential."""
 
     def potential(
         self,
-        x: Any,
+        x: Array,
         /,
-        *k: Any,
-        temperature: Any = 1.0,
+        *k: K | Numbers,
+        temperature: float | Numbers = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
-        **options: Any,
-    ) -> Any:
+        where: Numbers | None = None,
+        **options: Unpack[Options[C, E, M]],
+    ) -> Array:
         """The potential of each row, as `softtopk_nb`'s.
 
         Parameters
@@ -285,20 +301,20 @@ class WithPotential(Differentiable):
         return self._verb("potential", x, k, temperature, axis, largest, where, options)
 
 
-class WithThreshold(WithPotential):
+class WithThreshold(WithPotential[K, C, E, M]):
     """An operator whose rows have a threshold."""
 
     def threshold(
         self,
-        x: Any,
+        x: Array,
         /,
-        *k: Any,
-        temperature: Any = 1.0,
+        *k: K | Numbers,
+        temperature: float | Numbers = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
-        **options: Any,
-    ) -> Any:
+        where: Numbers | None = None,
+        **options: Unpack[Options[C, E, M]],
+    ) -> Array:
         """The threshold of each row, as `softtopk_nb`'s.
 
         Parameters
@@ -329,9 +345,10 @@ def _together(problem: Problem) -> Problem:
     return problem._replace(x=problem.x.rechunk(last), where=where)
 
 
-def _back(p: Any, problem: Problem) -> Any:
+def _back(p: Any, problem: Problem) -> Array:
     """A result in the chunks and the shape of x."""
-    return problem.back(p.rechunk(problem.x.chunks))
+    back: Array = problem.back(p.rechunk(problem.x.chunks))
+    return back
 
 
 def _sum_to(numbers: Any, given: Any, axis: int) -> Any:
@@ -344,3 +361,29 @@ def _sum_to(numbers: Any, given: Any, axis: int) -> Any:
     stretched = tuple(extra + i for i, n in enumerate(shape) if n == 1 != numbers.shape[extra + i])
     total = numbers.sum(axis=(*range(extra), *stretched)) if extra or stretched else numbers
     return da.reshape(total, shape) if total.shape != tuple(shape) else total
+
+
+hardtopk: Operator[int, Never, Never, Never] = Operator(
+    named("hardtopk"), "array([[1., 0., 0., 1.]])"
+)
+thretopk: WithThreshold[float, CurveChoice, float, Method] = WithThreshold(
+    named("thretopk"), "array([[0.697, 0.303, 0.112, 0.888]])"
+)
+gradtopk: WithPotential[int, Never, Never, OfGradTopK] = WithPotential(
+    named("gradtopk"), "array([[0.694, 0.306, 0.119, 0.881]])"
+)
+itertopk: Differentiable[int, Never, Never, Never] = Differentiable(
+    named("itertopk"), "array([[0.655, 0.314, 0.123, 0.908]])"
+)
+wsoftmaxtopk: Differentiable[int, Never, Never, Never] = Differentiable(
+    named("wsoftmaxtopk"), "array([[0.584, 0.24 , 0.092, 1.084]])"
+)
+softmax: Differentiable[Never, Never, Never, Never] = Differentiable(
+    named("softmax"), "array([[0.237, 0.087, 0.032, 0.644]])"
+)
+log_softmax: Differentiable[Never, Never, Never, Never] = Differentiable(
+    named("log_softmax"), "array([[-1.44, -2.44, -3.44, -0.44]])"
+)
+logsumexp: Differentiable[Never, Never, Never, Never] = Differentiable(
+    named("logsumexp"), "array([4.44])"
+)

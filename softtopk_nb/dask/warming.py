@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
+import numpy.typing as npt
 
+from .._api import typed
 from .._api.front import named
 from .._threads import pool
 from .._threads.long_rows import LONG
+from ..gradtopk.operator import Method as OfGradTopK
+from ..thretopk.operator import CurveChoice, Method
+from .operators import Operator
 
 _NAME = "softtopk_nb-{}"
 
@@ -39,7 +44,12 @@ def _plugin(calls: tuple[tuple[str, str, dict[str, Any]], ...]) -> Any:
     return Warming()
 
 
-def warm(client: Any, operator: Any, dtype: Any = np.float32, **options: Any) -> dict[str, float]:
+def warm(
+    client: Any,
+    operator: Operator[Any, Any, Any, Any],
+    dtype: npt.DTypeLike = np.float32,
+    **options: Unpack[typed.Own[CurveChoice, float, Method | OfGradTopK]],
+) -> dict[str, float]:
     """Compile an operator on every worker of a cluster, and on those that join it later.
 
     Parameters
@@ -74,7 +84,7 @@ def warm(client: Any, operator: Any, dtype: Any = np.float32, **options: Any) ->
     >>> len(seconds)
     1
     """
-    plugin = _plugin(((operator.__name__, np.dtype(dtype).name, options),))
+    plugin = _plugin(((operator.__name__, np.dtype(dtype).name, {**options}),))
     client.register_plugin(plugin)
     name = plugin.name
 

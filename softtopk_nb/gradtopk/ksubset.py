@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Generic, cast, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _threshold
-from .._api import arguments, host_arrays
+from .._api import arguments, host_arrays, typed
 from .._api.call import check
+from .._api.typed import A, F
 from .._curves.registry import CURVES
 from .._nonfinite import WITH_INFINITIES
 from .._threads import pool
@@ -35,7 +36,7 @@ TABLE = 1 << 21  # entries of the table that a kernel of `conditional_bernoulli`
 NUMBERS_AT_A_TIME = 1 << 22  # uniform random numbers drawn at a time
 
 
-class KSubset:
+class KSubset(Generic[A]):
     """The random k-subset S of n entries, P(S) proportional to exp(sum of x_i/temperature over S).
 
     Independent Bernoulli variables with log-odds x_i/temperature, given that exactly k of them are
@@ -84,7 +85,28 @@ class KSubset:
     array([2, 2, 2])
     """
 
-    def __init__(self, x: Any, k: Any, temperature: Any = 1.0) -> None:
+    @overload
+    def __init__(
+        self: KSubset[npt.NDArray[F]],
+        x: npt.NDArray[F],
+        k: int | typed.Arrays,
+        temperature: typed.Numbers = 1.0,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: KSubset[A],
+        x: typed.Foreign[A],
+        k: int | typed.Arrays,
+        temperature: typed.Numbers = 1.0,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: KSubset[Array],
+        x: typed.ArrayLike,
+        k: int | typed.Arrays,
+        temperature: typed.Numbers = 1.0,
+    ) -> None: ...
+    def __init__(self, x: Any, k: int | typed.Arrays, temperature: typed.Numbers = 1.0) -> None:
         call = check(gradtopk, x, k, temperature, -1, True, None, None, {})
         self._call = call
         self._rows = call.rows._replace(x=call.rows.x.astype(np.float64))
@@ -108,7 +130,7 @@ class KSubset:
         k = arguments.show(np.asarray(self._call.numbers[0]).tolist())
         return f"KSubset(x of shape {self._call.shape}, k = {k})"
 
-    def marginals(self) -> Any:
+    def marginals(self) -> A:
         """P(i in S), of x's shape and type: `gradtopk` of x.
 
         Returns
@@ -122,9 +144,10 @@ class KSubset:
         >>> stk.KSubset([3.0, 2.0, 1.0, 4.0], 2).marginals().round(3)
         array([0.694, 0.306, 0.119, 0.881])
         """
-        return host_arrays.like(self._call.given, self._shaped(self._p).astype(self._call.dtype))
+        p = self._shaped(self._p).astype(self._call.dtype)
+        return cast("A", host_arrays.like(self._call.given, p))
 
-    def pair_marginals(self) -> Any:
+    def pair_marginals(self) -> npt.NDArray[np.float64]:
         """P(i in S and j in S), from the Jacobian, which is the covariance of the indicator.
 
         Returns
@@ -145,7 +168,7 @@ class KSubset:
         pool.over(blocks, 4 * pairs.size, pair_marginals, x, tau, self._state, self._p, pairs)
         return pairs.reshape((*self._call.batch, n, n))
 
-    def log_prob(self, mask: Any) -> Any:
+    def log_prob(self, mask: typed.ArrayLike) -> npt.NDArray[np.float64]:
         """Log P(S) of the subsets that `mask` shows.
 
         Parameters
@@ -210,7 +233,7 @@ class KSubset:
         log_p[impossible.any(axis=-1)] = -np.inf
         return log_p.reshape(given.shape[:-1])[()]
 
-    def entropy(self) -> Any:
+    def entropy(self) -> npt.NDArray[np.float64]:
         """-sum of P(S) log P(S), in nats.
 
         Returns
@@ -231,7 +254,9 @@ class KSubset:
             h[rows] = np.maximum(tails.sum(axis=-1) + self._state[rows, LOG_P], 0.0)
         return h.reshape(self._call.batch)[()]
 
-    def sample(self, size: Any = None, rng: Any = None) -> Any:
+    def sample(
+        self, size: int | tuple[int, ...] | None = None, rng: typed.Rng = None
+    ) -> npt.NDArray[np.bool_]:
         """Draw subsets, exactly and independently.
 
         Parameters

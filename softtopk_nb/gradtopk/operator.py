@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, Never, Unpack, get_args
 
-from .._api import operator
+from .._api import operator, typed
 from . import cpu
 from .cpu import chunks
 
-METHODS = ("auto", "contour", "dp", "recursion")
+Method = Literal["auto", "contour", "dp", "recursion"]
+METHODS = get_args(Method)
 
 
-class GradTopK(operator.Differentiable):
+class GradTopK(operator.Differentiable[int, Never, Never, Method]):
     """Smooth top-k as a gradient: the inclusion probabilities of a random k-subset.
 
     A subset S of k entries has probability proportional to exp(sum of x_i/temperature over S);
@@ -108,18 +109,19 @@ class GradTopK(operator.Differentiable):
     cpu = cpu
     chunks = chunks
 
+    @typed.value
     def potential(
         self,
-        x: Any,
+        x: typed.Scores,
         /,
-        k: Any,
+        k: int | typed.Arrays,
         *,
-        temperature: Any = 1.0,
+        temperature: typed.Numbers = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
+        where: typed.Numbers | None = None,
         clamp_k: bool = False,
-        **options: Any,
+        **options: Unpack[typed.OfRows[Never, Never, Method]],
     ) -> Any:
         """Smoothed sum of the k largest entries, temperature * log Z_k; its gradient in x is p.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Never
+
 from .._api import operator
 from . import cpu
 from .cpu import chunks
@@ -9,7 +11,7 @@ from .cpu import chunks
 __all__ = ["hardtopk"]
 
 
-class HardTopK(operator.Operator):
+class HardTopK(operator.Operator[int, Never, Never, Never]):
     """The indicator of the k largest entries along an axis.
 
     Parameters

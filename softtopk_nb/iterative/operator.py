@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Never
 
 from .._api import operator
 from . import cpu
@@ -11,7 +11,7 @@ from .formulas import Plain, Weighted
 __all__ = ["itertopk", "wsoftmaxtopk"]
 
 
-class _Iteration(operator.Differentiable):
+class _Iteration(operator.Differentiable[int, Never, Never, Never]):
     """The base of both operators: all but the step."""
 
     bounded = False

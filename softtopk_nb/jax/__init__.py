@@ -12,21 +12,18 @@ from . import derivatives as _derivatives
 from .assignment import sinkhorn
 from .distribution import KSubset
 from .gumbel import gumbel_softmax, gumbel_topk
-from .operators import OPERATORS as _OPERATORS
-from .operators import fenchel_young
+from .operators import (
+    fenchel_young,
+    gradtopk,
+    hardtopk,
+    itertopk,
+    thretopk,
+    wsoftmaxtopk,
+)
 from .selection import topk
-from .without_k import WITHOUT_K as _WITHOUT_K
+from .without_k import log_softmax, logsumexp, softmax
 
 _derivatives.register()
-
-hardtopk = _OPERATORS["hardtopk"]
-thretopk = _OPERATORS["thretopk"]
-gradtopk = _OPERATORS["gradtopk"]
-itertopk = _OPERATORS["itertopk"]
-wsoftmaxtopk = _OPERATORS["wsoftmaxtopk"]
-softmax = _WITHOUT_K["softmax"]
-log_softmax = _WITHOUT_K["log_softmax"]
-logsumexp = _WITHOUT_K["logsumexp"]
 
 __all__ = [
     "KSubset",

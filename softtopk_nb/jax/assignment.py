@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from .._api import arguments as common
 from ..softmax import assignment
@@ -15,11 +16,11 @@ from . import arguments
 
 
 def sinkhorn(
-    scores: Any,
-    rows: Any = None,
-    columns: Any = None,
+    scores: ArrayLike,
+    rows: ArrayLike | None = None,
+    columns: ArrayLike | None = None,
     *,
-    temperature: Any = 1.0,
+    temperature: ArrayLike = 1.0,
     tol: float = 1e-9,
     max_iter: int = 1000,
 ) -> jax.Array:

@@ -8,13 +8,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from .._api.homogeneous import in_temperature
 from ..gradtopk.ksubset import KSubset as Subsets
 from .arguments import computed_in
-from .operators import OPERATORS, checked, fenchel_young
-
-gradtopk = OPERATORS["gradtopk"]
+from .operators import Array, checked, fenchel_young, gradtopk
 
 
 @jax.tree_util.register_pytree_node_class
@@ -61,7 +60,12 @@ class KSubset:
     """
 
     def __init__(
-        self, logits: Any, k: Any, temperature: Any = 1.0, axis: int = -1, where: Any = None
+        self,
+        logits: ArrayLike,
+        k: int | Array,
+        temperature: ArrayLike = 1.0,
+        axis: int = -1,
+        where: ArrayLike | None = None,
     ) -> None:
         x, layout = checked(gradtopk._op, "logits", logits, k, temperature, axis, True, where)
         self._axis = layout.axis - x.ndim  # from the end, as `vmap` takes axes from the front
@@ -101,7 +105,7 @@ class KSubset:
         """
         return jnp.asarray(self._back(gradtopk(self._x, self._k, temperature=self._tau)))
 
-    def log_prob(self, mask: Any) -> jax.Array:
+    def log_prob(self, mask: ArrayLike) -> jax.Array:
         """Log P(S) of the subsets that `mask` shows.
 
         Parameters
@@ -155,7 +159,7 @@ class KSubset:
         finite = jnp.where(jnp.isfinite(x), x, 0)
         return jnp.asarray(in_temperature(phi, finite, p, self._tau).astype(self._x.dtype))
 
-    def sample(self, key: Any, shape: tuple[int, ...] = ()) -> jax.Array:
+    def sample(self, key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
         """Draw subsets, exactly and independently.
 
         Parameters

@@ -7,10 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from .._api import arguments as common
 from .._api import without_k
 from .._api.front import relaxation
+from .._api.operator import Name
 from ..softmax.sampling import check_size
 from . import arguments
 from .operators import OPERATORS, checked
@@ -38,7 +40,12 @@ def _perturbed(key: Any, rows: Any) -> Any:
 
 
 def gumbel_softmax(
-    key: Any, x: Any, *, temperature: Any = 1.0, axis: int = -1, where: Any = None
+    key: jax.Array,
+    x: ArrayLike,
+    *,
+    temperature: ArrayLike = 1.0,
+    axis: int = -1,
+    where: ArrayLike | None = None,
 ) -> jax.Array:
     """Draw a relaxed one-hot vector: `softtopk_nb.gumbel_softmax` of JAX arrays.
 
@@ -72,22 +79,22 @@ def gumbel_softmax(
     >>> abs(float(p.sum()) - 1.0) < 1e-6
     True
     """
-    x, rows, layout = _rows(x, temperature, axis, where)
+    array, rows, layout = _rows(x, temperature, axis, where)
     noisy = _perturbed(key, _from_largest(rows))
-    p = layout.back(WITHOUT_K["softmax"](noisy, temperature=temperature), x.dtype)
+    p = layout.back(WITHOUT_K["softmax"](noisy, temperature=temperature), array.dtype)
     return jnp.asarray(p)
 
 
 def gumbel_topk(
-    key: Any,
-    x: Any,
-    k: Any,
+    key: jax.Array,
+    x: ArrayLike,
+    k: ArrayLike,
     size: int | tuple[int, ...] | None = None,
     *,
-    relax: Callable[..., Any] | str | None = None,
-    temperature: Any = 1.0,
+    relax: Callable[..., Any] | Name | None = None,
+    temperature: ArrayLike = 1.0,
     axis: int = -1,
-    where: Any = None,
+    where: ArrayLike | None = None,
 ) -> jax.Array:
     """Draw k indices in order, or a relaxed mask: `softtopk_nb.gumbel_topk` of JAX arrays.
 
@@ -134,7 +141,7 @@ def gumbel_topk(
     >>> round(float(p.sum()), 3)
     2.0
     """
-    x, rows, layout = _rows(x, temperature, axis, where)
+    array, rows, layout = _rows(x, temperature, axis, where)
     shape, batch = check_size(size), rows.shape[:-1]
     if relax is None:
         fixed = jax.lax.stop_gradient(temperature)
@@ -146,7 +153,7 @@ def gumbel_topk(
         for each in (k, temperature)
     )
     p = relaxation(relax, OPERATORS)(noisy, k, temperature=temperature)
-    return jnp.asarray(layout.back(p, x.dtype) if size is None else p.astype(x.dtype))
+    return jnp.asarray(layout.back(p, array.dtype) if size is None else p.astype(array.dtype))
 
 
 def _repeated(value: Any, batch: tuple[int, ...], shape: tuple[int, ...]) -> Any:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Generic, Never, Unpack
 
 import jax
+import numpy as np
+from jax.typing import ArrayLike
 
-from .._api.front import FrontOperator, check_potential, check_threshold
+from .._api import typed
+from .._api.front import Choice, FrontOperator, check_potential, check_threshold
 from .._api.operator import Differentiable, chosen, registry
+from .._api.typed import C, E, K, M
+from ..gradtopk.operator import Method as OfGradTopK
+from ..thretopk.operator import CurveChoice, Method
 from . import arguments, calls, potentials, primitives
 from .arguments import Layout
+
+Array = jax.Array | np.ndarray[Any, Any]
 
 _DOC = """`softtopk_nb.{name}` of JAX arrays, under every transform of JAX.
 
@@ -69,7 +78,7 @@ True
 """
 
 
-class Operator(FrontOperator):
+class Operator(FrontOperator, Generic[K, C, E, M]):
     """An operator of the registry, on arrays of JAX."""
 
     documentation = _DOC
@@ -77,16 +86,16 @@ class Operator(FrontOperator):
 
     def __call__(
         self,
-        x: Any,
-        k: Any,
+        x: ArrayLike,
+        k: K | Array,
         *,
-        temperature: Any = 1.0,
+        temperature: ArrayLike = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
+        where: ArrayLike | None = None,
         hard: bool = False,
         clamp_k: bool = False,
-        **options: Any,
+        **options: Unpack[typed.Own[C, E, M]],
     ) -> jax.Array:
         """The value: see the class."""
         x, layout = checked(self._op, "x", x, k, temperature, axis, largest, where, clamp_k)
@@ -98,15 +107,15 @@ class Operator(FrontOperator):
 
     def potential(
         self,
-        x: Any,
-        k: Any,
+        x: ArrayLike,
+        k: K | Array,
         *,
-        temperature: Any = 1.0,
+        temperature: ArrayLike = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
+        where: ArrayLike | None = None,
         clamp_k: bool = False,
-        **options: Any,
+        **options: Unpack[typed.Own[C, E, M]],
     ) -> jax.Array:
         """The smoothed sum of the k largest entries, whose gradient in x is the operator itself.
 
@@ -137,15 +146,15 @@ class Operator(FrontOperator):
 
     def threshold(
         self,
-        x: Any,
-        k: Any,
+        x: ArrayLike,
+        k: K | Array,
         *,
-        temperature: Any = 1.0,
+        temperature: ArrayLike = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
+        where: ArrayLike | None = None,
         clamp_k: bool = False,
-        **options: Any,
+        **options: Unpack[typed.Own[C, E, M]],
     ) -> jax.Array:
         """The threshold lambda of p = f((x - lambda)/temperature), which `thretopk` has.
 
@@ -188,7 +197,7 @@ def checked(
     return x, layout
 
 
-def call_of(op: Any, options: dict[str, Any]) -> calls.Call:
+def call_of(op: Any, options: Mapping[str, Any]) -> calls.Call:
     """The call of the operator with its own options, which are checked."""
     op.check_options(options)
     return calls.call(op.__name__, tuple(sorted(options.items())))
@@ -230,18 +239,18 @@ def _numbers(
 
 
 def fenchel_young(
-    op: Any,
-    theta: Any,
-    target: Any,
-    k: Any,
+    op: Choice,
+    theta: ArrayLike,
+    target: ArrayLike,
+    k: ArrayLike,
     *,
     constant: bool = True,
-    temperature: Any = 1.0,
+    temperature: ArrayLike = 1.0,
     axis: int = -1,
     largest: bool = True,
-    where: Any = None,
+    where: ArrayLike | None = None,
     clamp_k: bool = False,
-    **options: Any,
+    **options: Unpack[typed.Own[CurveChoice, float, Method | OfGradTopK]],
 ) -> jax.Array:
     """The Fenchel-Young loss of scores: `softtopk_nb.fenchel_young` of JAX arrays.
 
@@ -310,4 +319,11 @@ def _losses(
     return potentials.loss(rows, *of_rows, y, call, constant).astype(theta.dtype)
 
 
-OPERATORS = {name: Operator(op) for name, op in registry.items()}
+OPERATORS: dict[str, Operator[Any, Any, Any, Any]] = {
+    name: Operator(op) for name, op in registry.items()
+}
+hardtopk: Operator[int, Never, Never, Never] = OPERATORS["hardtopk"]
+thretopk: Operator[float, CurveChoice, float, Method] = OPERATORS["thretopk"]
+gradtopk: Operator[int, Never, Never, OfGradTopK] = OPERATORS["gradtopk"]
+itertopk: Operator[int, Never, Never, Never] = OPERATORS["itertopk"]
+wsoftmaxtopk: Operator[int, Never, Never, Never] = OPERATORS["wsoftmaxtopk"]

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from .._api import arguments as common
 from .._api.base import TopK
+from .._api.front import Choice
 from .._api.operator import chosen
+from ..selection import Options
 from .operators import OPERATORS
 
 
 def topk(
-    x: Any,
+    x: ArrayLike,
     k: int,
     *,
-    op: Any = "thretopk",
+    op: Choice = "thretopk",
     axis: int = -1,
     sorted: bool = True,
     largest: bool = True,
-    where: Any = None,
+    where: ArrayLike | None = None,
     clamp_k: bool = False,
-    **options: Any,
-) -> TopK:
+    **options: Unpack[Options],
+) -> TopK[jax.Array]:
     """Return the k largest entries of each row: `softtopk_nb.topk` of JAX arrays.
 
     Parameters
@@ -71,8 +74,9 @@ def topk(
     [3, 0]
     """
     k = common.whole(k)
-    given = {"axis": axis, "largest": largest, "where": where, "clamp_k": clamp_k}
-    p = OPERATORS[chosen(op).__name__](x, k, **given, **options)
+    given: dict[str, Any] = {"axis": axis, "largest": largest, "where": where, "clamp_k": clamp_k}
+    operator: Any = OPERATORS[chosen(op).__name__]
+    p = operator(x, k, **given, **options)
     mask = jnp.moveaxis(OPERATORS["hardtopk"](x, k, **given), axis, -1)
     k = min(k, mask.shape[-1])
     # Of equal entries JAX takes the first: the k ones, in their order; in a row of NaN the first k.

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import jax
+from jax.typing import ArrayLike
 
 from .._api.front import FrontOperator
 from .._api.without_k import registry
@@ -61,13 +62,18 @@ class WithoutK(FrontOperator):
     documentation = _DOC
 
     def __call__(
-        self, x: Any, *, temperature: Any = 1.0, axis: int = -1, where: Any = None
+        self,
+        x: ArrayLike,
+        *,
+        temperature: ArrayLike = 1.0,
+        axis: int = -1,
+        where: ArrayLike | None = None,
     ) -> jax.Array:
         """The value: see the class."""
-        x, layout = checked(self._op, "x", x, 0, temperature, axis, True, where)
-        self._op.check_length(x.shape, layout.axis)
+        array, layout = checked(self._op, "x", x, 0, temperature, axis, True, where)
+        self._op.check_length(array.shape, layout.axis)
         call = call_of(self._op, {})
-        result: jax.Array = _values(x, temperature, where, call=call, layout=layout)
+        result: jax.Array = _values(array, temperature, where, call=call, layout=layout)
         return result
 
 
@@ -80,3 +86,6 @@ def _values(x: Any, temperature: Any, where: Any, *, call: calls.Call, layout: L
 
 
 WITHOUT_K = {name: WithoutK(op) for name, op in registry.items()}
+softmax = WITHOUT_K["softmax"]
+log_softmax = WITHOUT_K["log_softmax"]
+logsumexp = WITHOUT_K["logsumexp"]

@@ -30,6 +30,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy.typing as npt
+
+from .._api.operator import Name
 from .._curves.registry import CURVES
 from .cpu import (
     entmax,
@@ -77,7 +80,7 @@ SHARED = 160
 
 
 def device(
-    name: str, dtype: Any, *, curve: Any = CURVES["laplace"], lanes: int = 32
+    name: Name, dtype: npt.DTypeLike, *, curve: Any = CURVES["laplace"], lanes: int = 32
 ) -> Callable[..., None]:
     """Make a device function for one's own ``@cuda.jit`` kernels.
 

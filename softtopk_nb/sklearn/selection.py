@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from ..hardtopk.operator import hardtopk
 from ..softmax import softmax
-from ..thretopk.operator import thretopk
+from ..thretopk.operator import CurveChoice, thretopk
 
 Array = npt.NDArray[np.float64]
 
@@ -123,15 +123,15 @@ class SoftSelectKBest(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self,
         k: float = 0.5,
         *,
-        loss: str = "auto",
-        curve: Any = "laplace",
+        loss: Literal["auto", "log_loss", "squared_error"] = "auto",
+        curve: CurveChoice = "laplace",
         temperature: tuple[float, float] = (30.0, 0.003),
         max_iter: int = 1000,
         learning_rate: float = 0.05,
         alpha: float = 1e-3,
         batch_size: int | None = None,
         standardize: bool = True,
-        random_state: Any = None,
+        random_state: int | np.random.RandomState | None = None,
         verbose: int = 0,
     ) -> None:
         self.k = k
@@ -146,7 +146,12 @@ class SoftSelectKBest(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SoftSelectKBest:
+    def fit(
+        self,
+        X: npt.ArrayLike,
+        y: npt.ArrayLike,
+        sample_weight: npt.ArrayLike | None = None,
+    ) -> SoftSelectKBest:
         """Learn which features to select.
 
         Parameters
@@ -180,17 +185,17 @@ class SoftSelectKBest(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         array([1, 4])
         """
         options = {"multi_output": True, "y_numeric": self.loss == "squared_error"}
-        X, y = validate_data(self, X, y, dtype=np.float64, **options)
+        x, given = validate_data(self, X, y, dtype=np.float64, **options)
         self._check()
-        self.k_ = self._count(X.shape[1])
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        self.k_ = self._count(x.shape[1])
+        weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
         weight = weight / weight.sum()
-        target, classes = self._target(y, weight)
-        X = X - weight @ X
+        target, classes = self._target(given, weight)
+        x = x - weight @ x
         if self.standardize:
-            X /= _scale(X, weight)
+            x /= _scale(x, weight)
         random = check_random_state(self.random_state)
-        self.scores_, self.path_ = self._descend(X, target, weight, classes, random)
+        self.scores_, self.path_ = self._descend(x, target, weight, classes, random)
         self.n_iter_ = self.max_iter
         return self
 

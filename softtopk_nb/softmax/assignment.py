@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._api import arguments, host_arrays
+from .._api import arguments, host_arrays, typed
 from .._api.base import Array
 from .._threads.parts import parts
 from .._threads.transposing import transposed
@@ -59,13 +59,14 @@ class _Problem(NamedTuple):
     g: Array  # (matrices, m)
 
 
+@typed.function
 def sinkhorn(
-    scores: Any,
+    scores: typed.Numbers,
     /,
-    rows: Any = None,
-    columns: Any = None,
+    rows: typed.Numbers | None = None,
+    columns: typed.Numbers | None = None,
     *,
-    temperature: Any = 1.0,
+    temperature: typed.Numbers = 1.0,
     tol: float = 1e-9,
     max_iter: int = 1000,
 ) -> Any:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .._api import arguments, host_arrays
+from .._api import arguments, host_arrays, typed
 from .._api.call import Array, Call
-from .._api.operator import chosen
+from .._api.operator import Name, chosen
 from .._threads.parts import AT_A_TIME, parts
 from .operator import from_largest, softmax
 from .sampling import check, check_rng, check_size, give_back, scores
@@ -24,15 +24,16 @@ def _device() -> Any:
     return importlib.import_module(".device_draws", __package__)
 
 
+@typed.indices
 def gumbel_max(
-    x: Any,
+    x: typed.Numbers,
     /,
-    size: Any = None,
+    size: typed.Size = None,
     *,
-    rng: Any = None,
-    temperature: Any = 1.0,
+    rng: typed.Rng = None,
+    temperature: typed.Numbers = 1.0,
     axis: int = -1,
-    where: Any = None,
+    where: typed.Numbers | None = None,
 ) -> Any:
     """Draw indices with the probabilities softmax(x / temperature), as an argmax with noise.
 
@@ -108,14 +109,15 @@ def gumbel_max(
     return give_back(call, index, shape)
 
 
+@typed.function
 def gumbel_softmax(
-    x: Any,
+    x: typed.Scores,
     /,
     *,
-    rng: Any = None,
-    temperature: Any = 1.0,
+    rng: typed.Rng = None,
+    temperature: typed.Numbers = 1.0,
     axis: int = -1,
-    where: Any = None,
+    where: typed.Numbers | None = None,
 ) -> Any:
     """Draw a relaxed one-hot vector: softmax((x + G) / temperature), G Gumbel noise.
 
@@ -183,22 +185,23 @@ def gumbel_softmax(
     call = check(x, temperature, axis, where)
     # Shifted by the largest score, which does not change softmax, so that the noise is not rounded
     # away.
-    x, tau = call.rows
-    z = from_largest(x.astype(np.float64), np.ones_like(tau))[1]
+    rows, tau = call.rows
+    z = from_largest(rows.astype(np.float64), np.ones_like(tau))[1]
     return call.give_back(softmax(_perturbed(z, generator), temperature=tau))
 
 
+@typed.indices
 def gumbel_topk(
-    x: Any,
+    x: typed.Numbers,
     /,
-    k: Any,
-    size: Any = None,
+    k: typed.Numbers,
+    size: typed.Size = None,
     *,
-    rng: Any = None,
-    relax: Callable[..., Any] | str | None = None,
-    temperature: Any = 1.0,
+    rng: typed.Rng = None,
+    relax: Callable[..., Any] | Name | None = None,
+    temperature: typed.Numbers = 1.0,
     axis: int = -1,
-    where: Any = None,
+    where: typed.Numbers | None = None,
 ) -> Any:
     """Draw k different indices one after the other, or a relaxed mask of k entries.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .._api import host_arrays, verbs
+from .._api import host_arrays, typed, verbs
 from .._api.base import Array
 from .._api.without_k import WithoutK
 from .._threads import pool
@@ -236,14 +236,15 @@ def from_largest(x: Array, tau: Array) -> tuple[Array, Array]:
     return m, z
 
 
+@typed.function
 def energy_score(
-    x: Any,
+    x: typed.Scores,
     /,
     *,
-    temperature: Any = 1.0,
+    temperature: typed.Numbers = 1.0,
     axis: int = -1,
-    where: Any = None,
-    out: Any = None,
+    where: typed.Numbers | None = None,
+    out: typed.Arrays | None = None,
 ) -> Any:
     """Energy of a row of logits, ``-logsumexp(x)``: large where no class fits.
 
@@ -296,7 +297,7 @@ def energy_score(
     >>> stk.energy_score(x).round(4)
     array([-9.0012, -2.0012])
     """
-    value = logsumexp(x, temperature=temperature, axis=axis, where=where, out=out)
+    value: Any = logsumexp(x, temperature=temperature, axis=axis, where=where, out=out)
     if host_arrays.on_device(value):
         return verbs.device_call().negate(value)
-    return -value if out is None else np.negative(out, out=out)
+    return -value if out is None else np.negative(value, out=value)

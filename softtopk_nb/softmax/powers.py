@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from .._api import verbs
+from .._api import typed, verbs
 from .._api.base import Array, RowOperator
 from .cpu import powers
 
+if TYPE_CHECKING:
+    from .._api.typed import PowerGradients as PowerGradients
+else:
 
-class PowerGradients(NamedTuple):
-    """The result of the VJP function of `gradual`: gradients of <cotangent, value>.
+    class PowerGradients(NamedTuple):
+        """The result of the VJP function of `gradual`: gradients of <cotangent, value>.
 
-    Parameters
-    ----------
-    x : array
-        The gradient in the values, of their shape.
-    power : array or scalar
-        The gradient in the power, of its shape.
+        Parameters
+        ----------
+        x : array
+            The gradient in the values, of their shape.
+        power : array or scalar
+            The gradient in the power, of its shape.
 
-    Examples
-    --------
-    >>> import softtopk_nb as stk
-    >>> y, vjp = stk.gradual.vjp([0.5, 0.2], 2)
-    >>> vjp([1.0, 0.0]).power.round(3)
-    np.float64(0.173)
-    """
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> y, vjp = stk.gradual.vjp([0.5, 0.2], 2)
+        >>> vjp([1.0, 0.0]).power.round(3)
+        np.float64(0.173)
+        """
 
-    x: Any
-    power: Any
+        x: Any
+        power: Any
 
 
 class Rows(NamedTuple):
@@ -118,23 +121,32 @@ class Gradual(RowOperator):
     excluded = 0.0
     cpu = powers
 
+    @typed.value
     def __call__(
-        self, x: Any, /, power: Any, *, axis: int = -1, where: Any = None, out: Any = None
+        self,
+        x: typed.Numbers,
+        /,
+        power: typed.Numbers,
+        *,
+        axis: int = -1,
+        where: typed.Numbers | None = None,
+        out: typed.Arrays | None = None,
     ) -> Any:
         """Apply the map."""
         return verbs.value(self, x, power, axis, True, where, out, {})
 
+    @typed.jvp
     def jvp(
         self,
-        x: Any,
+        x: typed.Numbers,
         /,
-        power: Any,
-        dx: Any,
+        power: typed.Numbers,
+        dx: typed.Numbers,
         *,
-        dpower: Any = None,
+        dpower: typed.Numbers | None = None,
         axis: int = -1,
-        where: Any = None,
-        out: Any = None,
+        where: typed.Numbers | None = None,
+        out: typed.Arrays | None = None,
     ) -> tuple[Any, Any]:
         """Value and derivative along a direction (forward mode).
 
@@ -165,9 +177,17 @@ class Gradual(RowOperator):
         """
         return verbs.jvp(self, dx, (dpower,), x, power, axis, True, where, out, {})
 
+    @typed.power_vjp
     def vjp(
-        self, x: Any, /, power: Any, *, axis: int = -1, where: Any = None, out: Any = None
-    ) -> tuple[Any, Callable[[Any], PowerGradients]]:
+        self,
+        x: typed.Numbers,
+        /,
+        power: typed.Numbers,
+        *,
+        axis: int = -1,
+        where: typed.Numbers | None = None,
+        out: typed.Arrays | None = None,
+    ) -> tuple[Any, Callable[[typed.Numbers], PowerGradients[Any]]]:
         """Value and VJP function (reverse mode).
 
         Parameters
@@ -207,7 +227,7 @@ class Gradual(RowOperator):
         # A NaN reaches every entry of its row and no other row.
         return np.where(np.isnan(m), m, rows)
 
-    def gradients(self, x: Any, *numbers: Any) -> PowerGradients:
+    def gradients(self, x: Any, *numbers: Any) -> PowerGradients[Any]:
         """The gradients in x and the power, as a VJP function returns them."""
         return PowerGradients(x, *numbers)
 

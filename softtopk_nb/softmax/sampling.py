@@ -12,22 +12,23 @@ from typing import Any
 
 import numpy as np
 
-from .._api import arguments, host_arrays
+from .._api import arguments, host_arrays, typed
 from .._api.call import Array, Call
 from .._api.call import check as checked
 from .._threads.parts import AT_A_TIME
 from .operator import from_largest, softmax
 
 
+@typed.indices
 def sample_categorical(
-    x: Any,
+    x: typed.Numbers,
     /,
-    size: Any = None,
+    size: typed.Size = None,
     *,
-    rng: Any = None,
-    temperature: Any = 1.0,
+    rng: typed.Rng = None,
+    temperature: typed.Numbers = 1.0,
     axis: int = -1,
-    where: Any = None,
+    where: typed.Numbers | None = None,
 ) -> Any:
     """Draw indices with the probabilities softmax(x / temperature), by inverse CDF.
 

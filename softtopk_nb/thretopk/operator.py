@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from .._api import operator
+from .._api import operator, typed
 from .._curves.base import is_steep
 from .._curves.entmax import Entmax
 from .._curves.registry import CURVES, NAMES
+from .._curves.registry import Name as CurveName
 from .._curves.user import UserCurve
 from .._threshold.cpu.scan import SCANNED
 from .._threshold.methods import METHODS
+from .._threshold.methods import Name as Method
 from . import cpu
 from .cpu import chunks
 from .curve import Curve
 
-__all__ = ["Curve", "thretopk"]
+__all__ = ["Curve", "CurveChoice", "Method", "thretopk"]
+
+#: What the argument `curve` may be.
+CurveChoice = CurveName | Curve
 
 MOST_ALPHA = 100.0  # for a larger one entmax is nearly a step, and float64 cannot resolve it
 
@@ -28,7 +33,7 @@ class Options(NamedTuple):
     name: str
 
 
-class ThreTopK(operator.Differentiable):
+class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method]):
     """Smooth top-k by a threshold: p_i = f((x_i - lambda) / temperature), sum p = k.
 
     f is a CDF, the *curve*; lambda is the one number for each row that makes p sum to k. As the
@@ -120,18 +125,19 @@ class ThreTopK(operator.Differentiable):
     cpu = cpu
     chunks = chunks
 
+    @typed.value
     def potential(
         self,
-        x: Any,
+        x: typed.Scores,
         /,
-        k: Any,
+        k: float | typed.Arrays,
         *,
-        temperature: Any = 1.0,
+        temperature: typed.Numbers = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
+        where: typed.Numbers | None = None,
         clamp_k: bool = False,
-        **options: Any,
+        **options: Unpack[typed.OfRows[CurveChoice, float, Method]],
     ) -> Any:
         """Smoothed sum of the k largest entries; its gradient in x is p.
 
@@ -160,18 +166,19 @@ class ThreTopK(operator.Differentiable):
         named = {"temperature": temperature, "axis": axis, "largest": largest, "where": where}
         return self._number("potential", x, k, options, clamp_k=clamp_k, **named)
 
+    @typed.value
     def threshold(
         self,
-        x: Any,
+        x: typed.Scores,
         /,
-        k: Any,
+        k: float | typed.Arrays,
         *,
-        temperature: Any = 1.0,
+        temperature: typed.Numbers = 1.0,
         axis: int = -1,
         largest: bool = True,
-        where: Any = None,
+        where: typed.Numbers | None = None,
         clamp_k: bool = False,
-        **options: Any,
+        **options: Unpack[typed.OfRows[CurveChoice, float, Method]],
     ) -> Any:
         """The threshold lambda of p = f((x - lambda)/temperature).
 

@@ -12,19 +12,16 @@ from .assignment import sinkhorn
 from .distribution import KSubset
 from .gumbel import gumbel_softmax, gumbel_topk
 from .modules import FenchelYoungLoss, SoftTopK, TopKGate
-from .operators import OPERATORS as _OPERATORS
-from .operators import fenchel_young
+from .operators import (
+    fenchel_young,
+    gradtopk,
+    hardtopk,
+    itertopk,
+    thretopk,
+    wsoftmaxtopk,
+)
 from .selection import topk
-from .without_k import WITHOUT_K as _WITHOUT_K
-
-hardtopk = _OPERATORS["hardtopk"]
-thretopk = _OPERATORS["thretopk"]
-gradtopk = _OPERATORS["gradtopk"]
-itertopk = _OPERATORS["itertopk"]
-wsoftmaxtopk = _OPERATORS["wsoftmaxtopk"]
-softmax = _WITHOUT_K["softmax"]
-log_softmax = _WITHOUT_K["log_softmax"]
-logsumexp = _WITHOUT_K["logsumexp"]
+from .without_k import log_softmax, logsumexp, softmax
 
 __all__ = [
     "FenchelYoungLoss",

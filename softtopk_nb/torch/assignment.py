@@ -24,7 +24,7 @@ def sinkhorn(
     rows: Tensor | None = None,
     columns: Tensor | None = None,
     *,
-    temperature: Any = 1.0,
+    temperature: float | Tensor = 1.0,
     tol: float = 1e-9,
     max_iter: int = 1000,
 ) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,10 @@ from .._api.homogeneous import in_temperature
 from ..gradtopk.ksubset import KSubset as Subsets
 from . import calls
 from .arguments import computed, laid_out
-from .operators import OPERATORS, fenchel_young
+from .operators import fenchel_young, gradtopk
 from .potentials import finite
 
 Tensor = torch.Tensor
-gradtopk = OPERATORS["gradtopk"]
 MOST_LISTED = 1 << 20  # largest number of subsets that `enumerate_support` lists
 
 
@@ -97,8 +97,8 @@ class KSubset(Distribution):
     def __init__(
         self,
         x: Tensor,
-        k: Any,
-        temperature: Any = 1.0,
+        k: int | Tensor,
+        temperature: float | Tensor = 1.0,
         *,
         dim: int = -1,
         where: Tensor | None = None,
@@ -123,7 +123,7 @@ class KSubset(Distribution):
         return Distribution._validate_args if given is None else given
 
     @property
-    def arg_constraints(self) -> dict[str, Any]:
+    def arg_constraints(self) -> dict[str, constraints.Constraint]:
         """The constraints on the parameters."""
         return {
             "x": constraints.real_vector,
@@ -132,11 +132,11 @@ class KSubset(Distribution):
         }
 
     @property
-    def support(self) -> Any:
+    def support(self) -> constraints.Constraint:
         """The constraint that a vector has k ones and is 0 elsewhere."""
         return _Subsets(self.k)
 
-    def expand(self, batch_shape: Any, _instance: Any = None) -> KSubset:
+    def expand(self, batch_shape: Sequence[int], _instance: Any = None) -> KSubset:
         """The distribution broadcast to this batch shape."""
         batch = torch.Size(batch_shape)
         x = self.x.expand(*batch, *self.event_shape)
@@ -154,7 +154,7 @@ class KSubset(Distribution):
         p = self.mean
         return p * (1.0 - p)
 
-    def sample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
+    def sample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
         """Draw subsets, exactly and independently.
 
         Parameters
@@ -185,7 +185,7 @@ class KSubset(Distribution):
         drawn = self._subsets().sample(tuple(shape), np.random.default_rng(seed))
         return calls.tensor(drawn).to(self.x.dtype)
 
-    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:  # noqa: B008
+    def rsample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
         """Draw subsets with the derivatives of the marginals: the straight-through estimator.
 
         Parameters
@@ -267,7 +267,7 @@ class KSubset(Distribution):
         covariance = tau[..., None] * jacobian
         return covariance + p.transpose(-1, -2) * p
 
-    def _subsets(self) -> Subsets:
+    def _subsets(self) -> Subsets[Any]:
         """The same distribution of arrays."""
         return Subsets(*(calls.array(computed(v)) for v in (self.x, self.k, self.temperature)))
 

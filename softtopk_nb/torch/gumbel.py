@@ -11,6 +11,7 @@ import torch
 from .._api import arguments as common
 from .._api import without_k
 from .._api.front import relaxation
+from .._api.operator import Name
 from ..softmax.sampling import check_size
 from . import arguments
 from .layout import Layout
@@ -42,7 +43,7 @@ def gumbel_softmax(
     x: Tensor,
     *,
     generator: torch.Generator | None = None,
-    temperature: Any = 1.0,
+    temperature: float | Tensor = 1.0,
     dim: int | None = None,
     axis: int | None = None,
     where: Tensor | None = None,
@@ -87,12 +88,12 @@ def gumbel_softmax(
 
 def gumbel_topk(
     x: Tensor,
-    k: Any,
+    k: float | Tensor,
     size: int | tuple[int, ...] | None = None,
     *,
     generator: torch.Generator | None = None,
-    relax: Callable[..., Any] | str | None = None,
-    temperature: Any = 1.0,
+    relax: Callable[..., Any] | Name | None = None,
+    temperature: float | Tensor = 1.0,
     dim: int | None = None,
     axis: int | None = None,
     where: Tensor | None = None,

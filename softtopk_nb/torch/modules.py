@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import nn
 
+from .._api import typed
 from .._api.arguments import whole
 from .._api.base import TopK
+from .._api.front import Choice
 from .._api.operator import chosen
-from .operators import OPERATORS, check_reduction, fenchel_young
+from ..gradtopk.operator import Method as OfGradTopK
+from ..thretopk.operator import CurveChoice, Method
+from .operators import OPERATORS, Reduction, check_reduction, fenchel_young
 from .selection import topk
 
 Tensor = torch.Tensor
+
+
+class LayerOptions(typed.Own[CurveChoice, float, Method | OfGradTopK], total=False):
+    """What a layer hands on to its operator."""
+
+    largest: bool
+    clamp_k: bool
 
 
 def _check_temperature(value: Any) -> float:
@@ -29,7 +40,7 @@ class _Temperature(nn.Module):
 
     fixed_temperature: Tensor
 
-    def __init__(self, temperature: Any, *, learnt: bool = False) -> None:
+    def __init__(self, temperature: float, *, learnt: bool = False) -> None:
         super().__init__()
         number = torch.tensor(_check_temperature(temperature))
         self.learn_temperature = learnt
@@ -44,7 +55,7 @@ class _Temperature(nn.Module):
         return self.log_temperature.exp() if self.learn_temperature else self.fixed_temperature
 
     @temperature.setter
-    def temperature(self, value: Any) -> None:
+    def temperature(self, value: float | Tensor) -> None:
         number = _check_temperature(value)
         with torch.no_grad():
             if self.learn_temperature:
@@ -106,20 +117,22 @@ class SoftTopK(_Temperature):
     ['log_temperature']
     """
 
+    k: Any
+    learn_k: Any
     start: Tensor
 
     def __init__(
         self,
-        k: Any = None,
+        k: float | None = None,
         temperature: float = 1.0,
-        op: Any = "thretopk",
+        op: Choice = "thretopk",
         *,
         fraction: float | None = None,
         learn_temperature: bool = False,
-        learn_k: Any = False,
+        learn_k: bool | tuple[float, float] = False,
         dim: int = -1,
         hard: bool = False,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(temperature, learnt=learn_temperature)
         self.op, self.dim, self.hard, self.options = chosen(op).__name__, dim, hard, options
@@ -145,7 +158,7 @@ class SoftTopK(_Temperature):
         self.register_buffer("start", torch.tensor(float(start)))
         self.shift = nn.Parameter(torch.zeros(()))
 
-    def chosen_k(self, n: int) -> Any:
+    def chosen_k(self, n: int) -> float | Tensor:
         """The k of n scores: a number, or a tensor where k is learned."""
         unit = 1.0 if self.fraction is None else n
         if self.learn_k is not False and self.fraction is None and self.k >= n:
@@ -232,13 +245,13 @@ class TopKGate(_Temperature):
         features: int,
         experts: int,
         k: int,
-        op: Any = "thretopk",
+        op: Choice = "thretopk",
         temperature: float = 1.0,
         *,
         hard: bool = False,
         normalize: bool = True,
         bias: bool = False,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__(temperature)
         self.k, self.op, self.hard, self.options = whole(k), chosen(op).__name__, hard, options
@@ -248,7 +261,7 @@ class TopKGate(_Temperature):
         self.scores = nn.Linear(features, experts, bias=bias)
         self.register_buffer("load", torch.zeros(experts), persistent=False)
 
-    def forward(self, x: Tensor) -> TopK:
+    def forward(self, x: Tensor) -> TopK[Tensor]:
         """(weights, indices) of the experts of each token, the largest weight first.
 
         Both have x's shape but for k along the last dimension.
@@ -303,14 +316,14 @@ class FenchelYoungLoss(nn.Module):
 
     def __init__(
         self,
-        op: Any,
-        k: Any,
-        reduction: str = "mean",
+        op: Choice,
+        k: float | Tensor,
+        reduction: Reduction = "mean",
         *,
         constant: bool = True,
-        temperature: Any = 1.0,
+        temperature: float | Tensor = 1.0,
         dim: int = -1,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__()
         self.op = chosen(op, with_potential=True).__name__

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Generic, Literal, Never, Unpack
 
 import torch
 
+from .._api import typed
 from .._api.arguments import unexpected
-from .._api.front import FrontOperator, check_potential, check_threshold
+from .._api.front import Choice, FrontOperator, check_potential, check_threshold
 from .._api.operator import Differentiable, chosen, registry
+from .._api.typed import C, E, K, M
+from ..gradtopk.operator import Method as OfGradTopK
+from ..thretopk.operator import CurveChoice, Method
 from . import arguments, functions, potentials
 
 Tensor = torch.Tensor
+#: What is returned of the losses of all rows.
+Reduction = Literal["none", "mean", "sum"]
 _COMMON = "temperature", "dim", "largest", "where", "hard", "clamp_k"
 
 _DOC = """`softtopk_nb.{name}` of tensors, with autograd.
@@ -65,7 +72,7 @@ True
 """
 
 
-class Operator(FrontOperator):
+class Operator(FrontOperator, Generic[K, C, E, M]):
     """An operator of the registry, on tensors."""
 
     documentation = _DOC
@@ -74,29 +81,30 @@ class Operator(FrontOperator):
     def __call__(
         self,
         x: Tensor,
-        k: Any,
+        k: K | Tensor,
         *,
-        temperature: Any = 1.0,
+        temperature: float | Tensor = 1.0,
         dim: int | None = None,
         axis: int | None = None,
         largest: bool = True,
         where: Tensor | None = None,
         hard: bool = False,
         clamp_k: bool = False,
-        **options: Any,
+        **options: Unpack[typed.Own[C, E, M]],
     ) -> Tensor:
         """The value: see the class."""
         self._check_names(options)
         x, layout = arguments.laid_out(x, dim, axis, largest, where)
         k, temperature = arguments.numbers(k, temperature, x, layout, self.real_k, clamp_k)
         function = functions.value if isinstance(self._op, Differentiable) else functions.constant
-        p = function(self._op, options, x, k, temperature, layout=layout)
+        own: dict[str, Any] = {**options}
+        p = function(self._op, own, x, k, temperature, layout=layout)
         if hard:
             mask = functions.constant(registry["hardtopk"], {}, x, _whole(k), 1.0, layout=layout)
             p = mask + (p - p.detach())
         return p if p.dtype == layout.dtype else p.to(layout.dtype)
 
-    def _check_names(self, options: dict[str, Any]) -> None:
+    def _check_names(self, options: Mapping[str, Any]) -> None:
         for name in options:
             if name not in self._op.known_options:
                 known = (*_COMMON, *self._op.known_options)
@@ -105,15 +113,15 @@ class Operator(FrontOperator):
     def potential(
         self,
         x: Tensor,
-        k: Any,
+        k: K | Tensor,
         *,
-        temperature: Any = 1.0,
+        temperature: float | Tensor = 1.0,
         dim: int | None = None,
         axis: int | None = None,
         largest: bool = True,
         where: Tensor | None = None,
         clamp_k: bool = False,
-        **options: Any,
+        **options: Unpack[typed.Own[C, E, M]],
     ) -> Tensor:
         """The smoothed sum of the k largest entries, whose gradient in x is the operator itself.
 
@@ -141,15 +149,15 @@ class Operator(FrontOperator):
     def threshold(
         self,
         x: Tensor,
-        k: Any,
+        k: K | Tensor,
         *,
-        temperature: Any = 1.0,
+        temperature: float | Tensor = 1.0,
         dim: int | None = None,
         axis: int | None = None,
         largest: bool = True,
         where: Tensor | None = None,
         clamp_k: bool = False,
-        **options: Any,
+        **options: Unpack[typed.Own[C, E, M]],
     ) -> Tensor:
         """The threshold lambda of p = f((x - lambda)/temperature), which `thretopk` has.
 
@@ -185,7 +193,7 @@ class Operator(FrontOperator):
         largest: bool,
         where: Tensor | None,
         clamp_k: bool,
-        options: dict[str, Any],
+        options: Any,
     ) -> Tensor:
         """A number of each row in the units of x, by this function of rows."""
         self._check_names(options)
@@ -210,20 +218,20 @@ def check_reduction(reduction: Any) -> None:
 
 
 def fenchel_young(
-    op: Any,
+    op: Choice,
     theta: Tensor,
     target: Tensor,
-    k: Any,
+    k: float | Tensor,
     *,
     constant: bool = True,
-    reduction: str = "none",
-    temperature: Any = 1.0,
+    reduction: Reduction = "none",
+    temperature: float | Tensor = 1.0,
     dim: int | None = None,
     axis: int | None = None,
     largest: bool = True,
     where: Tensor | None = None,
     clamp_k: bool = False,
-    **options: Any,
+    **options: Unpack[typed.Own[CurveChoice, float, Method | OfGradTopK]],
 ) -> Tensor:
     """The Fenchel-Young loss of scores: `softtopk_nb.fenchel_young` of tensors, with autograd.
 
@@ -275,4 +283,11 @@ def fenchel_young(
     return loss if reduction == "none" else getattr(loss, reduction)()
 
 
-OPERATORS = {name: Operator(op) for name, op in registry.items()}
+OPERATORS: dict[str, Operator[Any, Any, Any, Any]] = {
+    name: Operator(op) for name, op in registry.items()
+}
+hardtopk: Operator[int, Never, Never, Never] = OPERATORS["hardtopk"]
+thretopk: Operator[float, CurveChoice, float, Method] = OPERATORS["thretopk"]
+gradtopk: Operator[int, Never, Never, OfGradTopK] = OPERATORS["gradtopk"]
+itertopk: Operator[int, Never, Never, Never] = OPERATORS["itertopk"]
+wsoftmaxtopk: Operator[int, Never, Never, Never] = OPERATORS["wsoftmaxtopk"]

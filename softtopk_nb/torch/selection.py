@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from .._api import arguments as common
 from .._api.base import TopK
+from .._api.front import Choice
 from .._api.operator import chosen
+from ..selection import Options
 from . import arguments
 from .operators import OPERATORS
 
@@ -20,15 +22,15 @@ def topk(
     x: Tensor,
     k: int,
     *,
-    op: Any = "thretopk",
+    op: Choice = "thretopk",
     dim: int | None = None,
     axis: int | None = None,
     sorted: bool = True,
     largest: bool = True,
     where: Tensor | None = None,
     clamp_k: bool = False,
-    **options: Any,
-) -> TopK:
+    **options: Unpack[Options],
+) -> TopK[Tensor]:
     """Return the k largest entries of each row: `softtopk_nb.topk` of tensors, with autograd.
 
     Parameters
@@ -79,7 +81,8 @@ def topk(
     k = common.whole(k)
     given: dict[str, Any] = {"dim": dim, "axis": axis, "largest": largest, "where": where}
     given["clamp_k"] = clamp_k
-    p = OPERATORS[chosen(op).__name__](x, k, **given, **options)
+    operator: Any = OPERATORS[chosen(op).__name__]
+    p = operator(x, k, **given, **options)
     at = arguments.check_dim(x.ndim, dim, axis)
     k = min(k, x.shape[at])
     with torch.no_grad():

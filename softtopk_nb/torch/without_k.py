@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from .._api.front import FrontOperator
@@ -60,7 +58,7 @@ class WithoutK(FrontOperator):
         self,
         x: Tensor,
         *,
-        temperature: Any = 1.0,
+        temperature: float | Tensor = 1.0,
         dim: int | None = None,
         axis: int | None = None,
         where: Tensor | None = None,
@@ -73,3 +71,6 @@ class WithoutK(FrontOperator):
 
 
 WITHOUT_K = {name: WithoutK(op) for name, op in registry.items()}
+softmax = WITHOUT_K["softmax"]
+log_softmax = WITHOUT_K["log_softmax"]
+logsumexp = WITHOUT_K["logsumexp"]
