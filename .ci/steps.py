@@ -198,6 +198,7 @@ def lint(step: Step) -> None:
 
 def types(step: Step) -> None:
     step.run(step.python, "-m", "mypy")
+    step.pytest("tests/test_types.py", may_skip=False)
 
 
 # What rests on how a product and a sum are rounded: once here, and twice on older processors.
@@ -368,7 +369,7 @@ STEPS = {
     "readme-tests": Plan(readme_tests, "README's tests, from nothing", ()),
     "install": Plan(install, "every extra can be installed", ()),
     "lint": Plan(lint, "ruff and codespell find nothing", ("install",)),
-    "types": Plan(types, "mypy finds nothing", ("install",)),
+    "types": Plan(types, "mypy finds nothing, but what users do wrong", ("install",)),
     "jax": Plan(front("jax"), "the JAX front"),
     "torch": Plan(front("torch"), "the PyTorch front, and comparisons with its libraries"),
     "generic": Plan(generic, "accuracy, compiled for SSE2", ("install",)),

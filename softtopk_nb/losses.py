@@ -13,8 +13,7 @@ from ._api.base import Gradients
 from ._api.call import Call, check
 from ._api.front import Choice
 from ._threshold.loss import NEAR
-from .gradtopk.operator import Method as OfGradTopK
-from .thretopk.operator import CurveChoice, Method
+from .selection import OfRows, Own
 
 Array = npt.NDArray[Any]
 
@@ -109,7 +108,7 @@ class FenchelYoung:
         largest: bool = True,
         where: typed.Numbers | None = None,
         clamp_k: bool = False,
-        **options: Unpack[typed.OfRows[CurveChoice, float, Method | OfGradTopK]],
+        **options: Unpack[OfRows],
     ) -> Any:
         """The loss of each row: see the class."""
         if front := fronts.function("fenchel_young", theta):
@@ -137,7 +136,7 @@ class FenchelYoung:
         largest: bool = True,
         where: typed.Numbers | None = None,
         clamp_k: bool = False,
-        **options: Unpack[typed.Own[CurveChoice, float, Method | OfGradTopK]],
+        **options: Unpack[Own],
     ) -> tuple[Any, Callable[[typed.Numbers], Gradients[Any]]]:
         """Loss and VJP function (reverse mode).
 

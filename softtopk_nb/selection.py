@@ -15,17 +15,25 @@ from .hardtopk.operator import hardtopk
 from .thretopk.operator import CurveChoice, Method
 
 
-class Options(typed.Own[CurveChoice, float, Method | OfGradTopK], total=False):
-    """The options of all operators, with the temperature; `hard` in PyTorch and JAX alone."""
+class Own(typed.Own[CurveChoice, float, Method | OfGradTopK]):
+    """The options that one operator or another has of its own."""
+
+
+class Options(Own, total=False):
+    """Those, and what all have but `topk` doesn't name; `hard` in PyTorch and JAX alone."""
 
     temperature: typed.Numbers
     hard: bool
 
 
-class _Options(Options, total=False):
-    """Those, and what PyTorch calls the axis of a tensor."""
+class OfRows(Own, total=False):
+    """The options of an operator, and what PyTorch calls the axis of a tensor."""
 
     dim: int
+
+
+class _Options(Options, OfRows, total=False):
+    """All of these."""
 
 
 @typed.chosen

@@ -8,12 +8,10 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from .._api import typed
 from .._api.front import named
 from .._threads import pool
 from .._threads.long_rows import LONG
-from ..gradtopk.operator import Method as OfGradTopK
-from ..thretopk.operator import CurveChoice, Method
+from ..selection import Own
 from .operators import Operator
 
 _NAME = "softtopk_nb-{}"
@@ -48,7 +46,7 @@ def warm(
     client: Any,
     operator: Operator[Any, Any, Any, Any],
     dtype: npt.DTypeLike = np.float32,
-    **options: Unpack[typed.Own[CurveChoice, float, Method | OfGradTopK]],
+    **options: Unpack[Own],
 ) -> dict[str, float]:
     """Compile an operator on every worker of a cluster, and on those that join it later.
 

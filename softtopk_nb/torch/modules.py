@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import nn
 
-from .._api import typed
 from .._api.arguments import whole
 from .._api.base import TopK
 from .._api.front import Choice
 from .._api.operator import chosen
-from ..gradtopk.operator import Method as OfGradTopK
-from ..thretopk.operator import CurveChoice, Method
+from ..selection import Own
 from .operators import OPERATORS, Reduction, check_reduction, fenchel_young
 from .selection import topk
 
 Tensor = torch.Tensor
 
 
-class LayerOptions(typed.Own[CurveChoice, float, Method | OfGradTopK], total=False):
+class LayerOptions(Own, total=False):
     """What a layer hands on to its operator."""
 
     largest: bool
@@ -175,6 +173,11 @@ class SoftTopK(_Temperature):
         part = torch.sigmoid(torch.logit(part) + self.shift).clamp(eps, 1.0 - eps)
         return low + (high - low) * part
 
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, where: Tensor | None = None) -> Tensor:
+            """As `forward`."""
+
     def forward(self, x: Tensor, where: Tensor | None = None) -> Tensor:
         """The soft mask of x, of its shape and type."""
         k = self.chosen_k(x.shape[self.dim])
@@ -261,6 +264,11 @@ class TopKGate(_Temperature):
         self.scores = nn.Linear(features, experts, bias=bias)
         self.register_buffer("load", torch.zeros(experts), persistent=False)
 
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor) -> TopK[Tensor]:
+            """As `forward`."""
+
     def forward(self, x: Tensor) -> TopK[Tensor]:
         """(weights, indices) of the experts of each token, the largest weight first.
 
@@ -330,6 +338,11 @@ class FenchelYoungLoss(nn.Module):
         check_reduction(reduction)
         self.k, self.reduction, self.constant = k, reduction, constant
         self.temperature, self.dim, self.options = temperature, dim, options
+
+    if TYPE_CHECKING:
+
+        def __call__(self, theta: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+            """As `forward`."""
 
     def forward(self, theta: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         """The loss of scores against the mask, the labels or the weights that they should give."""

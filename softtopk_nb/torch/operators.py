@@ -13,6 +13,7 @@ from .._api.front import Choice, FrontOperator, check_potential, check_threshold
 from .._api.operator import Differentiable, chosen, registry
 from .._api.typed import C, E, K, M
 from ..gradtopk.operator import Method as OfGradTopK
+from ..selection import Own
 from ..thretopk.operator import CurveChoice, Method
 from . import arguments, functions, potentials
 
@@ -231,7 +232,7 @@ def fenchel_young(
     largest: bool = True,
     where: Tensor | None = None,
     clamp_k: bool = False,
-    **options: Unpack[typed.Own[CurveChoice, float, Method | OfGradTopK]],
+    **options: Unpack[Own],
 ) -> Tensor:
     """The Fenchel-Young loss of scores: `softtopk_nb.fenchel_young` of tensors, with autograd.
 
