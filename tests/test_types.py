@@ -168,67 +168,51 @@ MISTAKES = {
 }
 
 
-class Checked:
-    """What mypy has said: the messages at each line of the file of each library."""
-
-    def __init__(self, folder: pathlib.Path) -> None:
-        self.lines: dict[str, list[str]] = {}
-        for library, opening in OPENING.items():
-            if importlib.util.find_spec(library) is not None:
-                asserted = [f"assert_type({line}, {kind})" for line, kind in LINES[library].items()]
-                self.lines[library] = [*opening.splitlines(), *asserted, *MISTAKES[library]]
-                text = "\n".join(self.lines[library]) + "\n"
-                (folder / f"of_{library}.py").write_text(text, encoding="utf-8")
-        files = [str(folder / f"of_{library}.py") for library in self.lines]
-        found = subprocess.run(  # as mypy runs on the package, whose cache it shares
-            [sys.executable, "-m", "mypy", *files],
-            cwd=ROOT,
-            env={**os.environ, "MYPYPATH": "."},
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert found.returncode == 1, found.stdout + found.stderr  # for it has found the mistakes
-        self.messages = re.findall(r"\bof_(\w+)\.py:(\d+): error: (.*)$", found.stdout, re.M)
-        assert self.messages, found.stdout
-
-    def at(self, library: str, line: str) -> str:
-        """The messages at a line."""
-        if library not in self.lines:
-            pytest.skip(f"{library} is not installed")
-        number = str(self.lines[library].index(line) + 1)
-        return "\n".join(
-            text for name, at, text in self.messages if (name, at) == (library, number)
-        )
-
-
 @pytest.fixture(scope="module")
-def checked(tmp_path_factory: pytest.TempPathFactory) -> Checked:
+def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, str]]:
+    """For each library that is installed: what mypy says of the lines, by their number."""
     if importlib.util.find_spec("mypy") is None:
         pytest.skip('mypy is not installed: pip install -e ".[dev]"')
-    return Checked(tmp_path_factory.mktemp("types"))
+    folder = tmp_path_factory.mktemp("types")
+    present = [library for library in OPENING if importlib.util.find_spec(library) is not None]
+    for library in present:
+        text = "\n".join(lines_of(library)) + "\n"
+        (folder / f"of_{library}.py").write_text(text, encoding="utf-8")
+    said = subprocess.run(  # as mypy runs on the package, whose cache it shares
+        [sys.executable, "-m", "mypy", *map(str, folder.iterdir())],
+        cwd=ROOT,
+        env={**os.environ, "MYPYPATH": "."},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert said.returncode == 1, said.stdout + said.stderr  # it has found the mistakes
+    found: dict[str, dict[int, str]] = {library: {} for library in present}
+    for library, number, text in re.findall(r"\bof_(\w+)\.py:(\d+): error: (.*)", said.stdout):
+        found[library][int(number)] = found[library].get(int(number), "") + text
+    return found
 
 
+def lines_of(library: str) -> list[str]:
+    asserted = [f"assert_type({line}, {kind})" for line, kind in LINES[library].items()]
+    return [*OPENING[library].splitlines(), *asserted, *MISTAKES[library]]
+
+
+# One test, so that one process runs mypy.
 @pytest.mark.parametrize("library", OPENING)
-def test_what_stands_above_the_lines_is_right(checked, library):
-    """A library that mypy cannot read would make all its types Any."""
-    opening = OPENING[library].splitlines()
-    assert [checked.at(library, line) for line in opening if line] == [""] * sum(map(bool, opening))
-
-
-@pytest.mark.parametrize(
-    ("library", "line"), [(library, line) for library in LINES for line in LINES[library]]
-)
-def test_the_kind_of_array_that_goes_in_comes_out(checked, library, line):
-    assert checked.at(library, f"assert_type({line}, {LINES[library][line]})") == ""
-
-
-@pytest.mark.parametrize(
-    ("library", "line"), [(library, line) for library in MISTAKES for line in MISTAKES[library]]
-)
-def test_a_mistake_is_found(checked, library, line):
-    assert MISTAKES[library][line] in checked.at(library, line)
+def test_what_mypy_says_of_lines_that_users_write(messages, library):
+    """All types are as expected, and each mistake is found, and nothing else."""
+    if library not in messages:
+        pytest.skip(f"{library} is not installed")
+    lines, mistakes = lines_of(library), MISTAKES[library]
+    by_line = {lines[number - 1]: text for number, text in messages[library].items()}
+    assert {line: text for line, text in by_line.items() if line not in mistakes} == {}
+    assert {
+        line: by_line.get(line)
+        for line, word in mistakes.items()
+        if word not in by_line.get(line, "")
+    } == {}
 
 
 def test_names_for_editors_are_those_that_are_taken():
