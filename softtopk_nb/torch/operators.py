@@ -97,9 +97,9 @@ class Operator(FrontOperator, Generic[K, C, E, M]):
         self._check_names(options)
         x, layout = arguments.laid_out(x, dim, axis, largest, where)
         k, temperature = arguments.numbers(k, temperature, x, layout, self.real_k, clamp_k)
-        function = functions.value if isinstance(self._op, Differentiable) else functions.constant
-        own: dict[str, Any] = {**options}
-        p = function(self._op, own, x, k, temperature, layout=layout)
+        soft = isinstance(self._op, Differentiable)
+        function: Any = functions.value if soft else functions.constant
+        p: Tensor = function(self._op, options, x, k, temperature, layout=layout)
         if hard:
             mask = functions.constant(registry["hardtopk"], {}, x, _whole(k), 1.0, layout=layout)
             p = mask + (p - p.detach())
