@@ -155,7 +155,7 @@ class SoftSelectKBest(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             The features: finite real numbers.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Classes, or numbers; see `loss`.
-        sample_weight : array-like of shape (n_samples,), optional
+        sample_weight : array-like of shape (n_samples,), default=None
             Weights of the samples in the loss, in the means and in the standard deviations; not
             negative.
 
