@@ -32,7 +32,8 @@ def topk(
     Parameters
     ----------
     x : array_like, shape (..., n, ...)
-        Scores, as the operator takes them, in memory.
+        Scores, as the operator takes them; on a device as a tensor of PyTorch or an array of JAX,
+        which ``torch.from_dlpack`` makes of an array of CuPy or Numba without a copy.
     k : int
         How many to choose, one number for all rows, from 0 to n.
     op : operator or str, default="thretopk"
@@ -58,7 +59,8 @@ def topk(
     Raises
     ------
     TypeError, ValueError
-        k is not one whole number in [0, n]; x is on a device or what the operator refuses.
+        k is not one whole number in [0, n]; x is on a device, but of neither PyTorch nor JAX, or
+        what the operator refuses.
 
     See Also
     --------
@@ -81,10 +83,16 @@ def topk(
     (array([0.975, 0.816]), array([3, 0]))
     """
     inner, k = chosen(op), arguments.whole(k)
+    arguments.check_bool(sorted, "sorted")
     if front := fronts.function("topk", x):
         given = {"op": inner, "sorted": sorted, "largest": largest, "where": where}
         given["clamp_k"] = clamp_k
         return front(x, k, **fronts.named(options, axis, **given))  # type: ignore[no-any-return]
+    if host_arrays.on_device(x):
+        raise TypeError(
+            f"x is a CUDA array ({type(x).__name__}); expected one in memory, a tensor of PyTorch "
+            "or an array of JAX: torch.from_dlpack(x) is a tensor of the same memory"
+        )
     scores = host_arrays.as_numpy(x, "x")
     common = {"axis": axis, "largest": largest, "where": where, "clamp_k": clamp_k}
     p = inner(scores, k, **common, **options)

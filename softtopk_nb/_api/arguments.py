@@ -107,6 +107,7 @@ def check_positive(value: Any, batch: tuple[int, ...], name: str, axis: int | No
 # What others call an argument, or where one is known that is not known here.
 _HINTS = {
     "tau": "temperature",
+    "mask": "where",
     "dim": "axis, or dim for tensors of PyTorch",
     "hard": "hardtopk, or hard for arrays of PyTorch and JAX",
 }

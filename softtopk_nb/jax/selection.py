@@ -71,6 +71,7 @@ def topk(
     [3, 0]
     """
     k = common.whole(k)
+    common.check_bool(sorted, "sorted")
     given = {"axis": axis, "largest": largest, "where": where, "clamp_k": clamp_k}
     p = OPERATORS[chosen(op).__name__](x, k, **given, **options)
     mask = jnp.moveaxis(OPERATORS["hardtopk"](x, k, **given), axis, -1)

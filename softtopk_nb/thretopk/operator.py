@@ -210,7 +210,9 @@ class ThreTopK(operator.Differentiable):
             known = ", ".join(map(repr, NAMES))
             raise ValueError(f"curve is {curve!r}; expected one of {known} or a Curve")
         if alpha is not None and name != "entmax":
-            raise ValueError(f"alpha is {alpha!r}, but curve {name!r} has no alpha")
+            raise ValueError(
+                f"alpha is {alpha!r}, but curve {name!r} has no alpha; you may want temperature"
+            )
         if method not in ("auto", *METHODS):
             known = ", ".join(map(repr, ("auto", *METHODS)))
             raise ValueError(f"method is {method!r}; expected one of {known}")

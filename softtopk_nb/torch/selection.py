@@ -77,6 +77,7 @@ def topk(
     >>> values.sum().backward()
     """
     k = common.whole(k)
+    common.check_bool(sorted, "sorted")
     given: dict[str, Any] = {"dim": dim, "axis": axis, "largest": largest, "where": where}
     given["clamp_k"] = clamp_k
     p = OPERATORS[chosen(op).__name__](x, k, **given, **options)
