@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,19 @@ html_theme_options = {
 }
 
 
+# The reference imports each front, and examples scikit-learn. The extra `docs` has none of these:
+# PyTorch alone is larger than all the rest.
+EXTRAS = {"torch": "torch", "jax": "jax", "dask": "dask", "sklearn": "examples"}
+
+
+def say_what_is_missing() -> None:
+    """End with one line if extras are missing: an error of Sphinx's comes with a traceback."""
+    missing = [extra for library, extra in EXTRAS.items() if not find_spec(library)]
+    if missing:
+        extras = ",".join(["docs", *missing])
+        sys.exit(f"the pages need more than the extra docs: pip install '.[{extras}]'")
+
+
 def draw_figures(_app: object) -> None:
     """Draw the figures that are missing or older than what they are drawn from."""
     import figures
@@ -190,6 +204,7 @@ def describe_page(app: Any, doctree: nodes.document) -> None:
 
 def setup(app: object) -> None:
     """Draw before anything is read, so that the pages find their figures."""
+    say_what_is_missing()
     app.connect("builder-inited", draw_figures)
     app.connect("autodoc-process-signature", operator_signature)
     app.connect("doctree-read", polish_proofs)

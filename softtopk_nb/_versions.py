@@ -78,7 +78,7 @@ def show_versions(file: IO[str] | None = None) -> None:
 
     Parameters
     ----------
-    file : text file, optional
+    file : text file, default=None
         Where to print; standard output by default.
 
     Examples

@@ -39,7 +39,7 @@ class FenchelYoung:
         [0, 1] that sum to k. Integers of theta's shape are 0/1 vectors.
     k : int, float or array_like
         As for the operator; it may differ from row to row.
-    constant : bool, optional
+    constant : bool, default=True
         False leaves out the conjugate of the target, which does not depend on theta: the loss is
         then potential(theta) - <theta, target>, which may be negative. `gradtopk` needs it for soft
         targets, whose conjugate has no formula.

@@ -58,19 +58,20 @@ def topk(
     Parameters
     ----------
     x : array_like, shape (..., n, ...)
-        Scores, as the operator takes them, in memory.
+        Scores, as the operator takes them; on a device as a tensor of PyTorch or an array of JAX,
+        which ``torch.from_dlpack`` makes of an array of CuPy or Numba without a copy.
     k : int
         How many to choose, one number for all rows, from 0 to n.
-    op : operator or str, optional
+    op : operator or str, default="thretopk"
         The operator that gives the weights, or its name.
-    axis : int, optional
+    axis : int, default=-1
         The axis of the scores.
-    sorted : bool, optional
+    sorted : bool, default=True
         Whether the chosen stand in the order of their scores, the first choice first; else in the
         order of their indices.
     largest, where, **options
         As in a call of the operator.
-    clamp_k : bool, optional
+    clamp_k : bool, default=False
         True fills rows that have fewer entries with others, in the order of their indices, of
         weight 0; with k above n, n are chosen.
 
@@ -84,7 +85,8 @@ def topk(
     Raises
     ------
     TypeError, ValueError
-        k is not one whole number in [0, n]; x is on a device or what the operator refuses.
+        k is not one whole number in [0, n]; x is on a device, but of neither PyTorch nor JAX, or
+        what the operator refuses.
 
     See Also
     --------
@@ -108,10 +110,16 @@ def topk(
     """
     inner: Any = chosen(op)
     k = arguments.whole(k)
+    arguments.check_bool(sorted, "sorted")
     if front := fronts.function("topk", x):
         given = {"op": inner, "sorted": sorted, "largest": largest, "where": where}
         given["clamp_k"] = clamp_k
         return front(x, k, **fronts.named(options, axis, **given))  # type: ignore[no-any-return]
+    if host_arrays.on_device(x):
+        raise TypeError(
+            f"x is a CUDA array ({type(x).__name__}); expected one in memory, a tensor of PyTorch "
+            "or an array of JAX: torch.from_dlpack(x) is a tensor of the same memory"
+        )
     scores = host_arrays.as_numpy(x, "x")
     common: dict[str, Any] = {"axis": axis, "largest": largest, "where": where, "clamp_k": clamp_k}
     p = inner(scores, k, **common, **options)

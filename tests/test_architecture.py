@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 import softtopk_nb
@@ -288,6 +293,68 @@ def test_a_front_lists_its_public_names(name):
     pytest.importorskip(name)
     front = importlib.import_module(f"softtopk_nb.{name}")
     assert dir(front) == sorted(front.__all__)
+
+
+def parameters_of(doc: str | None) -> dict[str, tuple[str, str]]:
+    """(type, description) of each parameter that a docstring describes."""
+    found = re.search(r"^Parameters\n-+\n(.*?)(\n\n|\Z)", inspect.cleandoc(doc or ""), re.M | re.S)
+    described = {}
+    for entry in re.split(r"\n(?=\S)", found[1] if found else ""):
+        head, _, text = entry.partition("\n")
+        names, _, kind = head.partition(" : ")
+        described |= {name.strip(" *"): (kind, text.strip()) for name in names.split(",")}
+    return described
+
+
+def with_defaults(module: Any) -> Iterator[tuple[str, Any, Any]]:
+    """(name, what can be called, what its arguments may be like) of all that is public."""
+    for name in module.__all__:
+        each = getattr(module, name)
+        if not callable(each):
+            continue
+        yield name, each, getattr(module, "thretopk", each)
+        kind = each if inspect.isclass(each) else type(each)
+        for method in dir(kind):
+            found = inspect.getattr_static(kind, method)
+            ours = (getattr(found, "__module__", None) or "").startswith("softtopk_nb.")
+            if ours and callable(found) and not method.startswith("_"):
+                like = getattr(module, "thretopk", each) if inspect.isclass(each) else each
+                yield f"{name}.{method}", getattr(each, method), like
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".nopython",
+        *(pytest.param(f".{name}", marks=getattr(pytest.mark, name)) for name in FRONTS),
+    ],
+)
+def test_every_default_is_spelled_in_the_docstring(name):
+    """As ``default=...``, or by "As in", if it is the default of what is named there."""
+    pytest.importorskip(name.strip(".") if name.strip(".") in FRONTS else "numpy")
+    module = importlib.import_module(f"softtopk_nb{name}")
+    known = {**vars(np), **{each: getattr(module, each) for each in dir(module)}}
+    seen, wrong = 0, []
+    for label, each, like in with_defaults(module):
+        described = parameters_of(each.__doc__)
+        for parameter in inspect.signature(each).parameters.values():
+            if parameter.default is parameter.empty or parameter.name.startswith("_"):
+                continue
+            seen += 1
+            kind, text = described.get(parameter.name, ("", ""))
+            spelled = re.search(r"default=(.+)$", kind)
+            named = re.match(r"As in (?:a call|`(\w+)`)", text)
+            default = known  # which is none
+            if spelled:
+                default = eval(spelled[1], known)
+            elif named:
+                other = inspect.signature(getattr(module, named[1]) if named[1] else like)
+                default = other.parameters[parameter.name].default
+            if default != parameter.default:
+                wrong.append(f"{label}: {parameter}")
+    assert seen
+    assert wrong == []
 
 
 @pytest.mark.parametrize("front", FRONTS)

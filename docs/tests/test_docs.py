@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib.util
 import pathlib
 import re
+import sys
 
 import pytest
 
@@ -220,3 +222,15 @@ def test_tables_of_curves_have_them_all(page, heading):
     assert found
     for table in found:
         assert [name for name in NAMES if not re.search(rf"`\"?{name}\"?`", table)] == []
+
+
+def test_pages_that_cannot_be_built_say_what_to_install(monkeypatch):
+    """In one line, where Sphinx would end in a traceback of the first import that fails."""
+    pytest.importorskip("sphinx")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    spec = importlib.util.spec_from_file_location("conf", ROOT / "docs/conf.py")
+    conf = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(conf)
+    monkeypatch.setattr(conf, "find_spec", {"dask": spec, "sklearn": spec}.get)
+    with pytest.raises(SystemExit, match=re.escape("pip install '.[docs,torch,jax]'")):
+        conf.setup(None)

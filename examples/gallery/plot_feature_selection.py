@@ -96,7 +96,7 @@ for seed in range(SEEDS):
 # ------
 
 blue, orange, grey = "#0072B2", "#D55E00", "#8a9099"
-figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+left, middle, right = (plt.subplots(figsize=(5, 3.6), layout="constrained")[1] for _ in range(3))
 left.imshow(load_digits().data.mean(axis=0).reshape(8, 8), cmap="gray_r", vmax=30)
 row, column = np.divmod(np.flatnonzero(learned), 8)
 left.plot(column, row, "s", color=blue, ms=14, alpha=0.8)

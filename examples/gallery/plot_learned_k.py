@@ -10,6 +10,7 @@ lowers *log-loss + price × k*. Here k is a real number with a gradient: it is l
 the scores and the classifier. A higher price should give a smaller k.
 """
 
+# sphinx_gallery_thumbnail_number = 2
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -112,19 +113,20 @@ for seed, (A, B, a, b) in enumerate(splits):
 # Result
 # ------
 
-figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11.5, 3.8), layout="constrained")
+left, middle, right = (plt.subplots(figsize=(5, 3.6), layout="constrained")[1] for _ in range(3))
 shades = plt.get_cmap("viridis")(np.linspace(0, 0.85, len(prices)))
 for j, (price, shade) in enumerate(zip(prices, shades, strict=True)):
     mean, deviation = ks[:, j].mean(axis=0), ks[:, j].std(axis=0, ddof=1)
     left.fill_between(range(STEPS), mean - deviation, mean + deviation, color=shade, alpha=0.2)
     left.plot(mean, color=shade, label=f"{price:g}")
     total = (values[..., -1] + price * fixed).mean(axis=0)
-    middle.plot(fixed, total, color=shade)
+    middle.plot(fixed, total, color=shade, label=f"{price:g}")
     middle.plot(mean[-1], np.interp(mean[-1], fixed, total), "o", color=shade)
 left.set(title="k during the training", xlabel="step", ylabel="k", ylim=(0, 14))
 left.legend(title="price", fontsize="small", ncols=3, loc="upper right")
 middle.set(title="Fixed k (lines), learned k (dots)", xlabel="k", yscale="log")
 middle.set(ylabel="log-loss + price × k")
+middle.legend(title="price", fontsize="small", ncols=2, loc="upper left")
 middle.set_yticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
 blue, orange = "#0072B2", "#D55E00"
 mean, deviation = 100 * path.mean(axis=0)[1:], 100 * path.std(axis=0, ddof=1)[1:]

@@ -92,7 +92,7 @@ def train(router, spread):
 # than 5 %. All have the same penalty on an unequal load.
 
 colors = dict(zip(routers, ("#0072B2", "#D55E00", "#CC79A7", "#8a9099"), strict=True))
-figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+left, middle, right = (plt.subplots(figsize=(5, 3.6), layout="constrained")[1] for _ in range(3))
 for spread, marker, task in ((0.0, "o", "equal"), (0.7, "s", "unequal")):
     print(f"{task} weights: test loss ± standard deviation, experts in use, greatest load")
     for name, router in routers.items():
@@ -104,12 +104,14 @@ for spread, marker, task in ((0.0, "o", "equal"), (0.7, "s", "unequal")):
         )
         greatest = load[:, 0].mean()
         print(f"  {name:12}{mean:6.3f} ±{deviation:6.3f}{active.mean():6.1f}{greatest:6.0f} %")
-        right.errorbar(active.mean(), mean, deviation, fmt=marker, **style)
         if task == "equal":
+            style["label"] = name
             left.plot(history, color=colors[name], label=name)
             middle.errorbar(range(1, EXPERTS + 1), load.mean(0), load.std(0, ddof=1), **style)
+        right.errorbar(active.mean(), mean, deviation, fmt=marker, **style)
 left.set(title="Training, equal weights", xlabel="step", ylabel="mean loss", yscale="log")
-left.legend()
+for ax in (left, middle, right):
+    ax.legend(fontsize="small", loc="lower left" if ax is middle else "upper right")
 middle.set(title="Load, equal weights", xlabel="expert, by its load", ylabel="share in %")
 right.set(title="Equal (dots), unequal (squares)", xlabel="experts in use", ylabel="test loss")
 right.set_ylim(0)

@@ -11,6 +11,7 @@ draw has no derivative. Two estimators of the gradient of the expected loss trai
 function* weights the gradient of each draw's log-probability with its loss.
 """
 
+# sphinx_gallery_thumbnail_number = 2
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_breast_cancer
@@ -97,7 +98,7 @@ for seed in range(SEEDS):
 
 blue, orange, green, grey = "#0072B2", "#D55E00", "#009E73", "#8a9099"
 colors = {"straight-through": blue, "score function": green, "all 30": grey}
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+left, right = (plt.subplots(figsize=(5, 3.6), layout="constrained")[1] for _ in range(2))
 for estimator, runs in histories.items():
     mean, deviation = np.mean(runs, axis=0), np.std(runs, axis=0, ddof=1)
     left.fill_between(

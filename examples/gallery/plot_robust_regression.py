@@ -95,8 +95,8 @@ def scores(model, share, kind):
 # ------
 
 colors = dict(zip(models, ("#8a9099", "#E69F00", "#009E73", "#0072B2", "#56B4E9"), strict=True))
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharey=True)
-for ax, kind in zip(axes, ("wrong targets", "leverage points"), strict=True):
+for kind in ("wrong targets", "leverage points"):
+    figure, ax = plt.subplots(figsize=(5, 4), layout="constrained")
     print(f"{kind}: R2 on clean test data, mean ± standard deviation over {SEEDS} splits")
     print(" " * 18 + "".join(f"{share:13.0%} " for share in SHARES))
     for offset, (name, model) in enumerate(models.items()):
@@ -106,8 +106,8 @@ for ax, kind in zip(axes, ("wrong targets", "leverage points"), strict=True):
         rows = zip(mean, deviation, strict=True)
         print(f"{name:18}" + "".join(f"{m:7.2f} ±{d:5.2f}" for m, d in rows))
     ax.set(title=kind.capitalize(), xlabel="outliers in % of the training data", ylim=(-1, 0.6))
-axes[0].set_ylabel("R2 on clean test data")
-axes[1].legend(loc="lower right", ncols=2)
+    ax.set_ylabel("R2 on clean test data")
+    figure.legend(loc="outside lower center", ncols=3, fontsize="small")
 
 # %%
 # With wrong targets the trimmed fit holds as long as the outliers are fewer than the points left

@@ -103,7 +103,7 @@ for seed in range(SEEDS):
 # ------
 
 blue, orange, green = "#0072B2", "#D55E00", "#009E73"
-figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+left, right = (plt.subplots(figsize=(5, 3.6), layout="constrained")[1] for _ in range(2))
 for k, color in ((2, blue), (5, green), (8, orange)):
     curve = 1000 * np.array(curves)[:, KS.index(k)]
     mean, deviation = curve.mean(axis=0), curve.std(axis=0, ddof=1)

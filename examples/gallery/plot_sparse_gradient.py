@@ -86,7 +86,7 @@ found = {
 # ------
 
 colors = dict(zip(methods, ("#0072B2", "#D55E00", "#8a9099"), strict=True))
-figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11.5, 3.6), layout="constrained")
+left, middle, right = (plt.subplots(figsize=(5, 3.6), layout="constrained")[1] for _ in range(3))
 print(f"k is {SHARE:.0%} of the entries; mean ± standard deviation over {SEEDS} gradients")
 print("                     entries     chosen / k     peak memory in MiB        seconds")
 for name, runs in found.items():
@@ -106,7 +106,7 @@ middle.set(title="Time", yscale="log", ylabel="seconds")
 right.set(title="Entries chosen, divided by k")
 for ax in (left, middle, right):
     ax.set(xscale="log", xlabel="entries of the row")
-left.legend()
+    ax.legend()
 
 # %%
 # ``hardtopk`` chooses exactly k entries and never holds more than a few chunks. The tasks of

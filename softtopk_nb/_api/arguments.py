@@ -107,6 +107,7 @@ def check_positive(value: Any, batch: tuple[int, ...], name: str, axis: int | No
 # What others call an argument, or where one is known that is not known here.
 _HINTS = {
     "tau": "temperature",
+    "mask": "where",
     "dim": "axis, or dim for tensors of PyTorch",
     "hard": "hardtopk, or hard for arrays of PyTorch and JAX",
 }
@@ -182,12 +183,14 @@ def rows_of_mask(mask: Array, axis: int, table: tuple[int, int], out: Array | No
     return rows.copy() if out is not None and np.may_share_memory(out, rows) else rows
 
 
-def whole(k: Any) -> int:
-    """A k that is the same whole number for all rows."""
+def whole(value: Any, name: str = "k", expected: str = "one whole number for all rows") -> int:
+    """The argument `name`, which is one whole number: a k that is the same for all rows."""
     try:
-        return operator.index(k)
+        if not isinstance(value, (bool, np.bool_)):
+            return operator.index(value)
     except TypeError:
-        raise TypeError(f"k is {show(k)}; expected one whole number for all rows") from None
+        pass
+    raise TypeError(f"{name} is {show(value)}; expected {expected}")
 
 
 def check_largest(largest: Any) -> None:

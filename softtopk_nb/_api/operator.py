@@ -144,7 +144,7 @@ class Differentiable(Operator[K, C, E, M]):
             As in a call of the operator; `out` receives the value.
         dx : array_like
             The direction in x, broadcastable to its shape.
-        dk, dtemperature : array_like, optional
+        dk, dtemperature : array_like, default=None
             Directions in k and in the temperature, broadcastable to the batch shape; not moved
             by default. `dk` only where k may be real.
 
@@ -197,7 +197,7 @@ class Differentiable(Operator[K, C, E, M]):
             The direction in x, broadcastable to its shape.
         g : array_like
             The cotangent of dp, likewise.
-        dk, dtemperature : array_like, optional
+        dk, dtemperature : array_like, default=None
             As in `jvp`.
 
         Returns

@@ -66,8 +66,8 @@ class WithoutK(RowOperator):
             As in a call of the operator; `out` receives the value.
         dx : array_like
             The direction in x, broadcastable to its shape.
-        dtemperature : array_like, optional
-            The direction in the temperature, broadcastable to the batch shape; 0 by default.
+        dtemperature : array_like, default=None
+            The direction in the temperature, broadcastable to the batch shape; None is 0.
 
         Returns
         -------

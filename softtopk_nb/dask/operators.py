@@ -34,11 +34,11 @@ Parameters
 ----------
 x : dask.array.Array, shape (..., n, ...)
     Scores, float32 or float64, in chunks of known sizes{along}; best of 2^22 to 2^23 entries.
-{numbers}axis : int, optional
-    The axis of the scores, the last by default.
-largest : bool, optional
+{numbers}axis : int, default=-1
+    The axis of the scores.
+largest : bool, default=True
     False takes the k smallest instead.
-where : dask.array.Array or array of bool, optional
+where : dask.array.Array or array of bool, default=None
     Entries that take part, broadcastable to x's shape.
 **options
     The operator's own: see `softtopk_nb.{name}`.{clamp}
@@ -87,7 +87,7 @@ class Operator(Generic[K, C, E, M]):
         fits = "Broadcastable to x's shape without the axis, or with 1 along it."
         numbers = f"*k : {kind} or array\n    {fits}\n"
         numbers = (numbers if with_k else "") + (
-            "temperature : float or array, optional\n    Likewise, positive; 1 by default.\n"
+            "temperature : float or array, default=1.0\n    Likewise, positive.\n"
         )
         batch = "value : dask.array.Array of x's shape without the axis, and its type"
         self.__doc__ = _DOC.format(
@@ -159,8 +159,8 @@ class Differentiable(Operator[K, C, E, M]):
             As in a call.
         *k_and_dx : number or array, and array
             k, where the operator has one, and the direction in x, of its shape.
-        dk, dtemperature : float or array, optional
-            The directions in k and in the temperature, 0 by default.
+        dk, dtemperature : float or array, default=None
+            The directions in k and in the temperature; None is 0.
 
         Returns
         -------

@@ -56,7 +56,7 @@ def warm(
         Of the cluster.
     operator : operator
         One of `softtopk_nb.dask`.
-    dtype : dtype, optional
+    dtype : dtype, default=float32
         float32 or float64, the type of the scores.
     **options
         The operator's own, such as ``curve="clip"``.

@@ -49,8 +49,8 @@ class KSubset(Generic[A]):
     k : int or array_like of int
         Size of the subset, 0 <= k <= n; broadcast against the batch shape, x's without its last
         axis.
-    temperature : float or array_like, optional
-        Broadcast as k; 1 by default.
+    temperature : float or array_like, default=1.0
+        Broadcast as k.
 
     Raises
     ------
@@ -261,9 +261,9 @@ class KSubset(Generic[A]):
 
         Parameters
         ----------
-        size : int or tuple of int, optional
+        size : int or tuple of int, default=None
             How many subsets of each row; one by default.
-        rng : numpy.random.Generator or int, optional
+        rng : numpy.random.Generator or int, default=None
             The source of randomness, or a seed for a new one; a fresh one by default.
 
         Returns

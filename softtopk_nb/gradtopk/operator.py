@@ -27,24 +27,24 @@ class GradTopK(operator.Differentiable[int, Never, Never, Method]):
     k : int or array_like of int
         Size of the subset, 0 <= k <= n; broadcast against x's shape without the axis, or with 1
         along it.
-    method : {"auto", "contour", "dp", "recursion"}, optional
+    method : {"auto", "contour", "dp", "recursion"}, default="auto"
         contour: O(n) for every k, a sum over at most 30 points of a circle. dp: O(n k) time and
         O(k sqrt(n)) memory, sums over prefixes and suffixes; ties agree to rounding only. auto:
         contour, but on the CPU for short rows the distribution of the subset's size multiplied out,
         O(n k): for n up to 128 (96 in float32), and up to 512 (256) if k (n - k) <= 27 n (13 n). It
         takes down to a fifth of the time there. recursion: O(n k), of Su (2024), kept for teaching:
         it returns NaN or, worse, wrong finite numbers as soon as some p is close to 1 (see Notes).
-    temperature : float or array_like, optional
+    temperature : float or array_like, default=1.0
         Width of the transition, in the units of x; broadcast as k.
-    axis : int, optional
-        The axis of the scores, the last by default.
-    largest : bool, optional
+    axis : int, default=-1
+        The axis of the scores.
+    largest : bool, default=True
         False smooths the k smallest instead.
-    where : array_like of bool, optional
+    where : array_like of bool, default=None
         Entries that take part; the others get 0, exactly as if they were not there.
-    out : ndarray, optional
+    out : ndarray, default=None
         Array of x's shape and of the result's type to write to; it is returned.
-    clamp_k : bool, optional
+    clamp_k : bool, default=False
         True takes min(k, entries that take part) in each row; a row with fewer is NaN otherwise.
 
     Returns

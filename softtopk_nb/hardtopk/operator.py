@@ -21,17 +21,17 @@ class HardTopK(operator.Operator[int, Never, Never, Never]):
     k : int or array_like of int
         How many entries, 0 <= k <= n; broadcast against x's shape without the axis, or with 1
         along it.
-    temperature : float or array_like, optional
+    temperature : float or array_like, default=1.0
         Accepted so that operators can be exchanged, checked, and without effect.
-    axis : int, optional
-        The axis of the scores, the last by default.
-    largest : bool, optional
+    axis : int, default=-1
+        The axis of the scores.
+    largest : bool, default=True
         False takes the k smallest.
-    where : array_like of bool, optional
+    where : array_like of bool, default=None
         Entries that take part; the others get 0.
-    out : ndarray, optional
+    out : ndarray, default=None
         Array of x's shape and of the result's type to write to; it is returned.
-    clamp_k : bool, optional
+    clamp_k : bool, default=False
         True takes min(k, entries that take part) in each row; a row with fewer is NaN otherwise.
 
     Returns

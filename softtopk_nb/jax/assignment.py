@@ -30,13 +30,15 @@ def sinkhorn(
     ----------
     scores : array, shape (..., n, m)
         How well row i and column j go together; -inf forbids a pair. Computed in float64.
-    rows, columns : array, optional
+    rows, columns : array, default=None
         Sums of the rows, shape (..., n), and of the columns, shape (..., m), broadcast over the
         batch, as in `softtopk_nb.sinkhorn`. They are not differentiated: their gradient is 0.
-    temperature : float or array, optional
+    temperature : float or array, default=1.0
         The smoothing, in the units of the scores; broadcast over the batch.
-    tol, max_iter : float, int, optional
+    tol : float, default=1e-9
         As in `softtopk_nb.sinkhorn`; known while JAX traces.
+    max_iter : int, default=1000
+        Likewise.
 
     Returns
     -------

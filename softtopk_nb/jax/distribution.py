@@ -28,11 +28,11 @@ class KSubset:
         Scores x, of any type that `gradtopk` takes.
     k : int or array of int
         Size of the subset, 0 <= k <= n; broadcast against the shape of the logits without `axis`.
-    temperature : float or array, optional
-        Broadcast as k; 1 by default.
-    axis : int, optional
-        The axis of the scores, the last by default.
-    where : array of bool, optional
+    temperature : float or array, default=1.0
+        Broadcast as k.
+    axis : int, default=-1
+        The axis of the scores.
+    where : array of bool, default=None
         Entries that take part, broadcastable to the logits' shape; the others are never chosen.
 
     Raises
@@ -166,7 +166,7 @@ class KSubset:
         ----------
         key : jax.Array
             A key of `jax.random`.
-        shape : tuple of int, optional
+        shape : tuple of int, default=()
             How many subsets of each row; one by default.
 
         Returns

@@ -109,9 +109,9 @@ def gumbel_topk(
         Scores, n >= 1.
     k : int
         How many, 0 <= k <= n, known while JAX traces. With `relax`, whatever it takes.
-    size : int or tuple of int, optional
+    size : int or tuple of int, default=None
         How many draws from each row. By default one, without an axis for it.
-    relax : operator, callable or str, optional
+    relax : operator, callable or str, default=None
         An operator of this package, its name, or any callable of that signature. It is called with
         rows of scores along the last axis.
     temperature, axis, where

@@ -32,18 +32,18 @@ x : array, shape (..., n, ...)
 k : {k_type} or array
     As in `softtopk_nb.{name}`: a number, or an array that broadcasts to x's shape without
     `axis`, or with 1 along it.
-temperature : float or array, optional
-    Likewise, positive; 1 by default. Both have the type that x is computed in.
-axis : int, optional
-    The axis of the scores, the last by default.
-largest : bool, optional
+temperature : float or array, default=1.0
+    Likewise, positive. Both have the type that x is computed in.
+axis : int, default=-1
+    The axis of the scores.
+largest : bool, default=True
     False takes the k smallest instead.
-where : array of bool, optional
+where : array of bool, default=None
     Entries that take part, broadcastable to x's shape; the others get 0.
-hard : bool, optional
+hard : bool, default=False
     Straight-through: the value is the 0/1 mask of the k largest entries (of round(k), where k is
     real), the derivatives are those of the soft operator.
-clamp_k : bool, optional
+clamp_k : bool, default=False
     True takes min(k, entries that take part) in each row, with the gradient 0 in k where that is
     less than k; a row with fewer entries is NaN otherwise.
 **options
@@ -267,7 +267,7 @@ def fenchel_young(
         fills up rows with fewer; with k = 1 the axis may be left out. It is not differentiated.
     k, temperature, axis, largest, where, clamp_k, **options
         As in a call of the operator.
-    constant : bool, optional
+    constant : bool, default=True
         False leaves out the conjugate of the target, which does not depend on theta.
 
     Returns

@@ -36,16 +36,16 @@ def topk(
         Scores.
     k : int
         How many to choose, one number for all rows, known while JAX traces.
-    op : operator or str, optional
+    op : operator or str, default="thretopk"
         The operator that gives the weights, or its name.
-    axis : int, optional
+    axis : int, default=-1
         The axis of the scores.
-    sorted : bool, optional
+    sorted : bool, default=True
         Whether the chosen stand in the order of their scores, the first choice first; else in the
         order of their indices.
     largest, where, **options
         As in a call of the operator; `hard=True` makes the values 1, with the soft derivatives.
-    clamp_k : bool, optional
+    clamp_k : bool, default=False
         True fills rows that have fewer entries with others, in the order of their indices, of
         weight 0; with k above n, n are chosen.
 
@@ -74,6 +74,7 @@ def topk(
     [3, 0]
     """
     k = common.whole(k)
+    common.check_bool(sorted, "sorted")
     given: dict[str, Any] = {"axis": axis, "largest": largest, "where": where, "clamp_k": clamp_k}
     operator: Any = OPERATORS[chosen(op).__name__]
     p = operator(x, k, **given, **options)

@@ -21,11 +21,11 @@ Parameters
 x : array, shape (..., n, ...)
     Scores: float32, or float64 where JAX is set to it; float16 and bfloat16 are computed in
     float32.
-temperature : float or array, optional
+temperature : float or array, default=1.0
     As in `softtopk_nb.{name}`: a number, or an array that broadcasts to x's shape without `axis`.
-axis : int, optional
-    The axis of the scores, the last by default.
-where : array of bool, optional
+axis : int, default=-1
+    The axis of the scores.
+where : array of bool, default=None
     Entries that take part, broadcastable to x's shape.
 
 Returns

@@ -90,9 +90,9 @@ def device(
         The operator.
     dtype : float32 or float64
         Type of the rows.
-    curve : curve value, optional
-        The curve of thretopk, `laplace` by default.
-    lanes : int, optional
+    curve : curve value, default=laplace
+        The curve of thretopk.
+    lanes : int, default=32
         How many threads work on a row together: a power of 2 up to 1024; gradtopk: at least 32.
 
     Returns

@@ -160,7 +160,7 @@ class SoftSelectKBest(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             The features: finite real numbers.
         y : array-like of shape (n_samples,) or (n_samples, n_outputs)
             Classes, or numbers; see `loss`.
-        sample_weight : array-like of shape (n_samples,), optional
+        sample_weight : array-like of shape (n_samples,), default=None
             Weights of the samples in the loss, in the means and in the standard deviations; not
             negative.
 
@@ -203,11 +203,15 @@ class SoftSelectKBest(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """Refuse parameters that are out of range."""
         if self.loss not in _LOSSES:
             raise ValueError(f"loss is {self.loss!r}; expected one of {', '.join(_LOSSES)}")
-        hot, cold = self.temperature
-        if not 0.0 < cold <= hot < np.inf:
-            raise ValueError(
-                f"temperature is {self.temperature}; expected two positive numbers that fall"
-            )
+        pair: Any = self.temperature
+        two = isinstance(pair, (tuple, list)) and len(pair) == 2
+        two = two and all(isinstance(each, _REAL) for each in pair)
+        if not two or not 0.0 < pair[1] <= pair[0] < np.inf:
+            raise ValueError(f"temperature is {pair!r}; expected two positive numbers that fall")
+        if not isinstance(self.standardize, (bool, np.bool_)):
+            raise ValueError(f"standardize is {self.standardize!r}; expected True or False")
+        if not isinstance(self.verbose, _WHOLE):
+            raise ValueError(f"verbose is {self.verbose!r}; expected a whole number")
         for name in ("max_iter", "batch_size"):
             count = getattr(self, name)
             if name == "batch_size" and count is None:

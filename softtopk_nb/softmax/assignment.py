@@ -81,17 +81,17 @@ def sinkhorn(
     scores : array_like, shape (..., n, m)
         How well row i and column j go together; n, m >= 1, any type that `softmax` takes. -inf
         forbids a pair. Computed in float64.
-    rows, columns : array_like, optional
+    rows, columns : array_like, default=None
         Sums of the rows, shape (..., n), and of the columns, shape (..., m), broadcast over the
         batch; nonnegative, with the same positive total (to 1e-9 of it; columns are then scaled to
         the total of the rows). By default equal parts of the total, and the total is n if neither
         is given: rows sum to 1, and so do the columns of a square matrix.
-    temperature : float or array_like, optional
+    temperature : float or array_like, default=1.0
         The smoothing, in the units of the scores; broadcast over the batch.
-    tol : float, optional
+    tol : float, default=1e-9
         Stop when the L1 error of the row sums is at most this part of the total mass. The column
         sums are then exact up to rounding.
-    max_iter : int, optional
+    max_iter : int, default=1000
         How many sweeps over rows and columns to make at most.
 
     Returns

@@ -43,16 +43,16 @@ def gumbel_max(
     ----------
     x : array_like, shape (..., n, ...)
         Scores, n >= 1, of any type that `softmax` takes. Computed in float64.
-    size : int or tuple of int, optional
+    size : int or tuple of int, default=None
         How many draws from each row. By default one, without an axis for it.
-    rng : numpy.random.Generator, int or None, optional
+    rng : numpy.random.Generator, int or None, default=None
         Where the randomness comes from: whatever ``numpy.random.default_rng`` takes. A generator is
         advanced; an int is a seed; None draws a new seed from the operating system.
-    temperature : float or array_like, optional
+    temperature : float or array_like, default=1.0
         In the units of x; broadcast against x's shape without the axis.
-    axis : int, optional
-        The axis of the scores, the last by default.
-    where : array_like of bool, optional
+    axis : int, default=-1
+        The axis of the scores.
+    where : array_like of bool, default=None
         Entries that can be drawn.
 
     Returns
@@ -130,14 +130,14 @@ def gumbel_softmax(
     x : array_like, shape (..., n, ...)
         Scores, n >= 1. float16, float32 and float64 keep their type; integers and bools give
         float64.
-    rng : numpy.random.Generator, int or None, optional
+    rng : numpy.random.Generator, int or None, default=None
         Where the randomness comes from: whatever ``numpy.random.default_rng`` takes. A generator is
         advanced; an int is a seed; None draws a new seed from the operating system.
-    temperature : float or array_like, optional
+    temperature : float or array_like, default=1.0
         In the units of x; broadcast against x's shape without the axis.
-    axis : int, optional
-        The axis of the scores, the last by default.
-    where : array_like of bool, optional
+    axis : int, default=-1
+        The axis of the scores.
+    where : array_like of bool, default=None
         Entries that take part; the others get 0.
 
     Returns
@@ -220,21 +220,21 @@ def gumbel_topk(
     k : int
         How many, 0 <= k <= n. With `relax`, whatever it takes: it may be an array that broadcasts
         against x's shape without the axis, and real if the operator's k may be.
-    size : int or tuple of int, optional
+    size : int or tuple of int, default=None
         How many draws from each row. By default one, without an axis for it.
-    rng : numpy.random.Generator, int or None, optional
+    rng : numpy.random.Generator, int or None, default=None
         Where the randomness comes from: whatever ``numpy.random.default_rng`` takes. A generator is
         advanced; an int is a seed; None draws a new seed from the operating system.
-    relax : callable or str, optional
+    relax : callable or str, default=None
         ``thretopk``, ``hardtopk``, the name of such an operator, or any callable of that signature;
         it is called with rows of scores along the last axis, shifted so that the largest finite one
         of x is 0. To fix its own options, wrap it:
         ``lambda x, k, **a: stk.thretopk(x, k, curve="exp", **a)``.
-    temperature : float or array_like, optional
+    temperature : float or array_like, default=1.0
         In the units of x; broadcast against x's shape without the axis.
-    axis : int, optional
-        The axis of the scores, the last by default.
-    where : array_like of bool, optional
+    axis : int, default=-1
+        The axis of the scores.
+    where : array_like of bool, default=None
         Entries that can be drawn.
 
     Returns

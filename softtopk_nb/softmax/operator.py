@@ -29,14 +29,14 @@ class Softmax(_OfRows):
     x : array_like, shape (..., n, ...)
         Scores, n >= 1. float16, float32 and float64 keep their type (float16 is computed in
         float32); integers and bools give float64.
-    temperature : float or array_like, optional
+    temperature : float or array_like, default=1.0
         Width of the transition, in the units of x; broadcast against x's shape without the axis,
         or with 1 along it.
-    axis : int, optional
-        The axis of the scores, the last by default.
-    where : array_like of bool, optional
+    axis : int, default=-1
+        The axis of the scores.
+    where : array_like of bool, default=None
         Entries that take part; the others get 0, as if they were not there.
-    out : array, optional
+    out : array, default=None
         Where to write the result: of its shape and type, where x is; it may be x itself. It is
         returned.
 
@@ -99,14 +99,14 @@ class LogSoftmax(_OfRows):
     x : array_like, shape (..., n, ...)
         Scores, n >= 1. float16, float32 and float64 keep their type (float16 is computed in
         float32); integers and bools give float64.
-    temperature : float or array_like, optional
+    temperature : float or array_like, default=1.0
         Width of the transition, in the units of x; broadcast against x's shape without the axis,
         or with 1 along it.
-    axis : int, optional
-        The axis of the scores, the last by default.
-    where : array_like of bool, optional
+    axis : int, default=-1
+        The axis of the scores.
+    where : array_like of bool, default=None
         Entries that take part; the others get -inf.
-    out : array, optional
+    out : array, default=None
         Where to write the result: of its shape and type, where x is; it may be x itself. It is
         returned.
 
@@ -161,14 +161,14 @@ class LogSumExp(_OfRows):
     x : array_like, shape (..., n, ...)
         Scores, n >= 1. float16, float32 and float64 keep their type (float16 is computed in
         float32); integers and bools give float64.
-    temperature : float or array_like, optional
+    temperature : float or array_like, default=1.0
         The smoothing, in the units of x; broadcast against x's shape without the axis,
         or with 1 along it.
-    axis : int, optional
-        The axis of the scores, the last by default; the result does not have it.
-    where : array_like of bool, optional
+    axis : int, default=-1
+        The axis of the scores; the result does not have it.
+    where : array_like of bool, default=None
         Entries that take part.
-    out : array, optional
+    out : array, default=None
         Where to write the result: of its shape and type, where x is. It is returned.
 
     Returns
@@ -256,13 +256,13 @@ def energy_score(
     ----------
     x : array_like, shape (..., n, ...)
         Logits of a classifier, n >= 1; types as in `logsumexp`.
-    temperature : float or array_like, optional
+    temperature : float or array_like, default=1.0
         As in `logsumexp`.
-    axis : int, optional
-        The axis of the classes, the last by default; the result does not have it.
-    where : array_like of bool, optional
+    axis : int, default=-1
+        The axis of the classes; the result does not have it.
+    where : array_like of bool, default=None
         Classes that take part.
-    out : array, optional
+    out : array, default=None
         As in `logsumexp`.
 
     Returns

@@ -58,11 +58,11 @@ class Gradual(RowOperator):
     power : float or array_like
         Positive and finite; broadcast against x's shape without the axis,
         or with 1 along it.
-    axis : int, optional
-        The axis along which the largest entry is sought, the last by default.
-    where : array_like of bool, optional
+    axis : int, default=-1
+        The axis along which the largest entry is sought.
+    where : array_like of bool, default=None
         Entries that take part; the others get 0, as if they were not there.
-    out : array, optional
+    out : array, default=None
         Where to write the result: of its shape and type; it may be x itself. It is returned.
 
     Returns
@@ -156,8 +156,8 @@ class Gradual(RowOperator):
             As in a call of the operator; `out` receives the value.
         dx : array_like
             The direction in x, broadcastable to its shape.
-        dpower : array_like, optional
-            The direction in the power, broadcastable to the batch shape; 0 by default.
+        dpower : array_like, default=None
+            The direction in the power, broadcastable to the batch shape; None is 0.
 
         Returns
         -------

@@ -36,16 +36,16 @@ def sample_categorical(
     ----------
     x : array_like, shape (..., n, ...)
         Scores, n >= 1, of any type that `softmax` takes. Computed in float64.
-    size : int or tuple of int, optional
+    size : int or tuple of int, default=None
         How many draws from each row. By default one, without an axis for it.
-    rng : numpy.random.Generator, int or None, optional
+    rng : numpy.random.Generator, int or None, default=None
         Where the randomness comes from: whatever ``numpy.random.default_rng`` takes. A generator is
         advanced; an int is a seed; None draws a new seed from the operating system.
-    temperature : float or array_like, optional
+    temperature : float or array_like, default=1.0
         In the units of x; broadcast against x's shape without the axis.
-    axis : int, optional
-        The axis of the scores, the last by default.
-    where : array_like of bool, optional
+    axis : int, default=-1
+        The axis of the scores.
+    where : array_like of bool, default=None
         Entries that can be drawn.
 
     Returns

@@ -38,11 +38,11 @@ class Curve:
         f(t): non-decreasing, continuous, from 0 at -inf to 1 at +inf; float to float.
     pdf : callable
         f'(t). It steers the solver and is the weight of every derivative.
-    name : str, optional
+    name : str, default=None
         What to call the curve in messages; the name of `cdf` by default.
-    integral : callable, optional
+    integral : callable, default=None
         The antiderivative of `cdf` that vanishes at -inf, for `thretopk.potential` only.
-    slope : callable, optional
+    slope : callable, default=None
         f''(t), the derivative of `pdf`, for second derivatives (`thretopk.hvp`) only.
 
     Raises

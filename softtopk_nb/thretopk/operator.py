@@ -48,25 +48,25 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method]):
         Sum of p, any real number 0 <= k <= n; broadcast against x's shape without the axis, or with
         1 along it. One below n 2^-1020 is taken for that; with ``curve="cauchy"`` one below
         n 2^-500, or n 2^-60 in float32.
-    curve : {CURVES} or Curve, optional
-        The curve f, "laplace" by default: see the page "Which operator?".
-    alpha : float, optional
+    curve : {CURVES} or Curve, default="laplace"
+        The curve f: see the page "Which operator?".
+    alpha : float, default=None
         Exponent of ``curve="entmax"``, 1 < alpha <= 100; towards 1 it becomes exp, 2 is clip, 1.5
         is the usual choice.
-    method : {"auto", "newton", "scan", "bisect"}, optional
+    method : {"auto", "newton", "scan", "bisect"}, default="auto"
         How lambda is found. newton: passes over the row, no sort (auto takes it). scan: sort and
         scan analytically, for exp, laplace and clip. bisect: halve until the mass is right.
-    temperature : float or array_like, optional
+    temperature : float or array_like, default=1.0
         Width of the transition, in the units of x; broadcast as k.
-    axis : int, optional
-        The axis of the scores, the last by default.
-    largest : bool, optional
+    axis : int, default=-1
+        The axis of the scores.
+    largest : bool, default=True
         False smooths the k smallest instead.
-    where : array_like of bool, optional
+    where : array_like of bool, default=None
         Entries that take part; the others get 0, exactly as if they were not there.
-    out : ndarray, optional
+    out : ndarray, default=None
         Array of x's shape and of the result's type to write to; it is returned.
-    clamp_k : bool, optional
+    clamp_k : bool, default=False
         True takes min(k, entries that take part) in each row; a row with fewer is NaN otherwise.
 
     Returns
@@ -217,7 +217,9 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method]):
             known = ", ".join(map(repr, NAMES))
             raise ValueError(f"curve is {curve!r}; expected one of {known} or a Curve")
         if alpha is not None and name != "entmax":
-            raise ValueError(f"alpha is {alpha!r}, but curve {name!r} has no alpha")
+            raise ValueError(
+                f"alpha is {alpha!r}, but curve {name!r} has no alpha; you may want temperature"
+            )
         if method not in ("auto", *METHODS):
             known = ", ".join(map(repr, ("auto", *METHODS)))
             raise ValueError(f"method is {method!r}; expected one of {known}")

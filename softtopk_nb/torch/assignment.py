@@ -34,13 +34,15 @@ def sinkhorn(
     ----------
     scores : Tensor, shape (..., n, m)
         How well row i and column j go together; -inf forbids a pair. Computed in float64.
-    rows, columns : Tensor, optional
+    rows, columns : Tensor, default=None
         Sums of the rows, shape (..., n), and of the columns, shape (..., m), broadcast over the
         batch, as in `softtopk_nb.sinkhorn`. They are not differentiated.
-    temperature : float or Tensor, optional
+    temperature : float or Tensor, default=1.0
         The smoothing, in the units of the scores; broadcast over the batch.
-    tol, max_iter : float, int, optional
+    tol : float, default=1e-9
         As in `softtopk_nb.sinkhorn`.
+    max_iter : int, default=1000
+        Likewise.
 
     Returns
     -------

@@ -55,14 +55,14 @@ class KSubset(Distribution):
         Scores: float32 or float64.
     k : int or Tensor of int
         Size of the subset, 0 <= k <= n; broadcast against x's shape without `dim`.
-    temperature : float or Tensor, optional
-        Broadcast as k; 1 by default.
-    dim : int, optional
-        The dimension of the scores, the last by default. In samples and marginals it is the last,
+    temperature : float or Tensor, default=1.0
+        Broadcast as k.
+    dim : int, default=-1
+        The dimension of the scores. In samples and marginals it is the last,
         as in all distributions of PyTorch.
-    where : Tensor of bool, optional
+    where : Tensor of bool, default=None
         Entries that take part, broadcastable to x's shape; the others are never chosen.
-    validate_args : bool, optional
+    validate_args : bool, default=None
         As for every distribution of PyTorch: on a GPU the host waits for the answer.
 
     Raises
@@ -159,7 +159,7 @@ class KSubset(Distribution):
 
         Parameters
         ----------
-        sample_shape : torch.Size or tuple of int, optional
+        sample_shape : torch.Size or tuple of int, default=()
             How many, for each distribution of the batch: one by default.
 
         Returns
@@ -190,7 +190,7 @@ class KSubset(Distribution):
 
         Parameters
         ----------
-        sample_shape : torch.Size or tuple of int, optional
+        sample_shape : torch.Size or tuple of int, default=()
             How many, for each distribution of the batch: one by default.
 
         Returns
@@ -324,7 +324,7 @@ class KSubset(Distribution):
 
         Parameters
         ----------
-        expand : bool, optional
+        expand : bool, default=True
             False leaves the batch dimensions at 1.
 
         Returns

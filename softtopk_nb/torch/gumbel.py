@@ -56,7 +56,7 @@ def gumbel_softmax(
     ----------
     x : Tensor, shape (..., n, ...)
         Scores, n >= 1.
-    generator : torch.Generator, optional
+    generator : torch.Generator, default=None
         Where the noise comes from; PyTorch's own generator by default.
     temperature, dim, axis, where
         As in `softmax`.
@@ -109,11 +109,11 @@ def gumbel_topk(
         Scores, n >= 1.
     k : int
         How many, 0 <= k <= n. With `relax`, whatever it takes.
-    size : int or tuple of int, optional
+    size : int or tuple of int, default=None
         How many draws from each row. By default one, without a dimension for it.
-    generator : torch.Generator, optional
+    generator : torch.Generator, default=None
         Where the noise comes from; PyTorch's own generator by default.
-    relax : operator, callable or str, optional
+    relax : operator, callable or str, default=None
         An operator of this package, its name, or any callable of that signature. It is called with
         rows of scores along the last dimension.
     temperature, dim, axis, where

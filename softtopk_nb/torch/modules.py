@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import nn
 
-from .._api.arguments import whole
+from .._api.arguments import check_bool, show, unexpected, whole
 from .._api.base import TopK
 from .._api.front import Choice
 from .._api.operator import chosen
@@ -27,10 +27,36 @@ class LayerOptions(Own, total=False):
 
 def _check_temperature(value: Any) -> float:
     """The temperature as a positive number."""
-    number = float(value)
+    number = _number(value, "temperature", "a positive finite number")
     if not 0.0 < number < float("inf"):
         raise ValueError(f"temperature is {value!r}; expected a positive finite number")
     return number
+
+
+def _number(value: Any, name: str, expected: str) -> float:
+    """The argument `name` as a number."""
+    try:
+        if not isinstance(value, (bool, str)):
+            return float(value)
+    except (TypeError, ValueError, RuntimeError):  # as PyTorch has it of several numbers
+        pass
+    raise TypeError(f"{name} is {show(value)}; expected {expected}")
+
+
+def _operator_name(op: Any, options: dict[str, Any], *known: str, **kind: bool) -> str:
+    """The name of a layer's operator, of which all options are checked before the first call.
+
+    `known` are those of them that every operator takes, which are True or False.
+    """
+    inner = chosen(op, **kind)
+    own = {name: each for name, each in options.items() if name not in known}
+    for name, each in options.items():
+        if name in known:
+            check_bool(each, name)
+        elif name not in inner.known_options:
+            raise unexpected(inner.__name__, name, (*inner.known_options, *known))
+    inner.check_options(own)
+    return inner.__name__
 
 
 class _Temperature(nn.Module):
@@ -67,36 +93,37 @@ class SoftTopK(_Temperature):
 
     Parameters
     ----------
-    k : int or float, optional
+    k : int or float, default=None
         How much to choose along `dim`; a real number for `thretopk` alone.
-    temperature : float, optional
+    temperature : float, default=1.0
         Width of the transition, in the units of the scores.
-    op : str or operator, optional
+    op : str or operator, default="thretopk"
         "thretopk", "gradtopk", "itertopk" or "wsoftmaxtopk", or the operator itself; the layer
         keeps the name.
-    fraction : float, optional
+    fraction : float, default=None
         In place of k: which part of the scores to choose, in (0, 1). Rounded, and at least 1, where
         k must be an integer.
-    learn_temperature : bool, optional
+    learn_temperature : bool, default=False
         Whether the logarithm of the temperature is a parameter, `log_temperature`.
-    learn_k : bool or tuple of two numbers, optional
+    learn_k : bool or tuple of two numbers, default=False
         Whether k is learned; of `thretopk`. The parameter is `shift`, 0 at the start: what is added
         to the log-odds of k between its bounds, which it can come close to and never reach. The
         bounds are 0 and the number of scores, or the two that are given; of the fraction, if that
         is given.
-    dim : int, optional
+    dim : int, default=-1
         The dimension of the scores.
-    hard : bool, optional
+    hard : bool, default=False
         Straight-through: the 0/1 mask forward, the soft operator's derivatives backward.
     **options
-        What the operator takes: `curve`, `alpha`, `method`, `largest`.
+        What the operator takes: `curve`, `alpha`, `method`, `largest`, `clamp_k`.
 
     Raises
     ------
     TypeError, ValueError
-        Neither or both of k and `fraction`; an unknown operator or what is none; a temperature that
-        is not positive; a k that is learned but must be an integer, or does not lie within its
-        bounds. Other arguments are checked when the layer is called.
+        Neither or both of k and `fraction`; an unknown operator or what is none, or an option that
+        it does not have; a temperature that is not positive; a k that is learned but must be an
+        integer, or does not lie within its bounds. Whether k fits is checked when the layer is
+        called.
 
     Notes
     -----
@@ -132,12 +159,17 @@ class SoftTopK(_Temperature):
         hard: bool = False,
         **options: Unpack[LayerOptions],
     ) -> None:
+        check_bool(learn_temperature, "learn_temperature")
+        check_bool(hard, "hard")
         super().__init__(temperature, learnt=learn_temperature)
-        self.op, self.dim, self.hard, self.options = chosen(op).__name__, dim, hard, options
+        self.op = _operator_name(op, options, "largest", "clamp_k")
+        self.dim, self.hard, self.options = dim, hard, options
         if (k is None) == (fraction is None):
             raise TypeError(f"k is {k!r} and fraction is {fraction!r}; expected one of them")
-        if fraction is not None and not 0.0 < fraction < 1.0:
-            raise ValueError(f"fraction is {fraction!r}; expected a number between 0 and 1")
+        if fraction is not None:
+            part = _number(fraction, "fraction", "a number between 0 and 1")
+            if not 0.0 < part < 1.0:
+                raise ValueError(f"fraction is {fraction!r}; expected a number between 0 and 1")
         self.k, self.fraction, self.learn_k = k, fraction, learn_k
         if learn_k is not False:
             self._learn(k if fraction is None else fraction)
@@ -146,9 +178,14 @@ class SoftTopK(_Temperature):
         """Make k a parameter that begins at `start`."""
         if not OPERATORS[self.op].real_k:
             raise TypeError(f"learn_k is {self.learn_k!r}, but {self.op} takes an integer k")
-        low, high = (0.0, float("inf")) if self.learn_k is True else self.learn_k
-        if not 0.0 <= low < float(start) < high:
-            name = "k" if self.fraction is None else "fraction"
+        name = "k" if self.fraction is None else "fraction"
+        bounds = (0.0, float("inf")) if self.learn_k is True else self.learn_k
+        if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
+            raise TypeError(
+                f"learn_k is {show(self.learn_k)}; expected True, False or two bounds (low, high)"
+            )
+        low, high = (_number(each, "a bound of learn_k", "a number") for each in bounds)
+        if not 0.0 <= low < _number(start, name, "a number, for it is learned") < high:
             raise ValueError(
                 f"{name} is {start!r} and learn_k is {self.learn_k!r}; expected bounds, 0 or more, "
                 f"with {name} between them"
@@ -179,7 +216,15 @@ class SoftTopK(_Temperature):
             """As `forward`."""
 
     def forward(self, x: Tensor, where: Tensor | None = None) -> Tensor:
-        """The soft mask of x, of its shape and type."""
+        """The soft mask of x, of its shape and type.
+
+        Parameters
+        ----------
+        x : Tensor
+            Scores.
+        where : Tensor of bool, default=None
+            Entries that take part, broadcastable to x's shape; the others get 0.
+        """
         k = self.chosen_k(x.shape[self.dim])
         given: dict[str, Any] = {"temperature": self.temperature, "dim": self.dim, "where": where}
         return OPERATORS[self.op](x, k, **given, hard=self.hard, **self.options)
@@ -204,15 +249,15 @@ class TopKGate(_Temperature):
         How many experts there are.
     k : int
         How many of them see a token.
-    op : str or operator, optional
+    op : str or operator, default="thretopk"
         The operator that gives the weights, or its name.
-    temperature : float, optional
+    temperature : float, default=1.0
         Width of the transition, in the units of the scores; it may be set.
-    hard : bool, optional
+    hard : bool, default=False
         Straight-through: the weights are equal, with the soft operator's derivatives.
-    normalize : bool, optional
+    normalize : bool, default=True
         Whether the weights of a token are divided by their sum, so that this is 1.
-    bias : bool, optional
+    bias : bool, default=False
         Whether the scores are linear in the token with a bias.
     **options
         What the operator takes: `curve`, `alpha`, `method`.
@@ -228,8 +273,12 @@ class TopKGate(_Temperature):
     Raises
     ------
     TypeError, ValueError
-        k is not a whole number from 1 to `experts`; an unknown operator or what is none; a
-        temperature that is not positive.
+        k is not a whole number from 1 to `experts`; an unknown operator or what is none, or an
+        option that it does not have; a temperature that is not positive.
+
+    Notes
+    -----
+    A mixture that computes all experts takes all weights, ``stt.thretopk(gate.scores(x), k)``.
 
     Examples
     --------
@@ -254,34 +303,55 @@ class TopKGate(_Temperature):
         hard: bool = False,
         normalize: bool = True,
         bias: bool = False,
-        **options: Unpack[LayerOptions],
+        **options: Unpack[Own],
     ) -> None:
         super().__init__(temperature)
-        self.k, self.op, self.hard, self.options = whole(k), chosen(op).__name__, hard, options
+        for name, value in (("hard", hard), ("normalize", normalize), ("bias", bias)):
+            check_bool(value, name)
+        for name, value in (("features", features), ("experts", experts)):
+            if whole(value, name, "a whole number") < 1:
+                raise ValueError(f"{name} is {value}; expected 1 or more")
+        self.k, self.op = whole(k), _operator_name(op, options)
+        self.hard, self.options = hard, options
         if not 1 <= self.k <= experts:
-            raise ValueError(f"k is {k}; expected 1 to {experts}, the number of experts")
+            raise ValueError(f"k is {self.k}; expected 1 to {experts}, the number of experts")
         self.normalize = normalize
         self.scores = nn.Linear(features, experts, bias=bias)
         self.register_buffer("load", torch.zeros(experts), persistent=False)
 
     if TYPE_CHECKING:
 
-        def __call__(self, x: Tensor) -> TopK[Tensor]:
+        def __call__(self, x: Tensor, where: Tensor | None = None) -> TopK[Tensor]:
             """As `forward`."""
 
-    def forward(self, x: Tensor) -> TopK[Tensor]:
+    def forward(self, x: Tensor, where: Tensor | None = None) -> TopK[Tensor]:
         """(weights, indices) of the experts of each token, the largest weight first.
 
         Both have x's shape but for k along the last dimension.
+
+        Parameters
+        ----------
+        x : Tensor, shape (..., features)
+            Tokens.
+        where : Tensor of bool, default=None
+            Which experts a token may see, broadcastable to (..., experts): of shape (experts,),
+            False where one is down; of shape (..., 1), False at tokens that fill up a batch. A
+            token with fewer than k has the weight 0 for the rest, which do not count as load.
         """
-        given: dict[str, Any] = {"temperature": self.temperature, "hard": self.hard}
-        weights, indices = topk(self.scores(x), self.k, op=self.op, **given, **self.options)
-        count = torch.zeros_like(self.load).scatter_add(
-            0, indices.flatten(), torch.ones_like(indices.flatten(), dtype=self.load.dtype)
+        given: dict[str, Any] = {"temperature": self.temperature, "hard": self.hard, "where": where}
+        scores = self.scores(x)
+        clamp_k = where is not None
+        weights, indices = topk(
+            scores, self.k, op=self.op, clamp_k=clamp_k, **given, **self.options
         )
-        self.load = count / max(indices.numel(), 1)
+        taken = torch.ones_like(indices, dtype=self.load.dtype)
+        if where is not None:
+            taken = where.expand(scores.shape).gather(-1, indices).to(taken.dtype)
+        count = torch.zeros_like(self.load).scatter_add(0, indices.flatten(), taken.flatten())
+        self.load = count / taken.sum().clamp(min=1)
         if self.normalize:
-            weights = weights / weights.sum(-1, keepdim=True)
+            total = weights.sum(-1, keepdim=True)
+            weights = weights / torch.where(total == 0, 1, total)  # 0 where there is no expert
         return TopK(weights, indices)
 
     def extra_repr(self) -> str:
@@ -300,18 +370,22 @@ class FenchelYoungLoss(nn.Module):
         `thretopk` or `gradtopk`, or its name.
     k : int or float
         As for the operator.
-    reduction : {"mean", "sum", "none"}, optional
+    reduction : {"mean", "sum", "none"}, default="mean"
         What is returned: the mean over all rows, their sum, or the loss of each.
-    constant : bool, optional
+    constant : bool, default=True
         False leaves out the conjugate of the target, which does not depend on the scores.
-    temperature, dim, **options
+    temperature : float or Tensor, default=1.0
         As in a call of the operator.
+    dim : int, default=-1
+        The dimension of the scores.
+    **options
+        What the operator takes: `curve`, `alpha`, `method`, `largest`, `clamp_k`.
 
     Raises
     ------
     TypeError, ValueError
-        An unknown operator, or one without a potential; an unknown reduction. Other arguments are
-        checked when the layer is called.
+        An unknown operator, one without a potential, or an option that it does not have; an unknown
+        reduction. Other arguments are checked when the layer is called.
 
     Examples
     --------
@@ -334,8 +408,9 @@ class FenchelYoungLoss(nn.Module):
         **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__()
-        self.op = chosen(op, with_potential=True).__name__
+        self.op = _operator_name(op, options, "largest", "clamp_k", with_potential=True)
         check_reduction(reduction)
+        check_bool(constant, "constant")
         self.k, self.reduction, self.constant = k, reduction, constant
         self.temperature, self.dim, self.options = temperature, dim, options
 
@@ -345,7 +420,15 @@ class FenchelYoungLoss(nn.Module):
             """As `forward`."""
 
     def forward(self, theta: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
-        """The loss of scores against the mask, the labels or the weights that they should give."""
+        """The loss of scores against the mask, the labels or the weights that they should give.
+
+        Parameters
+        ----------
+        theta, target : Tensor
+            As in `fenchel_young`.
+        where : Tensor of bool, default=None
+            Entries that take part, broadcastable to theta's shape.
+        """
         return fenchel_young(
             self.op,
             theta,

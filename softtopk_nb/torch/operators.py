@@ -31,18 +31,18 @@ x : Tensor, shape (..., n, ...)
 k : {k_type} or Tensor
     As in `softtopk_nb.{name}`: a number, or a tensor that broadcasts to x's shape without
     `dim`, or with 1 along it.
-temperature : float or Tensor, optional
-    Likewise, positive; 1 by default.
-dim, axis : int, optional
-    The dimension of the scores, the last by default. Both names say the same.
-largest : bool, optional
+temperature : float or Tensor, default=1.0
+    Likewise, positive.
+dim, axis : int, default=None
+    The dimension of the scores: None is the last. Both names say the same.
+largest : bool, default=True
     False takes the k smallest instead.
-where : Tensor of bool, optional
+where : Tensor of bool, default=None
     Entries that take part, broadcastable to x's shape; the others get 0.
-hard : bool, optional
+hard : bool, default=False
     Straight-through: the value is the 0/1 mask of the k largest entries (of round(k), where k is
     real), the derivatives are those of the soft operator.
-clamp_k : bool, optional
+clamp_k : bool, default=False
     True takes min(k, entries that take part) in each row, with the gradient 0 in k where that is
     less than k; a row with fewer entries is NaN otherwise.
 **options
@@ -248,9 +248,9 @@ def fenchel_young(
         up rows with fewer; with k = 1 the dimension may be left out.
     k, temperature, dim, axis, largest, where, clamp_k, **options
         As in a call of the operator.
-    constant : bool, optional
+    constant : bool, default=True
         False leaves out the conjugate of the target, which does not depend on theta.
-    reduction : {"none", "mean", "sum"}, optional
+    reduction : {"none", "mean", "sum"}, default="none"
         Whether the mean or the sum over all rows is returned in place of the loss of each.
 
     Returns

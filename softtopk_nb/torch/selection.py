@@ -39,16 +39,16 @@ def topk(
         Scores.
     k : int
         How many to choose, one number for all rows.
-    op : operator or str, optional
+    op : operator or str, default="thretopk"
         The operator that gives the weights, or its name.
-    dim, axis : int, optional
-        The dimension of the scores, the last by default. Both names say the same.
-    sorted : bool, optional
+    dim, axis : int, default=None
+        The dimension of the scores: None is the last. Both names say the same.
+    sorted : bool, default=True
         Whether the chosen stand in the order of their scores, the first choice first; else in the
         order of their indices.
     largest, where, **options
         As in a call of the operator; `hard=True` makes the values 1, with the soft derivatives.
-    clamp_k : bool, optional
+    clamp_k : bool, default=False
         True fills rows that have fewer entries with others, in the order of their indices, of
         weight 0; with k above n, n are chosen.
 
@@ -79,6 +79,7 @@ def topk(
     >>> values.sum().backward()
     """
     k = common.whole(k)
+    common.check_bool(sorted, "sorted")
     given: dict[str, Any] = {"dim": dim, "axis": axis, "largest": largest, "where": where}
     given["clamp_k"] = clamp_k
     operator: Any = OPERATORS[chosen(op).__name__]

@@ -16,11 +16,11 @@ Parameters
 ----------
 x : Tensor, shape (..., n, ...)
     Scores: float32 or float64; float16 and bfloat16 are computed in float32.
-temperature : float or Tensor, optional
+temperature : float or Tensor, default=1.0
     As in `softtopk_nb.{name}`: a number, or a tensor that broadcasts to x's shape without `dim`.
-dim, axis : int, optional
-    The dimension of the scores, the last by default. Both names say the same.
-where : Tensor of bool, optional
+dim, axis : int, default=None
+    The dimension of the scores: None is the last. Both names say the same.
+where : Tensor of bool, default=None
     Entries that take part, broadcastable to x's shape.
 
 Returns

@@ -795,6 +795,7 @@ def test_derivatives_vanish_at_the_edges(op, options, rng):
         ({"where": [True, False]}, ValueError, r"^where has shape \(2,\)"),
         ({"where": [[[True] * 3] * 2]}, ValueError, r"^where has shape \(1, 2, 3\)"),
         ({"speed": 3}, TypeError, r"unexpected keyword argument 'speed'"),
+        ({"mask": True}, TypeError, r"unexpected keyword argument 'mask'; you may want where; it"),
     ],
     ids=lambda v: "-".join(f"{k}={v[k]}" for k in v) if isinstance(v, dict) else "",
 )
@@ -855,7 +856,7 @@ def test_bad_directions(op, options):
         ({"curve": "entmax", "alpha": np.nan}, ValueError, "alpha is nan"),
         ({"curve": "entmax", "alpha": "2"}, TypeError, "alpha is '2'"),
         ({"curve": "entmax", "alpha": True}, TypeError, "alpha is True"),
-        ({"curve": "exp", "alpha": 2}, ValueError, "alpha is 2, but curve 'exp'"),
+        ({"curve": "exp", "alpha": 2}, ValueError, "alpha is 2, but curve 'exp' .* temperature"),
         ({"method": "magic"}, ValueError, "method is 'magic'; expected one of 'auto'"),
         ({"method": ["auto"]}, ValueError, r"method is \['auto'\]"),
         ({"method": "scan", "curve": "sigmoid"}, ValueError, "method is 'scan', which"),

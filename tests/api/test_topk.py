@@ -56,13 +56,25 @@ def test_a_row_without_an_answer_harms_no_other(rng):
 
 
 @pytest.mark.parametrize(
-    ("k", "error", "message"),
+    ("change", "error", "message"),
     [
-        (2.0, TypeError, "k is 2.0; expected one whole number for all rows"),
-        (np.array([1, 2]), TypeError, r"k is array\(\[1, 2\]\); expected one whole number"),
-        (5, ValueError, "k is 5"),
+        ({"k": 2.0}, TypeError, "k is 2.0; expected one whole number for all rows"),
+        ({"k": True}, TypeError, "k is True; expected one whole number"),
+        ({"k": np.array([1, 2])}, TypeError, r"k is array\(\[1, 2\]\); expected one whole number"),
+        ({"k": 5}, ValueError, "k is 5; expected 0 <= k <= n = 4"),
+        ({"k": -1}, ValueError, "k is -1; expected 0 <= k <= n = 4"),
+        ({"op": "top"}, ValueError, "op is 'top'; expected an operator or its name: gradtopk"),
+        ({"op": "softmax"}, ValueError, "op is 'softmax'; expected an operator or its name"),
+        ({"op": np.sort}, TypeError, "op is <.*; expected an operator or its name"),
+        ({"sorted": 1}, TypeError, "sorted is 1; expected True or False"),
+        ({"largest": None}, TypeError, "largest is None; expected True or False"),
+        ({"clamp_k": "yes"}, TypeError, "clamp_k is 'yes'; expected True or False"),
+        ({"where": np.ones(3, bool)}, ValueError, r"where has shape \(3,\); .* \(2, 4\)"),
+        ({"axis": 2}, np.exceptions.AxisError, "axis 2 is out of bounds"),
+        ({"curve": "sharp"}, ValueError, "curve is 'sharp'; expected one of"),
+        ({"op": "gradtopk", "curve": "exp"}, TypeError, "gradtopk got an unexpected .* 'curve'"),
     ],
 )
-def test_bad_counts_are_named(k, error, message):
+def test_bad_arguments_are_named(change, error, message):
     with pytest.raises(error, match=message):
-        stk.topk(np.zeros((2, 4)), k)
+        stk.topk(np.zeros((2, 4)), **{"k": 2, **change})

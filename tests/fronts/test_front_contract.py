@@ -13,7 +13,7 @@ import pathlib
 import numpy as np
 import pytest
 from numba import config
-from operators import every, smooth
+from operators import every, smooth, smooth_once
 
 import softtopk_nb as stk
 from softtopk_nb._api import without_k
@@ -74,6 +74,7 @@ class Torch:
 
         self.operators, self.kind, self.front = OPERATORS, torch.Tensor, front
         self.array = functools.partial(torch.tensor, device=device)
+        self.softmax = functools.partial(torch.softmax, dim=-1)
         self._torch, self._device = torch, device
 
     def values(self, op, x, **arguments):
@@ -108,7 +109,7 @@ class Jax:
         from softtopk_nb.jax.operators import OPERATORS
 
         self._jax, self.operators, self.front = jax, OPERATORS, front
-        self.kind = jax.Array
+        self.kind, self.softmax = jax.Array, jax.nn.softmax
         self.array = functools.partial(jax.numpy.asarray, device=jax.devices(device)[0])
 
     def values(self, op, x, **arguments):
@@ -598,3 +599,63 @@ def test_bad_arguments_are_named(front, name):
     ):
         with pytest.raises(error, match=message):
             op(x, **given)
+
+
+@frameworks
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"k": 2.0}, TypeError, "k is 2.0; expected one whole number for all rows"),
+        ({"k": True}, TypeError, "k is True; expected one whole number"),
+        ({"k": 5}, ValueError, "k is 5; expected 0 <= k <= n = 4"),
+        ({"op": "top"}, ValueError, "op is 'top'; expected an operator or its name: gradtopk"),
+        ({"op": 2}, TypeError, "op is 2; expected an operator or its name"),
+        ({"sorted": 1}, TypeError, "sorted is 1; expected True or False"),
+        ({"clamp_k": "yes"}, TypeError, "clamp_k is 'yes'; expected True or False"),
+        ({"temperature": 0.0}, ValueError, "temperature is 0.0; expected a positive"),
+        ({"curve": "sharp"}, ValueError, "curve is 'sharp'; expected one of"),
+    ],
+    ids=str,
+)
+def test_bad_arguments_of_topk_are_named(front, change, error, message):
+    with pytest.raises(error, match=message):
+        front.front.topk(front.array(np.zeros((2, 4))), **{"k": 2, **change})
+
+
+@frameworks
+def test_bad_arguments_of_subsets_are_named(front):
+    x, name = front.array(np.zeros((2, 4))), "dim" if front.kind.__module__ == "torch" else "axis"
+    for given, error, message in (
+        ({"k": 5}, ValueError, "k is 5; expected 0 <= k <= n = 4"),
+        ({"k": 2.5}, TypeError, "k is 2.5 .*expected integers"),
+        ({"k": front.array(np.ones(3, int))}, ValueError, r"k has shape \(3,\)"),
+        ({"temperature": -1.0}, ValueError, "temperature is -1.0; expected a positive"),
+        ({name: 2}, (ValueError, IndexError), "2"),
+        ({name: "last"}, TypeError, "'last'"),
+        ({"where": front.array(np.ones((2, 4)))}, TypeError, "where has dtype .*; expected "),
+        ({"where": front.array(np.ones(3, bool))}, ValueError, r"where has shape \(3,\); expected"),
+    ):
+        with pytest.raises(error, match=message):
+            front.front.KSubset(x, **{"k": 2, **given})
+
+
+@frameworks
+@smooth_once
+def test_rows_of_nan_have_gradients_of_nan(front, op, options):
+    """Whatever their cotangent, as softmax of the framework has; other rows are not touched."""
+    x, g = np.array([[0.0, np.nan, 1.0], [2.0, 0.0, 1.0]]), np.array([[0.0] * 3, [1.0, 0.0, 0.0]])
+    own = front.operators[op.__name__]
+    found = front.numpy(
+        front.gradient(lambda x: own(x, 1, **options), front.array(x), front.array(g))
+    )
+    assert np.isnan(found[0]).all()
+    np.testing.assert_array_equal(found[1], op.vjp(x[1], 1, **options)[1](g[1]).x)
+    softmax = front.numpy(front.gradient(front.softmax, front.array(x), front.array(g)))
+    np.testing.assert_array_equal(np.isnan(softmax), np.isnan(found))
+    # A mask before the call leaves them out, with gradients of 0.
+    mask = front.array(np.isfinite(x) & ~np.isnan(x).any(-1, keepdims=True))
+    there = front.gradient(
+        lambda x: own(x, 1, where=mask, clamp_k=True, **options), front.array(x), front.array(g)
+    )
+    assert (front.numpy(there)[0] == 0).all()
+    np.testing.assert_array_equal(front.numpy(there)[1], found[1])

@@ -543,11 +543,64 @@ def test_module(rng):
         ({"fraction": 0.5}, TypeError, "k is 2 and fraction is 0.5; expected one"),
         ({"k": None, "fraction": 2}, ValueError, "fraction is 2; expected a number between"),
         ({"learn_k": (2, 5)}, ValueError, r"k is 2 and learn_k is \(2, 5\); expected bounds"),
+        ({"learn_k": (1, "9")}, TypeError, "a bound of learn_k is '9'; expected a number"),
+        ({"learn_k": 3}, TypeError, "learn_k is 3; expected True, False or two bounds"),
+        ({"learn_k": True, "k": [2, 3]}, TypeError, r"k is \[2, 3\]; expected a number"),
+        ({"k": None, "fraction": "half"}, TypeError, "fraction is 'half'; expected a number betw"),
+        ({"temperature": [1, 2]}, TypeError, r"temperature is \[1, 2\]; expected a positive"),
+        ({"learn_temperature": 0.5}, TypeError, "learn_temperature is 0.5; expected True or False"),
+        ({"hard": 1}, TypeError, "hard is 1; expected True or False"),
+        ({"curve": "sharp"}, ValueError, "curve is 'sharp'; expected one of 'exp'"),
+        ({"curve": "entmax"}, ValueError, "curve 'entmax' needs alpha"),
+        ({"op": "gradtopk", "curve": "clip"}, TypeError, "gradtopk got an unexpected .* 'curve'"),
+        ({"largest": None}, TypeError, "largest is None; expected True or False"),
     ],
 )
 def test_bad_arguments_of_a_module_are_named(arguments, error, message):
+    """When it is made, before the first call."""
     with pytest.raises(error, match=message):
         stt.SoftTopK(**{"k": 2, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"k": 9}, ValueError, "k is 9; expected 1 to 8, the number of experts"),
+        ({"k": 2.0}, TypeError, "k is 2.0; expected one whole number"),
+        ({"k": True}, TypeError, "k is True; expected one whole number"),
+        ({"features": 0}, ValueError, "features is 0; expected 1 or more"),
+        ({"experts": "8"}, TypeError, "experts is '8'; expected a whole number"),
+        ({"op": "top"}, ValueError, "op is 'top'; expected an operator or its name"),
+        ({"temperature": -1.0}, ValueError, "temperature is -1.0; expected a positive"),
+        ({"hard": "yes"}, TypeError, "hard is 'yes'; expected True or False"),
+        ({"normalize": 0}, TypeError, "normalize is 0; expected True or False"),
+        ({"bias": None}, TypeError, "bias is None; expected True or False"),
+        ({"curve": "sharp"}, ValueError, "curve is 'sharp'; expected one of 'exp'"),
+        ({"method": "dp"}, ValueError, "method is 'dp'; expected one of 'auto'"),
+        ({"largest": False}, TypeError, "thretopk got an unexpected keyword argument 'largest'"),
+    ],
+)
+def test_bad_arguments_of_a_gate_are_named(arguments, error, message):
+    """When it is made, before the first call."""
+    with pytest.raises(error, match=message):
+        stt.TopKGate(**{"features": 5, "experts": 8, "k": 2, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"op": "hardtopk"}, ValueError, "op is 'hardtopk'; expected an operator with a potential"),
+        ({"reduction": "max"}, ValueError, "reduction is 'max'; expected 'none', 'mean' or 'sum'"),
+        ({"reduction": None}, ValueError, "reduction is None; expected 'none', 'mean' or 'sum'"),
+        ({"constant": 1}, TypeError, "constant is 1; expected True or False"),
+        ({"method": "newton"}, ValueError, "method is 'newton'; expected one of 'auto'"),
+        ({"alpha": 1.5}, TypeError, "gradtopk got an unexpected keyword argument 'alpha'"),
+    ],
+)
+def test_bad_arguments_of_a_loss_as_a_layer_are_named(arguments, error, message):
+    """When it is made, before the first call."""
+    with pytest.raises(error, match=message):
+        stt.FenchelYoungLoss(**{"op": "gradtopk", "k": 2, **arguments})
 
 
 @pytest.mark.parametrize("learnt", [False, True])
@@ -600,8 +653,6 @@ def test_losses_are_reduced(reduction, rng):
     each = stt.fenchel_young("gradtopk", theta, labels, 1)
     expected = each if reduction == "none" else getattr(each, reduction)()
     close(stt.FenchelYoungLoss("gradtopk", 1, reduction)(theta, labels), expected)
-    with pytest.raises(ValueError, match="reduction is 'max'; expected 'none', 'mean' or 'sum'"):
-        stt.FenchelYoungLoss("gradtopk", 1, "max")
 
 
 def test_a_gate_for_experts(rng):
@@ -621,8 +672,34 @@ def test_a_gate_for_experts(rng):
     for one, other in zip(compiled(tokens), (weights, experts), strict=True):
         close(one, other)
     assert {*gate.state_dict()} == {"fixed_temperature", "scores.weight"}
-    with pytest.raises(ValueError, match="k is 9; expected 1 to 8, the number of experts"):
-        stt.TopKGate(5, 8, 9)
+
+
+@pytest.mark.parametrize("options", [{}, {"op": "gradtopk"}, {"hard": True}], ids=str)
+def test_a_gate_of_which_experts_are_down_and_tokens_pad(options, rng):
+    """As one of the experts that are left, and 0 where there are fewer than k."""
+    gate, tokens = stt.TopKGate(5, 6, 3, **options).double(), scores(rng, 2, 7, 5).requires_grad_()
+    up, token = torch.tensor([True, False, True, True, True, False]), torch.rand(2, 7, 1) < 0.7
+    token[0, 0], token[1, 0] = True, False
+    weights, experts = gate(tokens, where=up)
+    fewer = stt.TopKGate(5, 4, 3, **options).double()
+    fewer.scores.weight = torch.nn.Parameter(gate.scores.weight[up].detach())
+    expected, places = fewer(tokens)
+    close(weights, expected)
+    assert torch.equal(experts, torch.tensor([0, 2, 3, 4])[places])
+    assert torch.equal(gate.load[~up], torch.zeros(2).double())
+    close(gate.load[up], fewer.load)
+
+    padded, _ = gate(tokens, where=up & token)
+    assert torch.equal(padded, weights * token)
+    assert gate.load.sum().item() == pytest.approx(1)
+    (padded * torch.rand_like(padded)).sum().backward()
+    assert tokens.grad.isfinite().all()
+    assert not (tokens.grad * ~token).any()
+    few = torch.tensor([False, True, False, False, False, False])
+    weights, experts = gate(tokens, where=few)
+    close(weights, torch.tensor([1.0, 0, 0]).double().expand(2, 7, 3))
+    assert (experts[..., 0] == 1).all()
+    assert torch.equal(gate.load, few.double())
 
 
 @pytest.mark.parametrize("op", [stt.gradtopk, stk.gradtopk], ids=["torch", "numpy"])
