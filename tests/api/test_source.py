@@ -131,6 +131,17 @@ def test_exp_never_rises_above_its_threshold(rng):
         assert (threshold >= np.sort(rows, axis=1)[:, -k]).all()
 
 
+def test_snippets_at_k_equal_n():
+    """Minor points: at k = n those of `exp` and GradTopK give ones, the others nothing."""
+    x = np.array([1.5, -0.2, 0.7, 0.1])
+    (threshold, *more) = exp_scan(x, 4)
+    assert all(t == pytest.approx(threshold) for t in more)
+    assert_close(np.clip(np.exp(x - threshold), 0, 1), np.ones(4), 1e-15)
+    assert_close(recursion(x, 4), np.ones(4), 1e-13)
+    assert laplace_scan(x, 4) == []
+    assert not np.isfinite(special.logit(1.0))  # the bracket of `sigmoid`
+
+
 # ----------------------------------------------------------------------------- the iterations
 
 

@@ -15,8 +15,9 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operators import slow_unless
-from reference import to_float64
+from reference import mp, to_float64
 from scipy import special
+from worst_place import largest
 
 import softtopk_nb as stk
 
@@ -219,11 +220,13 @@ def test_monotone(name, problem):
 
 
 def test_converse_of_monotone_only_for_strict_curves():
-    """thm-monotone: p_i >= p_j implies x_i >= x_j for strict curves; the others saturate."""
+    """thm-monotone, thm-range: p_i >= p_j implies x_i >= x_j for strict curves; others saturate."""
     x = np.array([9.0, 8.0, 0.5, 0.0, -8.0, -9.0])
-    for name in ("sigmoid", "laplace", "normal"):
+    for name in ("sigmoid", "laplace", "normal", "cauchy"):
         p = stk.thretopk(x, 3, temperature=4.0, **CURVES[name])
         assert np.all(np.diff(p) < 0)
+        assert p[-1] > 0
+        assert p[0] < 1
     p = stk.thretopk(x, 3, **CURVES["exp"])
     assert p[0] == p[1] == 1
     for name in ("clip", "entmax-1.5"):
@@ -563,6 +566,61 @@ def test_jacobian_properties(name, problem, seed):
     assert abs(pairing) <= n * atol * np.abs(u).max() * np.abs(v).max()
 
 
+def test_derivatives_where_all_weights_vanish():
+    """thm-jacobian: 0 where f' is continuous and vanishes; at corners there are two slopes.
+
+    The first by bisection for the curve 3 t^2 - 2 t^3, the second by clip at x = (1, 0).
+    """
+
+    def smooth(t):
+        t = min(max(t, mp.mpf(0)), mp.mpf(1))
+        return t * t * (3 - 2 * t)
+
+    def p_of(x):
+        low, high = min(x) - 1, max(x)
+        for _ in range(400):
+            middle = (low + high) / 2
+            low, high = (middle, high) if sum(smooth(v - middle) for v in x) > 1 else (low, middle)
+        return [smooth(v - low) for v in x]
+
+    for move in (mp.mpf(10) ** -3, mp.mpf(10) ** -6):
+        for x in ([1 - move, mp.mpf(0)], [1 + move, -move], [1 - move, mp.mpf(0), mp.mpf(-3)]):
+            p = p_of(x)
+            assert abs(p[0] - 1) <= move**2
+            assert abs(p[1]) <= move**2
+    for h in (2.0**-4, 2.0**-20):
+        p, dp = stk.thretopk.jvp([1.0, 0.0], 1, [1.0, 0.0], curve="clip")
+        np.testing.assert_array_equal(p, [1, 0])
+        np.testing.assert_array_equal(dp, [0, 0])  # as is returned
+        np.testing.assert_allclose(
+            stk.thretopk([1.0 - h, 0.0], 1, curve="clip"), [1 - h / 2, h / 2], rtol=1e-12
+        )
+        np.testing.assert_array_equal(stk.thretopk([1.0 + h, 0.0], 1, curve="clip"), [1, 0])
+
+
+def test_products_of_score_and_slope():
+    """What the page on ThreTopK says of |t| f'(t), which is how a rounded t moves p."""
+    for name, most in (
+        ("sigmoid", 0.224),
+        ("laplace", 0.184),
+        ("exp", 0.368),
+        ("normal", 0.242),
+        ("cauchy", 0.16),
+        ("clip", 1.0),
+        ("entmax-1.5", 2.0),
+    ):
+        curve = KNOWN[name]
+        edge = 1.0 / (CURVES[name].get("alpha", 2.0) - 1.0)
+        sign = -1.0 if name == "exp" else 1.0  # to the right of 0 it is flat
+        found, _ = largest(
+            lambda t, f=curve.pdf, sign=sign: t * float(f(mp.mpf(sign * t))),
+            1e-2,
+            np.nextafter(edge, 0.0) if name in SUPPORTED else 30.0,
+            points=60,
+        )
+        assert 0.99 * most <= found <= most
+
+
 @every_curve
 def test_derivatives_in_k_and_temperature(name):
     """thm-derivatives-k-tau: against central differences of the 60-digit bisection."""
@@ -847,7 +905,6 @@ def algebraic_pdf(t):
     return 0.5 / ((1 + t * t) * math.sqrt(1 + t * t))
 
 
-mp = reference.mp
 OWN = {
     "cauchy": (
         stk.Curve(cauchy_cdf, cauchy_pdf, name="cauchy"),
