@@ -1237,6 +1237,78 @@ def test_nodes_of_the_code():
         assert most <= max(off) <= NODES
 
 
+def test_temperature_and_k():
+    """thm-grad-temperature: majorisation as tau falls, high tau, k, convexity and Lipschitz."""
+    rng, loose, moved = np.random.default_rng(74), 1e-12, 0.0
+    for kind, make in KINDS.items():
+        for n in (2, 5, 13, 31):
+            x, k = make(rng, n), int(rng.integers(1, n))
+            tau = float(10.0 ** rng.uniform(-1, 1)) * (1e3 if kind == "magnitudes" else 1.0)
+            order = np.argsort(-x, kind="stable")
+            p, cold = (stk.gradtopk(x, k, temperature=t)[order] for t in (tau, 0.7 * tau))
+            assert (np.cumsum(cold - p) >= -loose * n).all()
+            moved = max(moved, np.cumsum(cold - p).max())
+            assert (abs(p - k / n) <= spread(x, tau) / 4 + loose).all()
+            more = stk.gradtopk(x, k + 1, temperature=tau)[order]
+            assert (more - p >= -loose).all()
+            assert abs(more - p).sum() == pytest.approx(1.0, abs=n * loose)
+            other = x[::-1] + tau * rng.normal(size=n)
+            far, dx = stk.gradtopk(other, k, temperature=tau), (x - other) / tau
+            dp = stk.gradtopk(x, k, temperature=tau) - far
+            assert 2 * (dp @ dp) <= dp @ dx + loose
+
+            def phi(x, k, tau):
+                return stk.gradtopk.potential(x, k, temperature=tau)
+
+            size = n * (np.abs(x).max() + 3 * tau)
+            between = phi(0.5 * (x + other), k, 1.5 * tau)
+            assert between <= 0.5 * (phi(x, k, tau) + phi(other, k, 2 * tau)) + loose * size
+            beside = phi(x, k - 1, tau) + phi(x, k + 1, tau)
+            assert beside <= 2 * phi(x, k, tau) + loose * size
+    assert moved > 0.02
+    h = 1e-8
+    dp = stk.gradtopk([h, -h], 1) - stk.gradtopk([0.0, 0.0], 1)
+    assert np.linalg.norm(dp) == pytest.approx(math.sqrt(2) * h / 2, rel=1e-6)
+    dp = stk.gradtopk([h, 0.0], 1) - 0.5  # half of the range, R/4 and not less
+    assert abs(dp).max() == pytest.approx(h / 4, rel=1e-6)
+
+
+def test_beside_sigmoid():
+    """thm-grad-sigmoid: the constant 1.64 by the worst v, and both bounds on rows."""
+    half = (np.arange(4000) + 0.5) * (math.pi / 8000)
+
+    def apart(v):
+        most = 0.0
+        for rest in (max(v - 0.25, 0.0), max(v - 0.1, 0.0), v):
+            phase = np.minimum(1, half + 4 * rest * (np.tan(half) - half))
+            modulus = np.exp(-2 * rest * np.sin(half) ** 2)
+            difference = (modulus * phase * np.sin(half)).sum() * (half[1] - half[0])
+            most = max(most, min(1.0, 4 / math.pi * difference))
+        return most * v * math.sqrt(1 + 12 * v)
+
+    most, place = largest(apart, 1e-4, 1e4, points=150)
+    assert 1.63 < most < 1.64
+    assert place == pytest.approx(1.52, abs=0.01)
+    assert apart(1e5) == pytest.approx(math.sqrt(6 / math.pi), abs=0.01)
+
+    rng, nearest, lost = np.random.default_rng(75), 0.0, 0.0
+    for n in (2, 7, 40, 400):
+        for tau in (0.05, 0.3, 1.0, 30.0):
+            x, k = rng.normal(size=n), int(rng.integers(1, n))
+            p = stk.gradtopk(x, k, temperature=tau)
+            q = stk.thretopk(x, k, curve="sigmoid", temperature=tau)
+            s = q * (1 - q)
+            v = float(s.sum())
+            assert (abs(p - q) <= 1.64 * s / v + 1e-13).all()
+            nearest = max(nearest, (abs(p - q)[s > 1e-6] * v / s[s > 1e-6]).max(initial=0.0))
+            gap = stk.thretopk.potential(x, k, curve="sigmoid", temperature=tau)
+            gap -= stk.gradtopk.potential(x, k, temperature=tau)
+            assert -1e-12 <= gap <= tau / 2 * math.log(1 + 12 * v) + 1e-12 * n
+            lost = max(lost, gap / (tau / 2 * math.log(1 + 12 * v)))
+    assert nearest > 0.4
+    assert lost > 0.8
+
+
 def test_split_is_exact():
     """prop-grad-sampling: draw some variables, keep the draw with P(rest make up the count)/max.
 

@@ -598,6 +598,122 @@ def test_derivatives_where_all_weights_vanish():
         np.testing.assert_array_equal(stk.thretopk([1.0 + h, 0.0], 1, curve="clip"), [1, 0])
 
 
+def rows_of_all_kinds(seed, lengths=SHORT):
+    """A few rows of every kind, with a k and a temperature."""
+    rng = np.random.default_rng(seed)
+    for kind, make in KINDS.items():
+        for n in lengths:
+            tau = float(10.0 ** rng.uniform(-1, 1))
+            yield kind, make(rng, n), float(rng.choice([1, n - 1, n / 2.5])), tau
+
+
+@every_curve
+def test_temperature_and_k(name):
+    """thm-temperature: majorisation as tau falls, the limit of high tau, k, and convexity."""
+    options, loose = CURVES[name], 1e-12
+    slope = float(largest_slope(name))
+    moved = 0.0
+    for _, x, k, tau in rows_of_all_kinds(71):
+        n, order = x.size, np.argsort(-x, kind="stable")
+        p, cold = (stk.thretopk(x, k, temperature=t, **options)[order] for t in (tau, 0.7 * tau))
+        assert (np.cumsum(cold - p) >= -loose * n).all()
+        assert ((cold**2).sum() - (p**2).sum()) >= -loose * n
+        moved = max(moved, np.cumsum(cold - p).max())
+        assert (abs(p - k / n) <= slope * spread(x, tau) + loose).all()
+        more = stk.thretopk(x, k + 0.25 * (n - k), temperature=tau, **options)[order]
+        assert (more - p >= -loose).all()
+        assert abs(more - p).sum() == pytest.approx(0.25 * (n - k), abs=n * loose)
+        other = x[::-1] + 0.3 * tau
+        ends = (x, k, tau), (other, k, 2 * tau), (x, 0.5 * k, tau)
+        phi = [stk.thretopk.potential(v, q, temperature=t, **options) for v, q, t in ends]
+        between = stk.thretopk.potential(0.5 * (x + other), k, temperature=1.5 * tau, **options)
+        size = n * (np.abs(x).max() + 3 * tau)
+        assert between <= 0.5 * (phi[0] + phi[1]) + loose * size
+        half = stk.thretopk.potential(x, 0.75 * k, temperature=tau, **options)
+        assert half >= 0.5 * (phi[0] + phi[2]) - loose * size
+    assert moved > 0.02
+
+
+def largest_slope(name):
+    """L of the table of curves, by the steepest place of the pdf."""
+    curve = KNOWN[name]
+    edge = 1.0 / (CURVES[name].get("alpha", 2.0) - 1.0)
+    top = edge if name in SUPPORTED else 1.0
+    places = [mp.mpf(top) * j / 400 for j in range(401)]
+    return max(max(curve.pdf(t), curve.pdf(-t)) for t in [*places, mp.mpf(top) - mp.mpf(10) ** -12])
+
+
+@every_curve
+def test_lipschitz_constants(name):
+    """thm-lipschitz: <dp, dx> >= tau/L |dp|^2, by rows far apart and next to each other.
+
+    Two equal entries at the steepest place attain it; and what a row of |J| sums to.
+    """
+    options, slope = CURVES[name], float(largest_slope(name))
+    rng = np.random.default_rng(72)
+    for _, x, k, tau in rows_of_all_kinds(73):
+        far = float(10.0 ** rng.uniform(-3, 1))
+        other = x + far * tau * rng.normal(size=x.size)
+        p, q = (stk.thretopk(v, k, temperature=tau, **options) for v in (x, other))
+        dp, dx = p - q, (x - other) / tau
+        assert dp @ dp <= slope * (dp @ dx) + 1e-12
+        assert abs(dp).max() <= 2 * slope * abs(dx).max() + 1e-12
+    steepest = {"exp": -1e-7, "clip": 0.5}.get(name, 0.0)
+    if name in SUPPORTED and name != "clip":
+        steepest = 1 / (options["alpha"] - 1) - 1e-5
+    k, h = 2 * float(KNOWN[name].cdf(mp.mpf(steepest))), 1e-8
+    moved = stk.thretopk([h, -h], k, **options) - stk.thretopk([0.0, 0.0], k, **options)
+    assert np.linalg.norm(moved) == pytest.approx(slope * math.sqrt(2) * h, rel=1e-4)
+    for x, k, tau in smooth_rows():
+        w = to_float64(reference.weights(x, k, temperature=tau, **options)[0])
+        if w.any():
+            sums = abs(thretopk_matrix(x, k, tau, name)).sum(axis=1)
+            assert_close(sums, 2 / tau * w * (1 - w / w.sum()), 1e-12 * max(1, 1 / tau))
+
+
+@pytest.mark.parametrize("name", ["exp", "clip", "entmax-1.5"])
+def test_the_jacobian_at_kinks(name):
+    """thm-kinks: it is that of rows next to it, on the flat sides of the corners."""
+    upper = {"exp": 0.0, "clip": 1.0, "entmax-1.5": 2.0}[name]
+    options = {"temperature": 1.0, **CURVES[name]}
+    at = np.array([upper, upper - 0.5, upper - 0.75, 0.0 if name != "exp" else -1.0, upper])
+    k = float(sum(KNOWN[name].cdf(mp.mpf(t)) for t in at))
+    assert_close(stk.thretopk.threshold(at, k, **options), 0.0, 1e-15)
+    kinks = np.where(at == upper, 1.0, np.where((at == 0) & (name != "exp"), -1.0, 0.0))
+    beside = at + 2.0**-30 * kinks
+    found, near = (thretopk_matrix(x, k, 1.0, name) for x in (at, beside))
+    assert_close(found, near, 1e-15)
+    assert np.abs(found).max() > 0.1
+    steep = thretopk_matrix(at - 2.0**-30 * kinks, k, 1.0, name)
+    assert np.abs(found - steep).max() > 0.1  # the other sides have another
+
+
+@every_curve
+def test_no_other_curve_is_softmax(name):
+    """thm-k1-only-exp: a row of three whose ratio of two p is not e^((x_1 - x_2)/tau)."""
+    apart = 0.0
+    for x in ([0.3, 0.0, -0.4], [2.0, 0.0, 0.0], [0.0, -4.0], [1.0, 0.9, 0.2, -1.0]):
+        p = stk.thretopk(x, 1, **CURVES[name])
+        apart = max(apart, np.abs(p - special.softmax(x)).max())
+    assert (apart < 1e-15) == (name == "exp")
+    assert name == "exp" or apart > 0.01
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "laplace", "normal", "cauchy", "exp"])
+def test_inverse(name):
+    """prop-inverse: x = lambda + tau f^-1(p), by the inverses, and back."""
+    inverse = {
+        "sigmoid": special.logit,
+        "laplace": lambda p: np.where(p < 0.5, np.log(2 * p), -np.log(2 - 2 * p)),
+        "normal": special.ndtri,
+        "cauchy": lambda p: np.tan(np.pi * (p - 0.5)),
+        "exp": np.log,
+    }[name]
+    p = np.array([0.1, 0.25, 0.5, 0.7, 0.95])
+    again = stk.thretopk(3 + 0.4 * inverse(p), p.sum(), temperature=0.4, **CURVES[name])
+    assert_close(again, p, 1e-14)
+
+
 def test_products_of_score_and_slope():
     """What the page on ThreTopK says of |t| f'(t), which is how a rounded t moves p."""
     for name, most in (
