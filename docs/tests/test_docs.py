@@ -56,6 +56,25 @@ def test_theorem_and_test_name_each_other(label, tests):
     )
 
 
+def test_each_statement_of_the_sources_is_treated():
+    """The table of docs/math/source.md: each row has labels, all of statements on the pages."""
+    page = (ROOT / "docs/math/source.md").read_text(encoding="utf-8")
+    _, _, table = page.partition("## Where each statement is treated")
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("| ")][1:]
+    text = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs/math").glob("*.md"))
+    known = set(re.findall(r"^:label: ([\w-]+)$", text, re.MULTILINE))
+    assert len(rows) >= 30
+    assert {source.strip() for source, _, _ in rows} == {
+        "",
+        "discussion",
+        *(f"{{cite}}`{name}`" for name in ("su2024topk", "stock2021softmax", "gradual2021")),
+    }
+    for _, statement, treated in rows:
+        labels = re.findall(r"\{prf:ref\}`([\w-]+)`", treated)
+        assert labels, statement
+        assert set(labels) <= known, statement
+
+
 # Terms of the project's own, of earlier releases, for which the field has a word: distribution,
 # Bernoulli variable, tied maxima, excluded, VJP function, baseline, expensive, ...
 OLD_WORDS = {
