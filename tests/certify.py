@@ -132,7 +132,7 @@ def sum_of_equal(count: int) -> float:
     return float(np.abs(total / (count * each.astype(np.float64)) - 1).max() / (EPS / 2))
 
 
-def exponential_in_float64(fused: bool) -> float:
+def exponential_in_float64(fused: bool, pieces: int = 256) -> float:
     """A bound on the relative error of float64's `exp_neg`, in units of eps, by intervals.
 
     r is t - n log 2 but for its rounding and what the two parts of log 2 lack; the polynomial is
@@ -155,7 +155,6 @@ def exponential_in_float64(fused: bool) -> float:
         (both[i] if i < len(both) else iv.mpf(0)) - 1 / iv.mpf(math.factorial(i))
         for i in range(terms + 1)
     ]
-    pieces = 256
     for j in range(-pieces, pieces):
         r = reach * iv.mpf([j, j + 1]) / pieces
         size = iv.mpf([0, max(abs(r.a), abs(r.b))])
@@ -189,35 +188,44 @@ def _impl() -> Any:
     return elementary._exponential(types.float64, 1.0)
 
 
-def main() -> None:
-    """Write RESULT; with `--part`, print what this process finds in float32."""
-    if "--part" in sys.argv:
-        print(json.dumps(float32_part()))
-        return
+def assembled(parts: dict[str, Any]) -> dict[str, Any]:
+    """The file, from what the processes have found in float32."""
     result: dict[str, Any] = {
         "units": "relative errors in units of eps: 2^-23, in float64 2^-52",
         "rounding": {
             "fused": "products are not rounded before they are added (AVX2, AVX-512, ARM)",
             "rounded": "they are (SSE2)",
         },
-        "arguments": {name: f"every float32 from 2^-30 to {high}" for name, (_, high) in KNOWN.items()},
+        "arguments": {
+            name: f"every float32 from 2^-30 to {high}" for name, (_, high) in KNOWN.items()
+        },
         "roundings of the sum of 32 equal numbers": sum_of_equal(32),
     }
+    for rounding, part in parts.items():
+        certificate = exponential_in_float64(rounding == "fused")
+        result[rounding] = {"float32": part, "float64 exponential": certificate}
+    return result
+
+
+def main() -> None:
+    """Write RESULT; with `--part`, print what this process finds in float32."""
+    if "--part" in sys.argv:
+        print(json.dumps(float32_part()))
+        return
+    parts = {}
     for rounding, cpu in (("fused", ""), ("rounded", "generic")):
         environment = dict(os.environ)
         if cpu:
+            cache = environment.get("NUMBA_CACHE_DIR", ".numba_cache") + "_generic"
             environment |= {
                 "NUMBA_CPU_NAME": cpu,
                 "NUMBA_CPU_FEATURES": "",
-                "NUMBA_CACHE_DIR": environment.get("NUMBA_CACHE_DIR", ".numba_cache") + "_generic",
+                "NUMBA_CACHE_DIR": cache,
             }
         command = [sys.executable, __file__, "--part"]
         done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-        result[rounding] = {
-            "float32": json.loads(done.stdout),
-            "float64 exponential": exponential_in_float64(rounding == "fused"),
-        }
-    RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        parts[rounding] = json.loads(done.stdout)
+    RESULT.write_text(json.dumps(assembled(parts), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
