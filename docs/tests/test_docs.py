@@ -58,6 +58,57 @@ def test_theorem_and_test_name_each_other(label, tests):
     )
 
 
+def math_of(page: str) -> str:
+    """What a page of docs/math writes between dollars, and in displays."""
+    text = (ROOT / "docs/math" / page).read_text(encoding="utf-8")
+    return " ".join(re.findall(r"\$+([^$]+)\$+", text))
+
+
+def occurs(symbol: str, math: str) -> bool:
+    """Whether a letter, with or without an index, occurs in formulas, and not within a word."""
+    return re.search(rf"(?<![A-Za-z\\]){re.escape(symbol)}(?![A-Za-z])", math) is not None
+
+
+def test_letters_are_those_in_use():
+    """Tables of docs/math/notation.md: each letter is used where it says, each name in the code."""
+    text = (ROOT / "docs/math/notation.md").read_text(encoding="utf-8")
+    first, _, second = text.partition("Where a letter has another meaning")
+    used = " ".join(math_of(p.name) for p in (ROOT / "docs/math").glob("[!n]*.md"))
+    code = "\n".join(p.read_text(encoding="utf-8") for p in (ROOT / "softtopk_nb").rglob("*.py"))
+    rows = [line.split("|")[1:-1] for line in first.splitlines() if line.startswith("| $")]
+    assert len(rows) >= 20
+    for symbols, names, _ in rows:
+        for symbol in re.findall(r"\$(\\?[A-Za-z]+(?:_[A-Za-z])?)", symbols):
+            assert occurs(symbol, used), symbol
+        for name in re.findall(r"`(\w+)`", names):
+            assert re.search(rf"\b{name}\b", code), name
+    rows = [line[1:-1].split('", "') for line in second.splitlines() if line.startswith('"$')]
+    assert len(rows) >= 15
+    for letter, meanings in rows:
+        symbol = letter.strip("$")
+        pages = re.findall(r"\]\((\w+\.md)\)", meanings)
+        assert all(occurs(symbol, math_of(page)) for page in pages), symbol
+
+
+def test_each_statement_of_the_sources_is_treated():
+    """The table of docs/math/source.md: each row has labels, all of statements on the pages."""
+    page = (ROOT / "docs/math/source.md").read_text(encoding="utf-8")
+    _, _, table = page.partition("## Where each statement is treated")
+    rows = [line[1:-1].split('", "') for line in table.splitlines() if line.startswith('"')][1:]
+    text = "".join(p.read_text(encoding="utf-8") for p in (ROOT / "docs/math").glob("*.md"))
+    known = set(re.findall(r"^:label: ([\w-]+)$", text, re.MULTILINE))
+    assert len(rows) >= 30
+    assert {source for source, _, _ in rows} == {
+        "",
+        "discussion",
+        *(f"{{cite}}`{name}`" for name in ("su2024topk", "stock2021softmax", "gradual2021")),
+    }
+    for _, statement, treated in rows:
+        labels = re.findall(r"\{prf:ref\}`([\w-]+)`", treated)
+        assert labels, statement
+        assert set(labels) <= known, statement
+
+
 # Terms of the project's own, of earlier releases, for which the field has a word: distribution,
 # Bernoulli variable, tied maxima, excluded, VJP function, baseline, expensive, ...
 OLD_WORDS = {

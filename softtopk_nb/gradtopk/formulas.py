@@ -10,16 +10,17 @@ from .._math.special import log_of_one_and
 from .nodes import DEGREE
 from .records import EVEN_SUM, ODD_SUM, ORDER, POWERS
 
-# The series' truncation error is below 1e-14, in float32 below 1e-7 (Proposition prop-grad-series).
+# The series' truncation error is below 1e-14, in float32 below 2e-7 (Proposition prop-grad-series).
 RATIO, RATIO_32 = 1 / 64, 1 / 8  # largest g s, the ratio of the truncated geometric series
 DEEP = 0.98  # of the log of the smallest normal number: for smaller t p is not r times a polynomial
 
 
 @scalar
 def exponent(variance, inv):
-    """L: the nodes' sum is exact to e^-L P(N = k), and nodes of modulus below e^-L are left out.
+    """L: the nodes' sum is exact to e^-L, and nodes of modulus below e^-L are left out.
 
-    It is log(2/eps) plus the bound of Theorem thm-grad-mass on -log P(N = k).
+    It is log(2/eps) plus more than -log P(N = k), but for tilts far off (Proposition
+    prop-grad-level).
     """
     return math.log(2.0 / limits(inv)[0]) + math.log(16.0 * math.sqrt(variance) + 4.0)
 

@@ -131,6 +131,48 @@ def test_exp_never_rises_above_its_threshold(rng):
         assert (threshold >= np.sort(rows, axis=1)[:, -k]).all()
 
 
+def test_snippets_at_k_equal_n():
+    """Minor points: at k = n those of `exp` and GradTopK give ones, the others nothing."""
+    x = np.array([1.5, -0.2, 0.7, 0.1])
+    (threshold, *more) = exp_scan(x, 4)
+    assert all(t == pytest.approx(threshold) for t in more)
+    assert_close(np.clip(np.exp(x - threshold), 0, 1), np.ones(4), 1e-15)
+    assert_close(recursion(x, 4), np.ones(4), 1e-13)
+    assert laplace_scan(x, 4) == []
+    assert not np.isfinite(special.logit(1.0))  # the bracket of `sigmoid`
+
+
+def test_the_mask_is_a_gradient_without_ties(rng):
+    """prop-source-gradient: slopes of the sum of the k largest, and two at a tie."""
+    x, h = rng.permutation(np.arange(7.0)), 2.0**-20
+
+    def slopes(x, k, s):
+        largest = np.sort(x + s * h * np.eye(len(x)), axis=1)[:, -k:].sum(axis=1)
+        return (largest - np.sort(x)[-k:].sum()) / (s * h)
+
+    for k in range(1, 7):
+        for s in (1, -1):
+            np.testing.assert_array_equal(slopes(x, k, s), stk.hardtopk(x, k))
+    tied = np.array([2.0, 1.0, 1.0, 0.0])
+    np.testing.assert_array_equal(slopes(tied, 2, 1), [1, 1, 1, 0])
+    np.testing.assert_array_equal(slopes(tied, 2, -1), [1, 0, 0, 0])
+
+
+def test_the_formula_for_laplace_far_out():
+    """prop-source-laplace-tail: 0 from t = -54 log 2 on, and an error of 2^-55 before."""
+
+    def written(t):
+        return (1 - np.exp(-np.abs(t))) * np.sign(t) * 0.5 + 0.5
+
+    end = -54 * math.log(2)
+    assert written(end - 1e-6) == 0
+    assert written(end + 1e-6) > 0
+    t = np.linspace(-40, -30, 20_001)
+    error = abs(written(t) - laplace(t))
+    assert 0.99 < error.max() * 2.0**55 < 1.01  # e^-|t| has an error of its own
+    assert_close(stk.thretopk([0.0, 38.0 * 2], 1)[0] / laplace(-38.0), 1.0, 1e-13)
+
+
 # ----------------------------------------------------------------------------- the iterations
 
 
@@ -420,6 +462,24 @@ def test_printed_gumbel_softmax_ignores_the_scores(rng):
     gumbels = np.random.default_rng(5).gumbel(size=7)
     assert_close(drawn, special.softmax((x + gumbels) / kappa), 1e-14)
     assert np.abs(drawn - stk.gumbel_softmax(-3 * x, rng=5, temperature=kappa)).max() > 0.1
+
+
+def test_a_draw_by_findfirst(rng):
+    """prop-source-findfirst: an entry of probability 0 at v = 0, and none at v next to 1."""
+
+    def draw(q, v):
+        found = np.flatnonzero(np.cumsum(q) >= v)
+        return int(found[0]) if found.size else None
+
+    assert draw(np.array([0.0, 0.5, 0.5]), 0.0) == 0
+    last, missing = 1 - 2.0**-53, 0
+    for _ in range(200):
+        q = special.softmax(rng.normal(size=50))
+        missing += draw(q, last) is None
+        assert stk.sample_categorical(np.log(q), rng=1) in range(50)
+    assert missing > 20
+    x = np.array([-np.inf, 0.0, 0.0])
+    assert (stk.sample_categorical(np.broadcast_to(x, (500, 3)), rng=2) > 0).all()
 
 
 def test_subtracting_the_rounded_logsumexp():

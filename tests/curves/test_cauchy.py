@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numba import njit
 from reference import mp, thretopk, to_float64
+from worst_place import largest
 
 import softtopk_nb as stk
 from softtopk_nb._curves.base import cdf_after_shift, excess, quantile, split
@@ -68,13 +69,34 @@ def test_tails_and_densities(dtype):
 def test_a_last_step(dtype):
     """The series that `cdf_after_shift` ends leaves nothing beyond rounding."""
     eps = float(np.finfo(dtype).eps)
-    longest = 1.05 * (FIFTH_32 if dtype == np.float32 else CUBE_64)
+    longest = 1.07 * (FIFTH_32 if dtype == np.float32 else CUBE_64)
     t = -np.concatenate([np.linspace(0.2, 30, 1000), np.geomspace(1, 1e10, 1000)]).astype(dtype)
     out = np.empty_like(t)
     for step in (dtype(longest), dtype(-longest)):
         shifted(t, step, out)
         exact = [tail_of(mp.mpf(float(step)) - mp.mpf(float(v))) for v in t]
         assert units(out, exact, eps) <= 3
+
+
+def test_constants_of_the_last_step():
+    """What is left by a step of fifth order: from the derivatives of f and the steps before."""
+
+    def over_slope(t):  # the second, third and fifth derivative, over the first
+        h = 1 / (1 + t * t)
+        return 2 * t * h, (6 * t * t - 2) * h * h, 24 * (5 * t**4 - 10 * t * t + 1) * h**4
+
+    for at, most in ((0, 1.0), (1, 2.0), (2, 24.0)):
+        found, _ = largest(lambda t, at=at: abs(over_slope(t)[at]), 1e-6, 1e3)
+        assert 0.999 * most < found <= most
+    rate, _ = largest(lambda t: 1 / ((1 + t * t) * math.atan2(1, t)), 1e-6, 1e3)
+    assert 0.72 < rate < 0.73  # rho = W/(A + B) at most
+    s = FIFTH_32
+    d = 0.5 * (1 + rate) * s * s
+    third = 0.5 * d * (2 * s + d) + (s + d) ** 3 * math.exp(s + d) / 3 + rate**2 * s**3 / 5
+    to_root = third / (0.9 * s)  # the slope there is at least 0.9 W
+    moved = 1 + d / s + to_root
+    assert 1.06 < moved < 1.07
+    assert 4.8e-7 < (1.07 * s) ** 5 * math.exp(1.07 * s) / 5 < 5e-7
 
 
 def test_quantiles_and_the_antiderivative():

@@ -11,6 +11,7 @@ import math
 import numpy as np
 import pytest
 from reference import mp, thretopk, thretopk_jvp, to_float64
+from worst_place import largest
 
 import softtopk_nb as stk
 
@@ -71,7 +72,7 @@ def test_derivatives_near_one(alpha, dtype):
 
 @pytest.mark.parametrize("n", [3, 60, 5000, 1_000_001])
 def test_towards_one_it_is_exp(n):
-    """prop-entmax-exp: p = p_exp + beta p (m - u^2)/2 + O(beta^2), beta = alpha - 1.
+    """prop-entmax-exp, part 2: p = p_exp + beta p (m - u^2)/2 + O(beta^2), beta = alpha - 1.
 
     m is the mean of u^2 by p. log p = u - beta u^2/2 + O(beta^2 u^3) where u = t - 1/beta < 0, and
     the threshold moves so that the sum stays. By float64 rows of few and of many entries, and by
@@ -91,6 +92,35 @@ def test_towards_one_it_is_exp(n):
         assert (np.abs(p - limit - beta * first)[u < 0] <= off[u < 0]).all()
         assert (np.abs(p - limit)[u == 0] <= 2 * beta).all()
         assert abs(math.fsum(p) - k) <= 1e-12 * max(1, k)
+
+
+def test_distance_from_exp():
+    """prop-entmax-exp, part 3: both p differ by 1.09 n beta at most, and g_b by 4 beta/e^2.
+
+    By the worst u, which is -2; and by rows with entries at the corner.
+    """
+    for beta in (1e-3, 0.1, 0.5, 1.0):
+
+        def apart(u, beta=beta):
+            return math.exp(-u) - max(0.0, 1 - beta * u) ** (1 / beta)
+
+        most, _ = largest(apart, 1e-6, 1 / beta)
+        assert 0 < most <= 4 * beta / math.e**2
+        bound, place = largest(lambda u, b=beta: b * u * u * math.exp(-u), 1e-6, 50.0)
+        assert bound == pytest.approx(4 * beta / math.e**2)
+        assert place == pytest.approx(2.0, rel=1e-3)
+    assert 1.08 < 8 / math.e**2 < 1.09
+    rng, nearest = np.random.default_rng(8), 0.0
+    for beta in (1e-3, 0.05, 0.4):
+        for n, k in ((2, 1), (10, 1), (40, 7.5), (40, 1)):
+            x = np.round(3 * rng.normal(size=n))
+            x = np.where(rng.random(n) < 0.8, x.max() - 4, x)
+            limit = stk.thretopk(x, k, curve="exp")
+            p = stk.thretopk(x, k, curve="entmax", alpha=1 + beta)
+            distance = abs(p - limit).sum() / (n * beta)
+            assert distance <= 8 / math.e**2
+            nearest = max(nearest, distance)
+    assert nearest > 0.01
 
 
 def just_above(rng, alpha, share, dtype):

@@ -268,6 +268,10 @@ def test_potential_of_a_whole_row_has_the_mean_of_the_distribution():
 
 
 def test_potential_of_a_distribution_without_a_mean():
+    """thm-no-mean: with one heavy tail the potential has the gradient p, and no bound at its end.
+
+    t/(1 + t) for t > 0: I_- = 0, so that the other end is as with a mean.
+    """
     curve = stk.Curve(cauchy_cdf, cauchy_pdf, name="cauchy", integral=cauchy_integral)
     with pytest.raises(
         ValueError, match=r"'cauchy' has no potential: .* -inf diverges, .* no mean"
@@ -280,7 +284,18 @@ def test_potential_of_a_distribution_without_a_mean():
         integral=lambda t: 0.0 if t < 0 else t - math.log(1 + t),
     )
     assert stk.thretopk.potential([1.0, 2.0], 2, curve=upper) == -np.inf
-    assert np.isfinite(stk.thretopk.potential([1.0, 2.0], 1, curve=upper))
+    assert stk.thretopk.potential([1.0, 2.0], 0, curve=upper) == 0
+    x = np.array([1.0, 2.0, 0.2])
+    p, h = stk.thretopk(x, 1.5, curve=upper), 1e-5
+    up, down = (stk.thretopk.potential(x + s * h * np.eye(3), 1.5, curve=upper) for s in (1, -1))
+    np.testing.assert_allclose((up - down) / (2 * h), p, atol=1e-8)
+    nearly = [stk.thretopk.potential(x, 3 - gap, curve=upper) for gap in (1e-2, 1e-4, 1e-6)]
+    assert nearly[0] > nearly[1] > nearly[2]
+    # omega(q) = -q - log(1 - q): what one more digit of n - k costs.
+    assert nearly[1] - nearly[2] == pytest.approx(3 * math.log(100), rel=0.05)
+    far = [stk.thretopk.potential(np.append(x, v), 1.5, curve=upper) - v for v in (1e2, 1e4, 1e6)]
+    assert far[0] > far[1] + 1
+    assert far[1] > far[2] + 1
 
 
 def test_a_curve_with_its_slope_has_second_derivatives(rng):

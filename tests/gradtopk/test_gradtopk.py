@@ -19,10 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import mp, to_float64
 from scipy import special
+from worst_place import largest
 
 import softtopk_nb as stk
 from softtopk_nb.gradtopk import formulas
-from softtopk_nb.gradtopk.cpu import contour, marginals, moments
+from softtopk_nb.gradtopk.cpu import contour, marginals, moments, rows
 from softtopk_nb.gradtopk.nodes import DEGREE, FEW, NODES
 
 EPS = {np.float64: 2.0**-52, np.float32: 2.0**-23}
@@ -822,10 +823,10 @@ def _coins_mp(pi):
 def test_mass_at_k():
     """thm-grad-mass: if sum pi = k - 1/2, then P(N = k)/P(N = k - 1) lies in [1/3, 3].
 
-    Hence P(N = k) is a third of the largest at least, and that is 3/4/(1 + 4 sqrt v) at least, with
-    v = sum pi (1 - pi) >= 1/4.
+    Hence P(N = k) is a third of the largest at least, and that is 1/sqrt(1 + 12 v) at least, with
+    v = sum pi (1 - pi) >= 1/4; it is attained by a certain count, and nearly by many coins.
     """
-    ratios = []
+    ratios, closest = [], 1.0
     for pi, k in coins():
         distribution, v = pmf(pi), float(np.sum(pi * (1 - pi)))
         assert float(pi.sum()) == pytest.approx(k - 0.5, abs=1e-9)
@@ -835,10 +836,41 @@ def test_mass_at_k():
         assert distribution.max() == pytest.approx(
             max(distribution[k], distribution[k - 1]), rel=1e-12
         )
-        assert distribution.max() >= 0.75 / (1 + 4 * math.sqrt(v))
-        assert distribution[k] >= 0.25 / (1 + 4 * math.sqrt(v))
+        assert distribution.max() >= 1 / math.sqrt(1 + 12 * v)
+        assert distribution[k] >= 1 / (3 * math.sqrt(1 + 12 * v))
     assert min(ratios) < 0.6
     assert max(ratios) > 1.7
+    for v in (1e-6, 1e-3, 0.1, 0.25):  # one coin, the mean anywhere
+        pi = 0.5 - math.sqrt(0.25 - v)
+        closest = min(closest, (1 - pi) * math.sqrt(1 + 12 * v))
+        assert 1 - pi >= 1 / math.sqrt(1 + 12 * v)
+    assert closest < 1.0 + 1e-5
+
+
+def test_neighbours_of_any_mean():
+    """thm-grad-mass, part 2: mu >= k - 1 + a gives a P(k - 1) <= (1 + a) P(k), and mirrored.
+
+    One coin beside many of small chances comes near: N - (k - 1) is nearly geometric or a coin.
+    """
+    rng, closest = np.random.default_rng(60), np.inf
+    for n in (1, 2, 5, 30, 400):
+        for _ in range(60):
+            z = rng.choice([0.1, 2.0, 9.0]) * rng.normal(size=n)
+            k = int(rng.integers(1, n + 1))
+            a = float(rng.choice([0.02, 0.3, 0.5, 0.8, 1.0]))
+            if k - 1 + a >= n:
+                continue
+            for sign in (1, -1):
+                pi, _ = tilted(z, k - 1 + a if sign > 0 else n - (k - 1 + a))
+                distribution = pmf(pi)[::sign]
+                quotient = distribution[k] * (1 + a) / (distribution[k - 1] * a)
+                assert quotient >= 1 - 1e-9
+                closest = min(closest, quotient)
+    pi = np.full(100_000, 0.5 / 100_000)
+    poisson = math.log(1 - pi[0]) * pi.size
+    first = math.exp(poisson) * pi.size * pi[0] / (1 - pi[0])
+    assert first * 1.5 / (math.exp(poisson) * 0.5) < 1.51
+    assert closest < 1.2
 
 
 def coefficients(pi, k, nodes):
@@ -967,9 +999,13 @@ def test_counts_are_log_concave():
 
 
 def test_inexact_tilt():
-    """thm-grad-mass: a tilt that is off k - 1/2 costs log P(N = k) at most what it says."""
+    """thm-grad-mass: a tilt that is off k - 1/2 costs log P(N = k) at most what it says.
+
+    On the way the variance changes by no more than the mean. Two coins of which one is all but
+    certain come nearest.
+    """
     rng = np.random.default_rng(55)
-    losses = []
+    losses, nearest = [], 0.0
     for n, k, scale in ((5, 2, 3.0), (40, 17, 1.0), (400, 100, 1.0), (2000, 1990, 2.0)):
         z = scale * rng.normal(size=n)
         pi, l = tilted(z, k - 0.5)
@@ -977,12 +1013,88 @@ def test_inexact_tilt():
         for move in (-0.3, -0.02, -1e-3, 1e-3, 0.02, 0.3):
             moved = special.expit(z - l - move)
             off, v = float(moved.sum()) - (k - 0.5), float(np.sum(moved * (1 - moved)))
-            assert abs(off) <= abs(move) * math.exp(abs(move)) * v
+            assert abs(off) < v
+            assert abs(v - float(np.sum(pi * (1 - pi)))) <= abs(off) + 1e-9
             loss = exact - math.log(pmf(moved)[k])
-            assert loss <= math.exp(abs(move)) * abs(off) / v * (0.5 + abs(off)) + 1e-11
+            most = loss_of_tilt(v, abs(off))
+            assert loss <= most + 1e-11
             losses.append(loss)
+            nearest = max(nearest, loss / most)
     assert max(losses) > 1
     assert min(losses) < -1e-4
+    assert nearest > 0.95
+
+
+def loss_of_tilt(v, off):
+    """thm-grad-mass, part 4, for a mean that is off < v away from k - 1/2."""
+    return off + (0.5 - v + off) * math.log(v / (v - off))
+
+
+FARTHEST = 0.34  # squared error of the mean count, in variances, of a tilt that is accepted
+
+
+def rarest(v, off):
+    """prop-grad-level: 1/P(N = k) at most, at variance v and a mean off k - 1/2 by so much."""
+    bounds = [np.inf, np.inf]
+    if off < 0.5:
+        a = 0.5 - off
+        bounds[0] = (1 + a) / a * math.sqrt(1 + 12 * v)
+    if off < v:
+        bounds[1] = 3 * math.sqrt(1 + 12 * (v + off)) * math.exp(loss_of_tilt(v, off))
+    return min(bounds)
+
+
+def accepted(v, parts=40):
+    """The errors of the mean that a tilt of variance v may have."""
+    return [o for o in np.linspace(0, math.sqrt(FARTHEST * v), parts + 1) if v >= 0.25 - o * o]
+
+
+LEAST_VARIANCE = 0.25 / (1 + FARTHEST)  # v >= 1/4 - off^2
+
+
+def test_level():
+    """prop-grad-level: 2 e^-L <= 1.6 eps P(N = k), by the worst variance and error of the mean.
+
+    And the sums without one variable, which the same nodes serve, have 4.5 times that at most.
+    """
+    assert rows.NEAR_ENOUGH == FARTHEST
+
+    def plain(v):
+        return 3 * math.sqrt(1 + 12 * v) / (16 * math.sqrt(v) + 4)
+
+    most, _ = largest(plain, 0.25, 1e12)
+    assert 0.645 < most < 0.65
+
+    def beside(v, off):
+        return rarest(v, off) / (16 * math.sqrt(v) + 4)
+
+    def level(v):
+        return max(beside(v, off) * math.exp(-(off**2) / v) for off in accepted(v))
+
+    most, place = largest(level, LEAST_VARIANCE, 1e12)
+    assert 1.49 < most < 1.505
+    assert place == pytest.approx(0.497, abs=1e-3)
+    assert largest(lambda v: max(beside(v, o) for o in accepted(v)), 2.77, 1e12)[0] <= 1.0
+
+    def without_one(v):
+        worst = 0.0
+        for off in accepted(v):
+            exponent = float(formulas.exponent(v, 1.0)) + off**2 / v
+            t = formulas.bernstein_radius(exponent, v) - min(2 * off, 1.0)
+            worst = max(worst, exponent - t**2 / (2 * (v + t / 3)))
+        return math.exp(worst)
+
+    assert 4.4 < largest(without_one, LEAST_VARIANCE, 1e12)[0] < 4.5
+    # What they say of sums of coins, at the tilts that are accepted.
+    rng, nearest = np.random.default_rng(61), 0.0
+    for n, k, scale in ((2, 1, 30.0), (5, 2, 3.0), (40, 17, 1.0), (400, 100, 1.0)):
+        z = scale * rng.normal(size=n)
+        for off in (-0.41, -0.25, -0.1, 0.1, 0.25, 0.41):
+            pi, _ = tilted(z, k - 0.5 + off)
+            v = float(np.sum(pi * (1 - pi)))
+            if off**2 <= FARTHEST * v:
+                nearest = max(nearest, 1 / (pmf(pi)[k] * rarest(v, abs(off))))
+    assert 0.4 < nearest <= 1.0
 
 
 # By what factor the variance may exceed what `core_limit` is told: a tilt may be off by 0.09
@@ -1009,20 +1121,35 @@ def test_core_fits():
     assert 420 < most[np.float32] < 450
 
 
-def series_bounds(v, one, order):
-    """What the two series leave out at most, relative to P(N = k), for every row of variance v."""
-    size, used = code_nodes(v, one)
+def series_bounds(v, one, order, off, weight_of_v):
+    """What the two series leave out at most, relative to P(N = k), for every row of variance v.
+
+    `off`: the error of the mean; `weight_of_v`: V/v but for the factor of 0.945.
+    """
+    size, used = code_nodes(v, one, off)
     g = 4 * np.sin(np.pi * np.arange(used) / size) ** 2
     weight = np.where(np.arange(used) == 0, 1, 2) * np.exp(-v * g / 2) / size
     limit = formulas.ratio_of(one)
-    largest = limit / formulas.core_limit(moments.SURE * v / SLACK, one)
-    ratio = min(2 * limit / math.sqrt(largest), math.sqrt(largest) / 2) * np.sqrt(g / largest)
+    top = limit / formulas.core_limit(moments.SURE * v * weight_of_v, one)
+    ratio = min(2 * limit / math.sqrt(top), math.sqrt(top) / 2) * np.sqrt(g / top)
     assert ratio.max() <= math.sqrt(limit) + 1e-12
     powers = ratio ** (order - 1) * v * g / ((order + 1) * (1 - ratio))
-    share = np.minimum(limit * g / largest, g / 4)
+    share = np.minimum(limit * g / top, g / 4)
     geometric = share**DEGREE / (1 - share)
-    chance = 16 * math.sqrt(v) + 4
-    return (weight * powers).sum() * chance, (weight * geometric).sum() * chance
+    return (weight * powers).sum() * rarest(v, off), (weight * geometric).sum() * rarest(v, off)
+
+
+def worst_series(which, one, order):
+    """The largest of `series_bounds` over variances, errors of the mean and cuts; and its place."""
+
+    def bound(v):
+        return max(
+            series_bounds(v, one, order, off, weight)[which]
+            for off in accepted(v, 4)
+            for weight in (1.0, 1 / SLACK)
+        )
+
+    return largest(bound, LEAST_VARIANCE, 1e8, points=150)
 
 
 def code_nodes(v, one, off=0.0):
@@ -1036,31 +1163,33 @@ def code_nodes(v, one, off=0.0):
 
 
 def test_series():
-    """prop-grad-series: what ORDER and DEGREE leave out, over all variances, and on one row.
+    """prop-grad-series: what ORDER and DEGREE leave out at the worst variance, and on one row.
 
     On the row, at the cut, the polynomials are compared with the sums node by node.
     """
-    one, one_32 = np.float64(1), np.float32(1)
-    bounds = np.array([series_bounds(v, one, contour.ORDER) for v in np.geomspace(0.25, 1e8, 2000)])
-    assert 1e-17 < bounds[:, 0].max() < 4e-17
-    assert 1e-15 < bounds[:, 1].max() < 6e-15
-    bounds = np.array(
-        [series_bounds(v, one_32, contour.ORDER_32) for v in np.geomspace(0.25, 1e8, 2000)]
-    )
-    assert 1e-9 < bounds[:, 0].max() < 5e-9
-    assert 5e-8 < bounds[:, 1].max() < 1e-7
+    for one, order, most in (
+        (np.float64(1), contour.ORDER, (3e-17, 9e-15)),
+        (np.float32(1), contour.ORDER_32, (5.3e-9, 1.7e-7)),
+    ):
+        for which in (0, 1):
+            left, place = worst_series(which, one, order)
+            assert 0.94 * most[which] < left < most[which]
+            if which == 1:
+                assert place == pytest.approx(0.497, abs=1e-3)
+            else:
+                assert place == pytest.approx(1460 if order == contour.ORDER else 92, rel=0.01)
 
     # The power series is left out as it is bounded: r of all sizes up to the cut, some node.
     rng = np.random.default_rng(56)
-    for largest in (4.0, 0.5, 1 / 16, 1 / 40):
-        limit = min(formulas.RATIO / largest, 0.25)
+    for top in (4.0, 0.5, 1 / 16, 1 / 40):
+        limit = min(formulas.RATIO / top, 0.25)
         s = limit * rng.random(300) ** 2
         r = 0.5 - np.sqrt(0.25 - s)
-        for g in largest * np.array([0.01, 0.3, 1.0]):
+        for g in top * np.array([0.01, 0.3, 1.0]):
             u = -g / 2 + 1j * math.sqrt(g - g * g / 4)
             m = np.arange(contour.ORDER + 1, 200)[:, None]
             left_out = abs(np.sum((-1.0) ** (m + 1) * (r * u) ** m / m))
-            ratio = math.sqrt(g / largest) / 8
+            ratio = math.sqrt(g / top) / 8
             bound = ratio ** (contour.ORDER - 1) * s.sum() * g / (13 * (1 - ratio))
             assert left_out <= bound
 
@@ -1076,17 +1205,26 @@ def test_series():
 
 
 def test_blocks_of_small_chances():
-    """prop-grad-series: what fewer terms leave out of them, over all variances."""
-    for one, few in ((np.float64(1), marginals.FAINT), (np.float32(1), marginals.FAINT_32)):
-        left = 0.0
-        for v in np.geomspace(0.25, 1e8, 2000):
-            size, used = code_nodes(v, one)
+    """prop-grad-series: what fewer terms leave out of them, at the worst variance."""
+
+    def left_out(v, one, few):
+        most = 0.0
+        for off in accepted(v, 4):
+            size, used = code_nodes(v, one, off)
             y = 2 * v * np.sin(np.pi * np.arange(used) / size) ** 2
             weight = np.where(np.arange(used) == 0, 1, 2) * np.exp(-y) / size
-            chance = 16 * math.sqrt(v) + 4
-            left = max(left, chance * (4 * few) ** FEW / (1 - 4 * few) * weight.sum())
-        bound = 1e-15 if one.dtype == np.float64 else 1e-7
-        assert 0.3 * bound < left < bound
+            most = max(most, rarest(v, off) * (4 * few) ** FEW / (1 - 4 * few) * weight.sum())
+        return most
+
+    for one, few, bound in (
+        (np.float64(1), marginals.FAINT, 1.7e-15),
+        (np.float32(1), marginals.FAINT_32, 1.8e-7),
+    ):
+        assert (
+            0.94 * bound
+            < largest(lambda v, a=one, b=few: left_out(v, a, b), LEAST_VARIANCE, 1e8)[0]
+            < bound
+        )
 
 
 def test_nodes_of_the_code():
@@ -1099,11 +1237,83 @@ def test_nodes_of_the_code():
         assert most <= max(off) <= NODES
 
 
+def test_temperature_and_k():
+    """thm-grad-temperature: majorisation as tau falls, high tau, k, convexity and Lipschitz."""
+    rng, loose, moved = np.random.default_rng(74), 1e-12, 0.0
+    for kind, make in KINDS.items():
+        for n in (2, 5, 13, 31):
+            x, k = make(rng, n), int(rng.integers(1, n))
+            tau = float(10.0 ** rng.uniform(-1, 1)) * (1e3 if kind == "magnitudes" else 1.0)
+            order = np.argsort(-x, kind="stable")
+            p, cold = (stk.gradtopk(x, k, temperature=t)[order] for t in (tau, 0.7 * tau))
+            assert (np.cumsum(cold - p) >= -loose * n).all()
+            moved = max(moved, np.cumsum(cold - p).max())
+            assert (abs(p - k / n) <= spread(x, tau) / 4 + loose).all()
+            more = stk.gradtopk(x, k + 1, temperature=tau)[order]
+            assert (more - p >= -loose).all()
+            assert abs(more - p).sum() == pytest.approx(1.0, abs=n * loose)
+            other = x[::-1] + tau * rng.normal(size=n)
+            far, dx = stk.gradtopk(other, k, temperature=tau), (x - other) / tau
+            dp = stk.gradtopk(x, k, temperature=tau) - far
+            assert 2 * (dp @ dp) <= dp @ dx + loose
+
+            def phi(x, k, tau):
+                return stk.gradtopk.potential(x, k, temperature=tau)
+
+            size = n * (np.abs(x).max() + 3 * tau)
+            between = phi(0.5 * (x + other), k, 1.5 * tau)
+            assert between <= 0.5 * (phi(x, k, tau) + phi(other, k, 2 * tau)) + loose * size
+            beside = phi(x, k - 1, tau) + phi(x, k + 1, tau)
+            assert beside <= 2 * phi(x, k, tau) + loose * size
+    assert moved > 0.02
+    h = 1e-8
+    dp = stk.gradtopk([h, -h], 1) - stk.gradtopk([0.0, 0.0], 1)
+    assert np.linalg.norm(dp) == pytest.approx(math.sqrt(2) * h / 2, rel=1e-6)
+    dp = stk.gradtopk([h, 0.0], 1) - 0.5  # half of the range, R/4 and not less
+    assert abs(dp).max() == pytest.approx(h / 4, rel=1e-6)
+
+
+def test_beside_sigmoid():
+    """thm-grad-sigmoid: the constant 1.64 by the worst v, and both bounds on rows."""
+    half = (np.arange(4000) + 0.5) * (math.pi / 8000)
+
+    def apart(v):
+        most = 0.0
+        for rest in (max(v - 0.25, 0.0), max(v - 0.1, 0.0), v):
+            phase = np.minimum(1, half + 4 * rest * (np.tan(half) - half))
+            modulus = np.exp(-2 * rest * np.sin(half) ** 2)
+            difference = (modulus * phase * np.sin(half)).sum() * (half[1] - half[0])
+            most = max(most, min(1.0, 4 / math.pi * difference))
+        return most * v * math.sqrt(1 + 12 * v)
+
+    most, place = largest(apart, 1e-4, 1e4, points=150)
+    assert 1.63 < most < 1.64
+    assert place == pytest.approx(1.52, abs=0.01)
+    assert apart(1e5) == pytest.approx(math.sqrt(6 / math.pi), abs=0.01)
+
+    rng, nearest, lost = np.random.default_rng(75), 0.0, 0.0
+    for n in (2, 7, 40, 400):
+        for tau in (0.05, 0.3, 1.0, 30.0):
+            x, k = rng.normal(size=n), int(rng.integers(1, n))
+            p = stk.gradtopk(x, k, temperature=tau)
+            q = stk.thretopk(x, k, curve="sigmoid", temperature=tau)
+            s = q * (1 - q)
+            v = float(s.sum())
+            assert (abs(p - q) <= 1.64 * s / v + 1e-13).all()
+            nearest = max(nearest, (abs(p - q)[s > 1e-6] * v / s[s > 1e-6]).max(initial=0.0))
+            gap = stk.thretopk.potential(x, k, curve="sigmoid", temperature=tau)
+            gap -= stk.gradtopk.potential(x, k, temperature=tau)
+            assert -1e-12 <= gap <= tau / 2 * math.log(1 + 12 * v) + 1e-12 * n
+            lost = max(lost, gap / (tau / 2 * math.log(1 + 12 * v)))
+    assert nearest > 0.4
+    assert lost > 0.8
+
+
 def test_split_is_exact():
     """prop-grad-sampling: draw some variables, keep the draw with P(rest make up the count)/max.
 
     Then the rest given its count: the distribution of all given k, listed. A draw is kept with
-    probability P(N = k)/max P(N_rest = b), at least 0.29 sqrt(v_rest)/(sqrt(v) + 1/4) for mean k.
+    probability P(N = k)/max P(N_rest = b), at least 0.46 sqrt(v_rest)/sqrt(v + 1/12) for mean k.
     """
     rng = np.random.default_rng(59)
     for n, k in ((6, 2), (9, 5), (10, 9)):
@@ -1134,7 +1344,7 @@ def test_split_is_exact():
             quarter = pi[np.arange(n) % 4 == 2]
             v, v_rest = (float(np.sum(q * (1 - q))) for q in (pi, quarter))
             rate = pmf(pi)[k] / pmf(quarter).max()
-            assert rate >= 0.29 * math.sqrt(v_rest) / (math.sqrt(v) + 0.25) - 1e-12
+            assert rate >= 0.46 * math.sqrt(v_rest) / math.sqrt(v + 1 / 12) - 1e-12
             assert pmf(quarter).max() <= math.sqrt(math.pi / (8 * v_rest))
 
 

@@ -73,19 +73,19 @@ def test_the_division_is_stable():
     largest = 0.0
     for k, chances in rows_of_coins(60, 40):
         distribution = distribution_of(chances)
-        root = float(sum(c * (1 - c) for c in chances)) ** 0.5
+        root = float(1 + 12 * sum(c * (1 - c) for c in chances)) ** 0.5
         for chance in chances:
             e = min(chance, 1 - chance) / max(chance, 1 - chance)
             if chance < Fraction(1, 2):
                 terms = [(-e) ** j * distribution[k - 1 - j] for j in range(k)]
                 ratio = float(sum(map(abs, terms)) / sum(terms))
-                assert ratio <= 25 + 96 * root
+                assert ratio <= 1 + 18 * root
                 largest = max(largest, ratio)
             else:
                 terms = [
                     e ** (j + 1) * distribution[k + 1 + j] for j in range(len(distribution) - k - 1)
                 ]
-                assert float(sum(terms) / distribution[k]) <= 16 * root + 4
+                assert float(sum(terms) / distribution[k]) <= 3 * root
     assert largest > 3  # the bound is put to the test at all
 
 

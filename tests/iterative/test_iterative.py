@@ -11,6 +11,7 @@ from reference import to_float64
 
 import softtopk_nb as stk
 from softtopk_nb.iterative.cpu import long
+from softtopk_nb.iterative.cpu.steps import FADED
 
 OPERATORS = {"itertopk": stk.itertopk, "wsoftmaxtopk": stk.wsoftmaxtopk}
 EPS = 2.0**-52
@@ -186,6 +187,27 @@ def test_an_old_maximum_serves(gap):
         _, dp = stk.itertopk.jvp(x, k, g)
         # Both derivatives run the steps anew, the pullback from several p on its way back.
         assert np.dot(g, dp) == pytest.approx(np.dot(pullback(g).x, g), rel=1e-9, abs=1e-12)
+
+
+def test_scores_never_rise(rng):
+    """Proposition prop-iter-maximum: of the rounded numbers; and the worst sum, of equal terms."""
+    x = rng.normal(size=(50, 9)) * rng.choice([0.1, 3.0, 100.0], size=(50, 1))
+    z, p = x - x.min(axis=1, keepdims=True), np.zeros_like(x)
+    scores = z
+    for _ in range(8):
+        p = p + softmax_rows(scores)
+        assert ((1 - p) * z <= scores).all()
+        scores = (1 - p) * z
+    least = 2.0**-60
+    assert least == FADED
+    for n in (2, 7, 1000):
+        terms = np.full(n, least / n)
+        assert 0.99 < math.exp(-708.0) / terms.max() / (2.0**60 * n * math.exp(-708.0)) <= 1
+
+
+def softmax_rows(y):
+    e = np.exp(y - y.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
 
 
 @both

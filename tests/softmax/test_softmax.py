@@ -6,6 +6,7 @@ R = (max x - min x)/temperature, 1e-13 + 4 eps R in float64 and 1e-6 + 4 eps R i
 
 import copy
 import itertools
+import math
 import pickle
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import exact, mp, to_float64
 from scipy import special
+from worst_place import largest
 
 import softtopk_nb as stk
 from softtopk_nb._threads import pool
@@ -144,6 +146,15 @@ def test_log_softmax_where_p_is_nearly_one():
         log_p = to_float64([top - gap, top, top + 0.5 - gap])
         np.testing.assert_allclose(stk.log_softmax(x), log_p, rtol=1e-14, atol=0)
         assert stk.log_softmax(x)[1] < 0
+
+
+def test_an_error_of_the_sum_is_no_larger_in_the_logarithm():
+    """prop-stable: E/(1 + E) <= log(1 + E), by the worst E, which is a small one; 1 + E <= n."""
+    share, place = largest(lambda e: e / (1 + e) / math.log1p(e), 1e-6, 1e6)
+    assert 1 - 1e-5 < share <= 1
+    assert place == pytest.approx(1e-6)
+    for n in (1, 2, 50):
+        assert stk.logsumexp(np.zeros(n)) == pytest.approx(math.log(n), rel=1e-15)
 
 
 # -------------------------------------------------------------------------------------- theorems

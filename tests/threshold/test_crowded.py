@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numba import njit
 from scipy import special
+from worst_place import largest
 
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threads import long_rows, sampling
@@ -109,9 +110,12 @@ def test_a_long_row_with_heavy_tails(name):
 
 
 def test_what_a_step_leaves_whichever_model_is_taken():
-    """prop-solver: 1.04 |s|^3 W of a step up to 0.4, where the entries are many, too."""
-    rng, curve, left, whole = np.random.default_rng(5), CURVES["sigmoid"], [], 0
-    for _ in range(20_000):
+    """prop-solver: 1.04 |s|^3 W of a step up to 0.4, where the entries are many, too.
+
+    And 2.6 |s|^3 W of one up to 1.
+    """
+    rng, curve, left, longer, whole = np.random.default_rng(5), CURVES["sigmoid"], [], [], 0
+    for _ in range(30_000):
         n = int(rng.integers(2, 8))
         t = rng.uniform(-1, 1, n) * rng.choice([1.0, 3.0, 8.0])
         weight = 10.0 ** rng.uniform(0, 4) * rng.dirichlet(np.full(n, 0.7))
@@ -119,7 +123,7 @@ def test_what_a_step_leaves_whichever_model_is_taken():
         up, tail, slope = t >= 0, np.minimum(p, rest), p * rest
         m, a, b = weight[up].sum(), (weight * tail)[up].sum(), (weight * tail)[~up].sum()
         w, v = (weight * slope).sum(), (weight * slope * (rest - p)).sum()
-        k = (weight * special.expit(t - rng.uniform(-0.5, 0.5))).sum()
+        k = (weight * special.expit(t - rng.uniform(-0.5, 0.5) * rng.choice([1, 3]))).sum()
         step, _ = step_of(curve, k, (m, a, b, w, v, *UNKNOWN[1:]), 0.0)
         tails, _ = step_of(curve, k, (m, a, b, w, *UNKNOWN), 0.0)
         mass = m - a + b
@@ -127,12 +131,30 @@ def test_what_a_step_leaves_whichever_model_is_taken():
         by_mass = root + (v - rho * w) * root * root / (2 * w)
         used = root if step == pytest.approx(by_mass, rel=1e-3) else tails
         whole += used is root and abs(tails - root) > 1e-3
-        if 0.05 < abs(used) <= 0.4:
+        if 0.05 < abs(used) <= 1:
             residual = abs((weight * special.expit(t - step)).sum() - k)
-            left.append(residual / (abs(used) ** 3 * w))
+            (left if abs(used) <= 0.4 else longer).append(residual / (abs(used) ** 3 * w))
     assert whole > 500
-    assert len(left) > 5000
+    assert min(len(left), len(longer)) > 5000
     assert 0.2 < max(left) < 1.04
+    assert 0.1 < max(longer) < 2.6
+
+
+def test_constants_of_a_step():
+    """prop-solver: 0.3613, 1.04, 2.6 and what the logarithm lacks, as the proof adds them up."""
+    chord, _ = largest(lambda r: 2 + 3 * r - 4 * r * r - 1 / r, 0.5, math.sqrt(0.75))
+    line, _ = largest(lambda r: r - 1 + 1 / (2 * r), math.sqrt(0.75), 1.0)
+    assert 0.3612 < 0.5 * max(chord, line) < 0.3613
+    for s, most, lacking in ((0.4, 1.04, 0.0082), (1.0, 2.6, 0.014)):
+        d = 0.3613 * s * s
+        model = 0.5 * d * (2 * s + d)
+        rest = ((s + d) ** 3 * math.exp(s + d) + s**3 * math.exp(s)) / 6
+        u = (math.sqrt(36 + 12 * s * s) - 6) / (2 * s)
+        assert 6 * u / (3 - u * u) == pytest.approx(s)
+        root = 2 * math.atanh(u)
+        lack = math.exp(root) * (root - s)
+        assert 0.95 * lacking < lack / s**5 < lacking
+        assert 0.97 * most < (model + rest + lack) / s**3 < most
 
 
 def test_no_such_step_ends_a_search():

@@ -15,8 +15,9 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operators import slow_unless
-from reference import to_float64
+from reference import mp, to_float64
 from scipy import special
+from worst_place import largest
 
 import softtopk_nb as stk
 
@@ -219,11 +220,13 @@ def test_monotone(name, problem):
 
 
 def test_converse_of_monotone_only_for_strict_curves():
-    """thm-monotone: p_i >= p_j implies x_i >= x_j for strict curves; the others saturate."""
+    """thm-monotone, thm-range: p_i >= p_j implies x_i >= x_j for strict curves; others saturate."""
     x = np.array([9.0, 8.0, 0.5, 0.0, -8.0, -9.0])
-    for name in ("sigmoid", "laplace", "normal"):
+    for name in ("sigmoid", "laplace", "normal", "cauchy"):
         p = stk.thretopk(x, 3, temperature=4.0, **CURVES[name])
         assert np.all(np.diff(p) < 0)
+        assert p[-1] > 0
+        assert p[0] < 1
     p = stk.thretopk(x, 3, **CURVES["exp"])
     assert p[0] == p[1] == 1
     for name in ("clip", "entmax-1.5"):
@@ -563,6 +566,209 @@ def test_jacobian_properties(name, problem, seed):
     assert abs(pairing) <= n * atol * np.abs(u).max() * np.abs(v).max()
 
 
+def test_derivatives_where_all_weights_vanish():
+    """thm-jacobian: 0 where f' is continuous and vanishes; at corners there are two slopes.
+
+    The first by bisection for the curve 3 t^2 - 2 t^3, the second by clip at x = (1, 0).
+    """
+
+    def smooth(t):
+        t = min(max(t, mp.mpf(0)), mp.mpf(1))
+        return t * t * (3 - 2 * t)
+
+    def p_of(x):
+        low, high = min(x) - 1, max(x)
+        for _ in range(400):
+            middle = (low + high) / 2
+            low, high = (middle, high) if sum(smooth(v - middle) for v in x) > 1 else (low, middle)
+        return [smooth(v - low) for v in x]
+
+    for move in (mp.mpf(10) ** -3, mp.mpf(10) ** -6):
+        for x in ([1 - move, mp.mpf(0)], [1 + move, -move], [1 - move, mp.mpf(0), mp.mpf(-3)]):
+            p = p_of(x)
+            assert abs(p[0] - 1) <= move**2
+            assert abs(p[1]) <= move**2
+    for h in (2.0**-4, 2.0**-20):
+        p, dp = stk.thretopk.jvp([1.0, 0.0], 1, [1.0, 0.0], curve="clip")
+        np.testing.assert_array_equal(p, [1, 0])
+        np.testing.assert_array_equal(dp, [0, 0])  # as is returned
+        np.testing.assert_allclose(
+            stk.thretopk([1.0 - h, 0.0], 1, curve="clip"), [1 - h / 2, h / 2], rtol=1e-12
+        )
+        np.testing.assert_array_equal(stk.thretopk([1.0 + h, 0.0], 1, curve="clip"), [1, 0])
+
+
+def rows_of_all_kinds(seed, lengths=SHORT):
+    """A few rows of every kind, with a k and a temperature."""
+    rng = np.random.default_rng(seed)
+    for kind, make in KINDS.items():
+        for n in lengths:
+            tau = float(10.0 ** rng.uniform(-1, 1))
+            yield kind, make(rng, n), float(rng.choice([1, n - 1, n / 2.5])), tau
+
+
+@every_curve
+def test_temperature_and_k(name):
+    """thm-temperature: majorisation as tau falls, the limit of high tau, k, and convexity."""
+    options, loose = CURVES[name], 1e-12
+    slope = float(largest_slope(name))
+    moved = 0.0
+    for _, x, k, tau in rows_of_all_kinds(71):
+        n, order = x.size, np.argsort(-x, kind="stable")
+        p, cold = (stk.thretopk(x, k, temperature=t, **options)[order] for t in (tau, 0.7 * tau))
+        assert (np.cumsum(cold - p) >= -loose * n).all()
+        assert ((cold**2).sum() - (p**2).sum()) >= -loose * n
+        moved = max(moved, np.cumsum(cold - p).max())
+        assert (abs(p - k / n) <= slope * spread(x, tau) + loose).all()
+        more = stk.thretopk(x, k + 0.25 * (n - k), temperature=tau, **options)[order]
+        assert (more - p >= -loose).all()
+        assert abs(more - p).sum() == pytest.approx(0.25 * (n - k), abs=n * loose)
+        other = x[::-1] + 0.3 * tau
+        ends = (x, k, tau), (other, k, 2 * tau), (x, 0.5 * k, tau)
+        phi = [stk.thretopk.potential(v, q, temperature=t, **options) for v, q, t in ends]
+        between = stk.thretopk.potential(0.5 * (x + other), k, temperature=1.5 * tau, **options)
+        size = n * (np.abs(x).max() + 3 * tau)
+        assert between <= 0.5 * (phi[0] + phi[1]) + loose * size
+        half = stk.thretopk.potential(x, 0.75 * k, temperature=tau, **options)
+        assert half >= 0.5 * (phi[0] + phi[2]) - loose * size
+    assert moved > 0.02
+    # One entry beside many equal ones, at the steepest place: L R (1 - 1/n), to first order.
+    n, h = 200, 1e-4
+    k = n * float(KNOWN[name].cdf(mp.mpf(steepest_place(name))))
+    p = stk.thretopk(h * (np.arange(n) == 0), k, **options)
+    assert 0.98 * slope * h < abs(p[0] - k / n) <= slope * h
+
+
+def steepest_place(name):
+    """Where f' is L, or next to it, on the side of the corner where it is."""
+    if name in SUPPORTED and name != "clip":
+        return 1 / (CURVES[name]["alpha"] - 1) - 1e-3
+    return {"exp": -1e-3, "clip": 0.5}.get(name, 0.0)
+
+
+def largest_slope(name):
+    """L of the table of curves, by the steepest place of the pdf."""
+    curve = KNOWN[name]
+    edge = 1.0 / (CURVES[name].get("alpha", 2.0) - 1.0)
+    top = edge if name in SUPPORTED else 1.0
+    places = [mp.mpf(top) * j / 400 for j in range(401)]
+    small = mp.mpf(10) ** -12
+    return max(max(curve.pdf(t), curve.pdf(-t)) for t in [*places, small, mp.mpf(top) - small])
+
+
+@every_curve
+def test_lipschitz_constants(name):
+    """thm-lipschitz: <dp, dx> >= tau/L |dp|^2, by rows far apart and next to each other.
+
+    Two equal entries at the steepest place attain it; and what a row of |J| sums to.
+    """
+    options, slope = CURVES[name], float(largest_slope(name))
+    rng = np.random.default_rng(72)
+    for _, x, k, tau in rows_of_all_kinds(73):
+        far = float(10.0 ** rng.uniform(-3, 1))
+        other = x + far * tau * rng.normal(size=x.size)
+        p, q = (stk.thretopk(v, k, temperature=tau, **options) for v in (x, other))
+        dp, dx = p - q, (x - other) / tau
+        assert dp @ dp <= slope * (dp @ dx) + 1e-12
+        assert abs(dp).max() <= 2 * slope * abs(dx).max() + 1e-12
+    k, h = 2 * float(KNOWN[name].cdf(mp.mpf(steepest_place(name)))), 1e-8
+    moved = stk.thretopk([h, -h], k, **options) - stk.thretopk([0.0, 0.0], k, **options)
+    assert np.linalg.norm(moved) == pytest.approx(slope * math.sqrt(2) * h, rel=3e-3)
+    for x, k, tau in smooth_rows():
+        w = to_float64(reference.weights(x, k, temperature=tau, **options)[0])
+        if w.any():
+            sums = abs(thretopk_matrix(x, k, tau, name)).sum(axis=1)
+            assert_close(sums, 2 / tau * w * (1 - w / w.sum()), 1e-12 * max(1, 1 / tau))
+
+
+@pytest.mark.parametrize("name", ["exp", "clip", "entmax-1.5"])
+def test_the_jacobian_at_kinks(name):
+    """thm-kinks: it is that of rows next to it, on the flat sides of the corners.
+
+    Or on the steep sides, where rounding puts the threshold there.
+    """
+    upper = {"exp": 0.0, "clip": 1.0, "entmax-1.5": 2.0}[name]
+    options = {"temperature": 1.0, **CURVES[name]}
+    at = np.array([upper, upper - 0.5, upper - 0.75, 0.0 if name != "exp" else -1.0, upper])
+    k = float(sum(KNOWN[name].cdf(mp.mpf(t)) for t in at))
+    assert_close(stk.thretopk.threshold(at, k, **options), 0.0, 1e-15)
+    kinks = np.where(at == upper, 1.0, np.where((at == 0) & (name != "exp"), -1.0, 0.0))
+    beside = at + 2.0**-30 * kinks
+    found, near = (thretopk_matrix(x, k, 1.0, name) for x in (at, beside))
+    steep = thretopk_matrix(at - 2.0**-30 * kinks, k, 1.0, name)
+    assert np.abs(near).max() > 0.1
+    assert np.abs(near - steep).max() > 0.1
+    apart = [np.abs(found - each).max() for each in (near, steep)]
+    assert min(apart) < 1e-6
+    assert name != "clip" or apart[0] == 0  # where no rounding is in the way
+
+
+@every_curve
+def test_no_other_curve_is_softmax(name):
+    """thm-k1-only-exp: a row of three whose ratio of two p is not e^((x_1 - x_2)/tau)."""
+    apart = 0.0
+    for x in ([0.3, 0.0, -0.4], [2.0, 0.0, 0.0], [0.0, -4.0], [1.0, 0.9, 0.2, -1.0]):
+        p = stk.thretopk(x, 1, **CURVES[name])
+        apart = max(apart, np.abs(p - special.softmax(x)).max())
+    assert (apart < 1e-15) == (name == "exp")
+    assert name == "exp" or apart > 0.01
+
+
+def test_error_budget():
+    """thm-budget: kappa by its worst place, the proved bounds, and errors of rows below them."""
+    for name, most in (("sigmoid", 2.0), ("laplace", 1.0), ("normal", math.sqrt(math.pi / 2))):
+        curve = KNOWN[name]
+        kappa, _ = largest(
+            lambda s, f=curve: float(f.cdf(mp.mpf(-s)) / f.pdf(mp.mpf(-s))), 1e-9, 30.0, points=60
+        )
+        assert kappa == pytest.approx(most, rel=1e-8)
+    eps = EPS[np.float64]
+
+    def proved(eta, sigma, left, eps):  # for `sigmoid` and `laplace` L kappa is 1/2
+        return 0.5 * (eta + sigma) + 0.25 * left + eta + eps / 4 + 2 * eps
+
+    most = proved(2.4 * eps, (514 + 1e6 / 1024) * eps / 2, eps / 7, eps)
+    assert 0.8e-13 < most < 1e-13
+    single = EPS[np.float32]
+    eta = 1.7 * single
+    assert 0.8e-5 < proved(eta, 258 * single / 2, single / 7, single) < 1e-5
+    assert 1.5e-6 < proved(eta, 34 * single / 2, single / 7, single) < 1.6e-6
+    rng, nearest = np.random.default_rng(76), 0.0
+    for name, slope in (("sigmoid", 0.25), ("laplace", 0.5)):
+        for n, k, tau in ((7, 3, 0.3), (100, 60.5, 1.0), (3000, 10, 0.2)):
+            x = rng.normal(size=n) + 40.0
+            exact = to_float64(reference.thretopk(x, k, temperature=tau, **CURVES[name]).p)
+            p = stk.thretopk(x, k, temperature=tau, **CURVES[name])
+            reach = 4 * eps * (spread(x, tau) + 0.25 * abs(math.log(k / n)))
+            bound = slope * reach + proved(2.4 * eps, (514 + n / 1024) * eps / 2, eps / 7, eps)
+            assert abs(p - exact).max() <= bound
+            nearest = max(nearest, abs(p - exact).max() / eps)
+    assert nearest > 0.3
+
+
+def test_products_of_score_and_slope():
+    """What the page on ThreTopK says of |t| f'(t), which is how a rounded t moves p."""
+    for name, most in (
+        ("sigmoid", 0.224),
+        ("laplace", 0.184),
+        ("exp", 0.368),
+        ("normal", 0.242),
+        ("cauchy", 0.16),
+        ("clip", 1.0),
+        ("entmax-1.5", 2.0),
+    ):
+        curve = KNOWN[name]
+        edge = 1.0 / (CURVES[name].get("alpha", 2.0) - 1.0)
+        sign = -1.0 if name == "exp" else 1.0  # to the right of 0 it is flat
+        found, _ = largest(
+            lambda t, f=curve.pdf, sign=sign: t * float(f(mp.mpf(sign * t))),
+            1e-2,
+            np.nextafter(edge, 0.0) if name in SUPPORTED else 30.0,
+            points=60,
+        )
+        assert 0.99 * most <= found <= most
+
+
 @every_curve
 def test_derivatives_in_k_and_temperature(name):
     """thm-derivatives-k-tau: against central differences of the 60-digit bisection."""
@@ -847,7 +1053,6 @@ def algebraic_pdf(t):
     return 0.5 / ((1 + t * t) * math.sqrt(1 + t * t))
 
 
-mp = reference.mp
 OWN = {
     "cauchy": (
         stk.Curve(cauchy_cdf, cauchy_pdf, name="cauchy"),
