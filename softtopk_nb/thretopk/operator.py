@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._api import operator
+from .._api import arguments, operator, verbs
 from .._curves.base import is_steep
 from .._curves.entmax import Entmax
 from .._curves.registry import CURVES, NAMES
@@ -16,6 +16,7 @@ from .._threshold.methods import METHODS
 from . import cpu
 from .cpu import chunks
 from .curve import Curve
+from .prices import Priced
 
 __all__ = ["Curve", "thretopk"]
 
@@ -120,6 +121,64 @@ class ThreTopK(operator.Differentiable):
     cpu = cpu
     chunks = chunks
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.priced = Priced(self)
+
+    def jvp(
+        self,
+        x: Any,
+        /,
+        k: Any,
+        dx: Any,
+        *,
+        dk: Any = None,
+        dtemperature: Any = None,
+        dcost: Any = None,
+        temperature: Any = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: Any = None,
+        out: Any = None,
+        clamp_k: bool = False,
+        **options: Any,
+    ) -> tuple[Any, Any]:
+        """Value and derivative along a direction (forward mode).
+
+        Parameters
+        ----------
+        x, k, temperature, axis, largest, where, out, clamp_k, **options
+            As in a call of the operator; `out` receives the value.
+        dx : array_like
+            The direction in x, broadcastable to its shape.
+        dk, dtemperature : array_like, optional
+            Directions in k and in the temperature, broadcastable to the batch shape; not moved
+            by default.
+        dcost : array_like, optional
+            The direction in the costs, broadcastable to x's shape; only where a cost is given.
+
+        Returns
+        -------
+        p, dp : arrays of x's shape and type
+            The value, and the derivative of p along the direction.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> p, dp = stk.thretopk.jvp([3.0, 2.0, 1.0, 4.0], 2, [0.0, 1.0, 0.0, 0.0], temperature=0.5)
+        >>> dp.round(3)
+        array([-0.162,  0.206, -0.022, -0.022])
+        """
+        directions: tuple[Any, ...] = dk, dtemperature
+        if options.get("cost") is not None:
+            directions = *directions, dcost
+        elif dcost is not None:
+            raise TypeError("dcost was given, but no cost")
+        k = arguments.clamped(k, clamp_k)
+        return verbs.jvp(
+            self, dx, directions, x, k, temperature, axis, largest, where, out, options
+        )
+
     def potential(
         self,
         x: Any,
@@ -197,8 +256,18 @@ class ThreTopK(operator.Differentiable):
         return self._number("threshold", x, k, options, clamp_k=clamp_k, **named)
 
     def _options(
-        self, *, curve: Any = "laplace", alpha: Any = None, method: str = "auto"
+        self,
+        *,
+        curve: Any = "laplace",
+        alpha: Any = None,
+        method: str = "auto",
+        cost: Any = None,
     ) -> Options:
+        if cost is not None:
+            raise TypeError(
+                "cost was given where it has no meaning; expected it in a call of thretopk, its "
+                "jvp, vjp, potential and threshold alone"
+            )
         chosen: Any
         if isinstance(curve, Curve):
             chosen, name = curve.compiled, curve.name
