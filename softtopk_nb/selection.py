@@ -81,6 +81,8 @@ def topk(
     (array([0.975, 0.816]), array([3, 0]))
     """
     inner, k = chosen(op), arguments.whole(k)
+    if options.get("cost") is not None:
+        raise TypeError("cost was given, but topk chooses k entries; expected it in thretopk alone")
     if front := fronts.function("topk", x):
         given = {"op": inner, "sorted": sorted, "largest": largest, "where": where}
         given["clamp_k"] = clamp_k

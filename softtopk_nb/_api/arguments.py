@@ -180,7 +180,7 @@ def entries_as_rows(
     if all(values.strides[a] == 0 or values.shape[a] == 1 for a in others):
         one = tuple(slice(None) if a == axis else slice(0, 1) for a in range(values.ndim))
         values = values[one]
-        table = values.size // max(1, table[1]), table[1]
+        table = math.prod(values.shape[:axis] + values.shape[axis + 1 :]), table[1]
     rows = host_arrays.to_rows(values, axis, dtype, table)
     return rows.copy() if out is not None and np.may_share_memory(out, rows) else rows
 

@@ -81,12 +81,6 @@ class PricedCall(_call.Call):
             dp = dp + costs.back(along(still, nothing, nothing))
         return self.give_back(dp, is_value=False)
 
-    def second(self, state: Any, first: Any, other: Any) -> Any:
-        """Second derivatives, which are not known here."""
-        raise NotImplementedError(
-            f"{self.op.__name__} has no second derivative with a cost here; expected none to be asked"
-        )
-
     def _gradients(self, state: Any, g: Any) -> tuple[Array, list[Array]]:
         """The gradients in x, k, the temperature (one per row), and the costs, as rows."""
         x = self.rows.x

@@ -88,6 +88,7 @@ def vjp(op: Any, *arguments: Any) -> tuple[Any, Callable[[Any], Any]]:
 def hvp(op: Any, v: Any, numbers: tuple[Any, ...], g: Any, *arguments: Any) -> Any:
     """The gradients of <g, derivative along v and a direction in each of the numbers>."""
     checked = check(op, *arguments)
+    checked.op.check_second()
     first = checked.direction(v, numbers, "v")
     other = checked.direction(g, (None,) * len(numbers), "g", cotangent=True)
     return checked.second(checked.state(), first, other)

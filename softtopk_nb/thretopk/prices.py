@@ -39,7 +39,7 @@ class Priced(RowOperator):
             )
         if is_steep(found.curve) and found.curve.alpha > STEEPEST:
             raise ValueError(
-                f"alpha is {found.curve.alpha:g}; expected at most {STEEPEST:g} where a cost is given"
+                f"alpha is {found.curve.alpha:g}; expected at most {STEEPEST:g} with a cost"
             )
         return found
 
@@ -47,3 +47,7 @@ class Priced(RowOperator):
         """The type of the rows: float64 for a user's curve and for a steep one."""
         wide = isinstance(options.curve, UserCurve) or is_steep(options.curve)
         return np.float64 if wide else given
+
+    def check_second(self) -> None:
+        """Raise: second derivatives are not known."""
+        raise NotImplementedError("thretopk has no second derivative where a cost is given")

@@ -1,4 +1,4 @@
-"""ThreTopK with costs on rows: sum c p = k, p = f((x - lambda c)/tau), for rows lo .. hi of a batch.
+"""ThreTopK with costs, sum c p = k and p = f((x - lambda c)/tau), for rows lo .. hi of a batch.
 
 The costs of a row are multiplied by its `unit`, the power of two that brings the largest of them
 between 1/2 and 1, and so is k. Then a step of the threshold moves no entry by more than itself, and
@@ -12,7 +12,7 @@ import numpy as np
 from ..._api.prices import NEAR_32, NEAR_64
 from ..._compile.array_intrinsics import block, borrowed, read_apart, window, workspace, write_apart
 from ..._compile.decorators import kernel, scalar, specialized, specialized_summing, summing
-from ..._compile.permute import pack, unpack
+from ..._compile.permute import unpack
 from ..._curves.base import (
     excess,
     has_exponential_tails,
@@ -350,7 +350,7 @@ def along_costs(x, cost, unit, lam, inv, d, shift, curve, dcost, threshold, v):
 
 @kernel
 def jvp(lo, hi, x, tau, cost, unit, curve, solution, v, dcost, out, dk, dtau):
-    """Write dp of rows lo .. hi along (v, dcost, dk, dtau); `dcost` is the direction in the costs."""
+    """Write dp of rows lo .. hi along v in x, `dcost` in the costs, and dk and dtau."""
     T = x.dtype.type
     n, shared, shift = x.shape[1], cost.shape[0] == 1, T(origin(curve))
     packed, more = workspace(x, 3, n), workspace(x, 3, n)
