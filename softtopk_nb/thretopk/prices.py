@@ -13,7 +13,8 @@ from .._curves.user import UserCurve
 from .._threshold.methods import METHODS
 from .cpu import priced
 
-STEEPEST = 3.0  # the largest alpha of entmax: an entry's t has too few digits for a larger one
+
+STEEPEST = 10.0  # the largest alpha of entmax: for a larger one t has too few digits near its edge
 
 
 class Priced(RowOperator):

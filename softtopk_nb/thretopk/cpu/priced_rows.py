@@ -49,12 +49,13 @@ from ..._threshold.newton import (
     polish,
 )
 from ..._threshold.policy import tolerances
-from ..._threshold.records import HI_D, HI_R, LO_D, LO_R, MAX, MIN, REST, STATE, C, D
+from ..._threshold.records import HI_C, HI_D, HI_R, LO_C, LO_D, LO_R, MAX, MIN, REST, STATE, C, D
 from ..formulas import centre, potential_of_nothing, priced_t, priced_tangent, weight, weighted_t
 
 # A solved row: its threshold lam + tau (d + rest) in units of the scaled costs; its kind.
 CODE = 3
 SOLUTION = 4
+SHORT = 2.0**-10  # a step along the slope alone
 
 
 @scalar
@@ -223,8 +224,13 @@ def verdict(curve, k, sums, d, one, modelled):
         moved = np.float64(type(one)(d + step))
         length = abs(step) * (rho if rho > 1.0 else 1.0)
         # No sum is more exact than this.
-        stays = (r != r) | (abs(r) <= (eps if modelled else 0.25 * eps) * (k + tails))
-        return r, step, moved, stays, modelled & ((moved == d) | (length <= enough))
+        least_r = eps * (k + tails)
+        stays = (r != r) | (abs(r) <= least_r)
+        # Where d is many temperatures, a step that is lost in it may not be short; and where slopes
+        # may be infinite, a short one may lead far.
+        arrives = (length <= enough) | ((moved == d) & (length <= SHORT))
+        arrives = arrives & (exponential | (abs(r) <= 16.0 * least_r))
+        return r, step, moved, stays, modelled & arrives
 
     return judge
 
@@ -260,7 +266,7 @@ def solve(lo, hi, x, k, tau, cost, total, unit, curve, method, out, solution):
     """
     T = x.dtype.type
     n, state, shared = x.shape[1], np.empty(STATE), cost.shape[0] == 1
-    shift, packed = T(origin(curve)), workspace(x, 3, n)
+    shift, packed = T(origin(curve)), workspace(x, 4, n)
     x, out, solution, costs = borrowed(x), borrowed(out), borrowed(solution), borrowed(cost)
     for i in range(lo, hi):
         each = 0 if shared else i
@@ -287,10 +293,40 @@ def solve(lo, hi, x, k, tau, cost, total, unit, curve, method, out, solution):
                 break
         answer[C], answer[D], answer[REST] = state[C], state[D], state[REST]
         if p.shape[0] > 0:
-            lam, d = T(state[C]), T(state[D])
-            fill(xs, cs, scale, lam, inv, d, state[REST], shift, curve, values)
+            if found[3] | found[4]:
+                at = T(state[C]), inv, T(state[D]), state[REST], shift
+                fill(xs, cs, scale, at[0], at[1], at[2], at[3], at[4], curve, values)
+            else:
+                blend(state, xs, cs, scale, left, inv, shift, curve, packed[3], values)
             if code == WITH_INFINITIES:
                 expand(entries, values, 1.0, p)
+
+
+@scalar
+def blend(state, x, cost, unit, k, inv, shift, curve, scratch, out):
+    """Write p between its values at the ends of the bracket, such that it spends k.
+
+    Where temperatures are so short that no number between the ends is left, an entry there may be
+    1 at one of them and 0 at the other.
+    """
+    T = x.dtype.type
+    lam, d, other, other_d = (
+        T(state[LO_C]),
+        T(state[LO_D]),
+        T(state[HI_C]),
+        T(state[HI_D]),
+    )
+    m, a, b, _, _ = tally(x, cost, unit, lam, inv, d, shift, curve)
+    over = max((m - k) - a + b, 0.0)
+    m, a, b, _, _ = tally(x, cost, unit, other, inv, other_d, shift, curve)
+    under = max(a - b - (m - k), 0.0)
+    fill(x, cost, unit, lam, inv, d, 0.0, shift, curve, out)
+    end = window(scratch, 0, x.shape[0])
+    fill(x, cost, unit, other, inv, other_d, 0.0, shift, curve, end)
+    whole = over + under if over + under > 0.0 else 1.0
+    near, far = T(under / whole), T(over / whole)
+    for i in range(x.shape[0]):
+        out[i] = near * out[i] + far * end[i]
 
 
 @summing
