@@ -64,3 +64,9 @@ def check_threshold(op: Any) -> None:
     """Refuse an operator without a threshold."""
     if not hasattr(op, "threshold"):
         raise TypeError(f"{op.__name__} has no threshold; thretopk has one")
+
+
+def refuse_cost(options: dict[str, Any], what: str) -> None:
+    """Refuse a cost where a front has no derivative or no meaning for it."""
+    if options.get("cost") is not None:
+        raise NotImplementedError(f"cost was given, which {what} does not take")

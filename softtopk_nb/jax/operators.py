@@ -7,9 +7,9 @@ from typing import Any
 
 import jax
 
-from .._api.front import FrontOperator, check_potential, check_threshold
+from .._api.front import FrontOperator, check_potential, check_threshold, refuse_cost
 from .._api.operator import Differentiable, chosen, registry
-from . import arguments, calls, potentials, primitives
+from . import arguments, calls, potentials, prices, primitives
 from .arguments import Layout
 
 _DOC = """`softtopk_nb.{name}` of JAX arrays, under every transform of JAX.
@@ -89,6 +89,11 @@ class Operator(FrontOperator):
         **options: Any,
     ) -> jax.Array:
         """The value: see the class."""
+        if (cost := options.get("cost")) is not None:
+            if hard or clamp_k:
+                refuse_cost(options, "a call of JAX arrays with hard or clamp_k")
+            order = axis, largest, where
+            return prices.value(self._op, options, x, k, temperature, cost, *order)
         x, layout = checked(self._op, "x", x, k, temperature, axis, largest, where, clamp_k)
         call = call_of(self._op, options)
         result: jax.Array = _values(
@@ -128,6 +133,7 @@ class Operator(FrontOperator):
         7.83
         """
         check_potential(self._op)
+        refuse_cost(options, "a potential or threshold of JAX arrays")
         x, layout = checked(self._op, "x", x, k, temperature, axis, largest, where, clamp_k)
         call = call_of(self._op, options)
         result: jax.Array = _numbers(
@@ -167,6 +173,7 @@ class Operator(FrontOperator):
         2.5
         """
         check_threshold(self._op)
+        refuse_cost(options, "a potential or threshold of JAX arrays")
         x, layout = checked(self._op, "x", x, k, temperature, axis, largest, where, clamp_k)
         call = call_of(self._op, options)
         result: jax.Array = _numbers(

@@ -13,7 +13,6 @@ from .._curves.user import UserCurve
 from .._threshold.methods import METHODS
 from .cpu import priced
 
-
 STEEPEST = 10.0  # the largest alpha of entmax: for a larger one t has too few digits near its edge
 
 

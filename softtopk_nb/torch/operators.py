@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from .._api.arguments import unexpected
-from .._api.front import FrontOperator, check_potential, check_threshold
+from .._api.front import FrontOperator, check_potential, check_threshold, refuse_cost
 from .._api.operator import Differentiable, chosen, registry
-from . import arguments, functions, potentials
+from . import arguments, functions, potentials, prices
 
 Tensor = torch.Tensor
 _COMMON = "temperature", "dim", "largest", "where", "hard", "clamp_k"
@@ -88,6 +88,9 @@ class Operator(FrontOperator):
         """The value: see the class."""
         self._check_names(options)
         x, layout = arguments.laid_out(x, dim, axis, largest, where)
+        if (cost := options.get("cost")) is not None:
+            given = k, temperature, cost, hard, clamp_k
+            return prices.value(self._op, options, x, layout, *given)
         k, temperature = arguments.numbers(k, temperature, x, layout, self.real_k, clamp_k)
         function = functions.value if isinstance(self._op, Differentiable) else functions.constant
         p = function(self._op, options, x, k, temperature, layout=layout)
@@ -189,6 +192,7 @@ class Operator(FrontOperator):
     ) -> Tensor:
         """A number of each row in the units of x, by this function of rows."""
         self._check_names(options)
+        refuse_cost(options, "a potential or threshold of tensors")
         x, layout = arguments.laid_out(x, dim, axis, largest, where)
         rows = layout.rows(x)
         k, temperature = arguments.numbers(k, temperature, x, layout, self.real_k, clamp_k)
