@@ -1,4 +1,4 @@
-"""`thretopk` of tensors with costs, with first derivatives in x, k, the temperature and the costs."""
+"""`thretopk` of tensors with costs, with first derivatives in all of its four arguments."""
 
 from __future__ import annotations
 
