@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, Never, Unpack
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from .hardtopk.operator import hardtopk
 from .thretopk.operator import CurveChoice, Method
 
 
-class Own(typed.Own[CurveChoice, float, Method | OfGradTopK]):
+class Own(typed.Own[CurveChoice, float, Method | OfGradTopK, Never]):
     """The options that one operator or another has of its own."""
 
 
@@ -111,6 +111,8 @@ def topk(
     inner: Any = chosen(op)
     k = arguments.whole(k)
     arguments.check_bool(sorted, "sorted")
+    if options.get("cost") is not None:
+        raise TypeError("cost was given, but topk chooses k entries; expected it in thretopk alone")
     if front := fronts.function("topk", x):
         given = {"op": inner, "sorted": sorted, "largest": largest, "where": where}
         given["clamp_k"] = clamp_k

@@ -361,6 +361,52 @@ def jacobian(
     return np.array([to_float64(c) for c in columns]).T
 
 
+# ---------------------------------------------------------------------- with costs, 60 digits
+
+
+def priced(
+    x: Any,
+    k: float,
+    cost: Any,
+    curve: str | Curve = "laplace",
+    temperature: float = 1.0,
+    alpha: float | None = None,
+) -> Solution:
+    """sum c p = k, p = f((x - lam c)/temperature), by bisection on lam; 0 < k < sum c."""
+    x, cost, (k, tau), known = (
+        exact(x),
+        exact(cost),
+        exact([k, temperature]),
+        curve_of(curve, alpha),
+    )
+    f = known.cdf
+
+    def spent(lam: Any) -> Any:
+        return mp.fsum(c * f((v - lam * c) / tau) for v, c in zip(x, cost, strict=True))
+
+    q, r = _bracket(f, k / mp.fsum(cost))
+    low = min((v - tau * r) / c for v, c in zip(x, cost, strict=True))
+    high = max((v - tau * q) / c for v, c in zip(x, cost, strict=True))
+    while (high - low) * max(cost) > RESOLUTION * tau:
+        middle = (low + high) / 2
+        low, high = (middle, high) if spent(middle) >= k else (low, middle)
+    lam = (low + high) / 2
+    t = [(v - lam * c) / tau for v, c in zip(x, cost, strict=True)]
+    potential = None
+    if known.integral is not None:
+        potential = k * lam + tau * mp.fsum(map(known.integral, t))
+    return Solution([f(each) for each in t], lam, potential)
+
+
+def knapsack(x: Any, k: float, cost: Any) -> np.ndarray:
+    """The fractional knapsack: entries by their value for each unit of cost until k is spent."""
+    left, p = k, np.zeros(len(x))
+    for i in sorted(range(len(x)), key=lambda i: -x[i] / cost[i]):
+        p[i] = min(1.0, left / cost[i])
+        left -= p[i] * cost[i]
+    return p
+
+
 # ---------------------------------------------------------------------------- thretopk, float64
 
 

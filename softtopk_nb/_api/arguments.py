@@ -170,16 +170,19 @@ def check_where(where: Any, shape: tuple[int, ...]) -> Array:
     return given if given.shape == shape else np.broadcast_to(given, shape)
 
 
-def rows_of_mask(mask: Array, axis: int, table: tuple[int, int], out: Array | None) -> Array:
-    """A mask of x's shape as rows, or as a single row if they are all equal by broadcasting.
+def entries_as_rows(
+    values: Array, axis: int, dtype: type, table: tuple[int, int], out: Array | None
+) -> Array:
+    """An array of x's shape as rows, or as a single row if they are all equal by broadcasting.
 
-    It shares no memory with `out`, which is written before derivatives read the mask.
+    It shares no memory with `out`, which is written before derivatives read it.
     """
-    others = (a for a in range(mask.ndim) if a != axis)
-    if all(mask.strides[a] == 0 or mask.shape[a] == 1 for a in others):
-        mask = mask[tuple(slice(None) if a == axis else slice(0, 1) for a in range(mask.ndim))]
-        table = mask.size // max(1, table[1]), table[1]
-    rows = host_arrays.to_rows(mask, axis, bool, table)
+    others = (a for a in range(values.ndim) if a != axis)
+    if all(values.strides[a] == 0 or values.shape[a] == 1 for a in others):
+        one = tuple(slice(None) if a == axis else slice(0, 1) for a in range(values.ndim))
+        values = values[one]
+        table = math.prod(values.shape[:axis] + values.shape[axis + 1 :]), table[1]
+    rows = host_arrays.to_rows(values, axis, dtype, table)
     return rows.copy() if out is not None and np.may_share_memory(out, rows) else rows
 
 

@@ -47,6 +47,11 @@ else:
         k: Any
         temperature: Any
 
+        @property
+        def cost(self) -> Any:
+            """The gradient in the costs, None for a call without: see `GradientsWithCost`."""
+            return None
+
     class TopK(NamedTuple):
         """The result of `topk`: the k chosen entries of each row, with their weights.
 
@@ -67,6 +72,30 @@ else:
 
         values: Any
         indices: Any
+
+
+class GradientsWithCost(NamedTuple):
+    """The result of a VJP function of a call with a cost: `Gradients` and that in the costs.
+
+    Parameters
+    ----------
+    x, k, temperature : array or scalar
+        As of `Gradients`.
+    cost : array or scalar
+        The gradient in the costs, of their shape.
+
+    Examples
+    --------
+    >>> import softtopk_nb as stk
+    >>> p, vjp = stk.thretopk.vjp([3.0, 2.0, 1.0, 4.0], 4, cost=[1.0, 2.0, 1.0, 3.0])
+    >>> vjp([1.0, 0.0, 0.0, 0.0]).cost.round(3)
+    array([-0.269, -0.055, -0.034, -0.086])
+    """
+
+    x: Any
+    k: Any
+    temperature: Any
+    cost: Any
 
 
 class RowOperator:
@@ -102,6 +131,8 @@ class RowOperator:
     excluded = -np.inf
     #: A function that checks rows of scores and returns them; None if any numbers will do.
     check_rows: Any = None
+    #: The same operator of rows whose entries have costs (`prices`); None if there is none.
+    priced: Any = None
 
     def __init__(self) -> None:
         self.__doc__ = type(self).__doc__

@@ -265,7 +265,7 @@ def check(op: Any, x: Any, *arguments: Any, as_given: bool = False) -> Call:
         rows = -rows
     present = None
     if mask is not None:
-        present = _arguments.rows_of_mask(mask, axis, table, out)
+        present = _arguments.entries_as_rows(mask, axis, bool, table, out)
         present = None if present.all() else present
     if present is not None:
         rows = masked(rows, present, op.excluded)

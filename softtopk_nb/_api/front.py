@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from . import operator, without_k
@@ -48,7 +49,7 @@ class FrontOperator:
 
 
 #: What the argument `op` may be.
-Choice = operator.Name | operator.Operator[Any, Any, Any, Any] | FrontOperator
+Choice = operator.Name | operator.Operator[Any, Any, Any, Any, Any] | FrontOperator
 
 
 def relaxation(relax: Any, operators: dict[str, Any]) -> Any:
@@ -68,3 +69,9 @@ def check_threshold(op: Any) -> None:
     """Refuse an operator without a threshold."""
     if not hasattr(op, "threshold"):
         raise TypeError(f"{op.__name__} has no threshold; thretopk has one")
+
+
+def refuse_cost(options: Mapping[str, Any], what: str) -> None:
+    """Refuse a cost where a front has no derivative or no meaning for it."""
+    if options.get("cost") is not None:
+        raise NotImplementedError(f"cost was given, which {what} does not take")

@@ -12,14 +12,14 @@ from . import arguments, base, fronts, typed, verbs
 from .arguments import clamped
 from .base import Array as Array
 from .base import Gradients
-from .typed import C, E, K, M
+from .typed import C, E, K, M, X
 
 _COMMON = "temperature", "axis", "largest", "where", "out", "clamp_k"
 
 #: Their names.
 Name = Literal["hardtopk", "thretopk", "gradtopk", "itertopk", "wsoftmaxtopk"]
 #: All operators with a k, by name; the contract tests cover each.
-registry: dict[str, Operator[Any, Any, Any, Any]] = {}
+registry: dict[str, Operator[Any, Any, Any, Any, Any]] = {}
 
 
 class Rows(NamedTuple):
@@ -30,7 +30,7 @@ class Rows(NamedTuple):
     temperature: Array  # (rows,), float64
 
 
-class Operator(base.RowOperator, Generic[K, C, E, M]):
+class Operator(base.RowOperator, Generic[K, C, E, M, X]):
     """A map from rows of scores to rows p that sum to k; into [0, 1]^n if it is `bounded`."""
 
     __name__: Name
@@ -67,7 +67,7 @@ class Operator(base.RowOperator, Generic[K, C, E, M]):
         where: typed.Numbers | None = None,
         out: typed.Arrays | None = None,
         clamp_k: bool = False,
-        **options: Unpack[typed.OfValue[C, E, M]],
+        **options: Unpack[typed.OfValue[C, E, M, X]],
     ) -> Any:
         if type(x) is not np.ndarray and (front := fronts.function(self.__name__, x, out)):
             given = {"temperature": temperature, "largest": largest, "where": where}
@@ -97,7 +97,7 @@ class Operator(base.RowOperator, Generic[K, C, E, M]):
 
 def chosen(
     op: Any, name: str = "op", *, with_potential: bool = False
-) -> Operator[Any, Any, Any, Any]:
+) -> Operator[Any, Any, Any, Any, Any]:
     """The operator given as the argument `name`: by its name, as an object or as a front's object.
 
     If `with_potential`, it must be the gradient of a potential.
@@ -115,7 +115,7 @@ def chosen(
     )
 
 
-class Differentiable(Operator[K, C, E, M]):
+class Differentiable(Operator[K, C, E, M, X]):
     """An operator with derivatives."""
 
     @typed.jvp
@@ -134,7 +134,7 @@ class Differentiable(Operator[K, C, E, M]):
         where: typed.Numbers | None = None,
         out: typed.Arrays | None = None,
         clamp_k: bool = False,
-        **options: Unpack[typed.Own[C, E, M]],
+        **options: Unpack[typed.Own[C, E, M, X]],
     ) -> tuple[Any, Any]:
         """Value and derivative along a direction (forward mode).
 
@@ -183,7 +183,7 @@ class Differentiable(Operator[K, C, E, M]):
         largest: bool = True,
         where: typed.Numbers | None = None,
         clamp_k: bool = False,
-        **options: Unpack[typed.Own[C, E, M]],
+        **options: Unpack[typed.Own[C, E, M, X]],
     ) -> Gradients[Any]:
         """Gradients of <g, dp>, dp the derivative along v: a second derivative.
 
@@ -245,7 +245,7 @@ class Differentiable(Operator[K, C, E, M]):
         where: typed.Numbers | None = None,
         out: typed.Arrays | None = None,
         clamp_k: bool = False,
-        **options: Unpack[typed.Own[C, E, M]],
+        **options: Unpack[typed.Own[C, E, M, X]],
     ) -> tuple[Any, Callable[[typed.Numbers], Gradients[Any]]]:
         """Value and VJP function (reverse mode).
 

@@ -34,10 +34,11 @@ F = TypeVar("F", bound=np.floating[Any])
 
 #: What an operator's k is, if it is one number: int or float.
 K = TypeVar("K")
-#: What an operator's options `curve`, `alpha` and `method` are; Never where it has none.
+#: What an operator's options `curve`, `alpha`, `method` and `cost` are; Never where it has none.
 C = TypeVar("C")
 E = TypeVar("E")
 M = TypeVar("M")
+X = TypeVar("X")
 
 
 class SupportsArray(Protocol):
@@ -101,21 +102,22 @@ D = TypeVar("D", bound=OnDevice)
 L = TypeVar("L", bound=Lazy | OnDevice)
 
 
-class Own(TypedDict, Generic[C, E, M], total=False):
+class Own(TypedDict, Generic[C, E, M, X], total=False):
     """The options that operators have of their own."""
 
     curve: C
     alpha: E | None
     method: M
+    cost: X | None
 
 
-class OfRows(Own[C, E, M], total=False):
+class OfRows(Own[C, E, M, X], total=False):
     """Those, and what PyTorch calls the axis of a tensor."""
 
     dim: int
 
 
-class OfValue(OfRows[C, E, M], total=False):
+class OfValue(OfRows[C, E, M, X], total=False):
     """Those, and what the operators on tensors and on arrays of JAX have besides."""
 
     hard: bool
@@ -130,6 +132,10 @@ if TYPE_CHECKING:
         x: A
         k: A | Any  # None where k must be an integer
         temperature: A
+
+        @property
+        def cost(self) -> A | Any:
+            """That in the costs; None for a call without."""
 
     class TopK(NamedTuple, Generic[A]):
         """The k chosen entries of each row: `base.TopK`."""

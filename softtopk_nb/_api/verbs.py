@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from . import call, host_arrays, short_calls
+from . import call, host_arrays, prices, short_calls
 
 
 @functools.cache
@@ -31,6 +31,8 @@ def device_programs() -> Any:
 
 def check(op: Any, x: Any, *arguments: Any) -> Any:
     """Check a call, of arrays in memory or on a device."""
+    if prices.are_given(arguments):
+        return prices.check(op, x, *arguments)
     if type(x) is not np.ndarray and op.has_device_side and host_arrays.on_device(x):
         return device_call().check(op, x, *arguments)
     return call.check(op, x, *arguments)
@@ -38,6 +40,8 @@ def check(op: Any, x: Any, *arguments: Any) -> Any:
 
 def begin(op: Any, x: Any, *arguments: Any) -> Any:
     """A checked call for its value, or for that and gradients: by the short way, if it has one."""
+    if prices.are_given(arguments):
+        return prices.check(op, x, *arguments)
     if type(x) is not np.ndarray and op.has_device_side and host_arrays.on_device(x):
         return device_programs().find(op, x, *arguments) or device_call().check(op, x, *arguments)
     return call.check(op, x, *arguments)
@@ -47,7 +51,7 @@ def value(op: Any, x: Any, *arguments: Any) -> Any:
     """The value."""
     if type(x) is np.ndarray:  # the usual case, in a hurry
         p = short_calls.value(op, x, *arguments)
-        return call.check(op, x, *arguments).value() if p is None else p
+        return begin(op, x, *arguments).value() if p is None else p
     return begin(op, x, *arguments).value()
 
 
@@ -84,6 +88,7 @@ def vjp(op: Any, *arguments: Any) -> tuple[Any, Callable[[Any], Any]]:
 def hvp(op: Any, v: Any, numbers: tuple[Any, ...], g: Any, *arguments: Any) -> Any:
     """The gradients of <g, derivative along v and a direction in each of the numbers>."""
     checked = check(op, *arguments)
+    checked.op.check_second()
     first = checked.direction(v, numbers, "v")
     other = checked.direction(g, (None,) * len(numbers), "g", cotangent=True)
     return checked.second(checked.state(), first, other)

@@ -93,6 +93,18 @@ def place(state, c, d, inv):
     return above > 0.0 and below > 0.0
 
 
+@scalar
+def growth_of_tails(k, m, a, b):
+    """The y > 0 with a y^2 + (k - m) y - b = 0: upper tails that grow by it leave the mass k."""
+    # Numbers whose squares would underflow are scaled up; y does not change.
+    g = k - m
+    unit = 2.0**480 if abs(g) + a + b < 2.0**-480 else 1.0
+    g, above, below = g * unit, a * unit, 2.0 * b * unit
+    root = abs(g) + math.sqrt(g * g + 2.0 * above * below)
+    over, under = (below, root) if g >= 0.0 else (root, 2.0 * above)
+    return over / under
+
+
 @specialized
 def model_step(curve, k, m, a, b, w, r, mass, dense):
     """The step from the sums of one pass; NaN or infinite where they do not determine one.
@@ -126,13 +138,7 @@ def model_step(curve, k, m, a, b, w, r, mass, dense):
     def exponential(curve, k, m, a, b, w, r, mass, dense):
         whole = mass + k
         far, rate = 6.0 * r * mass * whole, (3.0 * whole * whole - r * r) * w
-        # Numbers whose squares would underflow are scaled up; y does not change.
-        g = k - m
-        unit = 2.0**480 if abs(g) + a + b < 2.0**-480 else 1.0
-        g, above, below = g * unit, a * unit, 2.0 * b * unit
-        root = abs(g) + math.sqrt(g * g + 2.0 * above * below)
-        over, under = (below, root) if g >= 0.0 else (root, 2.0 * above)
-        y = over / under
+        y = growth_of_tails(k, m, a, b)
         known = (w > 0.0) & (y >= least) & (y <= most)
         # Between kinks of an exponential rho is 1.
         tails, one = (1.0, 1.0) if kinked else (a + b, w)
@@ -287,8 +293,18 @@ def begin(state, curve, k, n, c, d, inv, informed):
     """
     q = quantile(curve, k / n)
     slack = 1e-3 * (1.0 + abs(q))  # the quantile is rounded, and the bracket must still hold
-    state[LO_C], state[LO_D], state[LO_R] = state[MIN], -q - slack, n - k
-    state[HI_C], state[HI_D], state[HI_R] = state[MAX], -q + slack, -k
+    state[LO_D], state[LO_R] = -q - slack, n - k
+    state[HI_D], state[HI_R] = -q + slack, -k
+    enter(state, c, d, inv, informed)
+
+
+@scalar
+def enter(state, c, d, inv, informed):
+    """Move to c + tau d, or to the inside of the bracket if that fails.
+
+    The bracket is [MIN + tau LO_D, MAX + tau HI_D], with the residuals LO_R and HI_R.
+    """
+    state[LO_C], state[HI_C] = state[MIN], state[MAX]
     state[LAST_R] = np.inf
     state[PASSES] = state[FALLBACKS] = 0.0
     state[STALLED] = -1.0
@@ -307,9 +323,14 @@ def update(state, sums, k, curve, inv, modelled, enough, cheap):
     are not exact enough to end it.
     """
     one, here = type(inv)(1), state[D]
-    r, step, moved, stays, arrives = newton_step(
-        curve, k, sums[:-1], sums[-1], here, one, modelled, enough
-    )
+    verdict = newton_step(curve, k, sums[:-1], sums[-1], here, one, modelled, enough)
+    return advance(state, verdict, inv, modelled, cheap)
+
+
+@scalar
+def advance(state, verdict, inv, modelled, cheap):
+    """Update a search by the verdict on a pass, as `newton_step` gives it; whether it has ended."""
+    r, step, moved, stays, arrives = verdict
     state[PASSES] += 1.0
     if stays and not cheap:
         return True

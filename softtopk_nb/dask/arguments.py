@@ -11,6 +11,7 @@ import numpy as np
 from .._api import arguments
 from .._api.arguments import show
 from .._api.call import check_numbers
+from .._api.front import refuse_cost
 
 
 def moved(a: Any, source: int, destination: int) -> Any:
@@ -58,6 +59,7 @@ def check(
     op.check_length(x.shape, axis)
     options = dict(options)
     clamp_k = options.pop("clamp_k", False) if op.names[0] == "k" else False
+    refuse_cost(options, "a Dask array")
     op.check_options(options)
     arguments.check_largest(largest)
     rows, n = moved(x, axis, -1), x.shape[axis]

@@ -11,7 +11,7 @@ import numpy as np
 from .._api import typed
 from .._api.base import Gradients
 from .._api.front import named
-from .._api.typed import C, E, K, M
+from .._api.typed import C, E, K, M, X
 from ..gradtopk.operator import Method as OfGradTopK
 from ..thretopk.operator import CurveChoice, Method
 from . import rows
@@ -22,7 +22,7 @@ Array = da.Array
 Numbers = da.Array | np.ndarray[Any, Any]
 
 
-class Options(typed.Own[C, E, M], total=False):
+class Options(typed.Own[C, E, M, X], total=False):
     """The options of an operator on Dask arrays."""
 
     clamp_k: bool
@@ -77,7 +77,7 @@ _CHUNKED = (
 )
 
 
-class Operator(Generic[K, C, E, M]):
+class Operator(Generic[K, C, E, M, X]):
     """An operator of `softtopk_nb`, on Dask arrays."""
 
     def __init__(self, op: Any, shown: str) -> None:
@@ -113,7 +113,7 @@ class Operator(Generic[K, C, E, M]):
         axis: int = -1,
         largest: bool = True,
         where: Numbers | None = None,
-        **options: Unpack[Options[C, E, M]],
+        **options: Unpack[Options[C, E, M, X]],
     ) -> Array:
         return self._verb("value", x, k, temperature, axis, largest, where, options)
 
@@ -135,7 +135,7 @@ class Operator(Generic[K, C, E, M]):
         return _back(found, problem)
 
 
-class Differentiable(Operator[K, C, E, M]):
+class Differentiable(Operator[K, C, E, M, X]):
     """An operator with derivatives."""
 
     def jvp(
@@ -149,7 +149,7 @@ class Differentiable(Operator[K, C, E, M]):
         axis: int = -1,
         largest: bool = True,
         where: Numbers | None = None,
-        **options: Unpack[Options[C, E, M]],
+        **options: Unpack[Options[C, E, M, X]],
     ) -> tuple[Array, Array]:
         """Value and derivative along a direction, as `softtopk_nb`'s `jvp`.
 
@@ -203,7 +203,7 @@ class Differentiable(Operator[K, C, E, M]):
         axis: int = -1,
         largest: bool = True,
         where: Numbers | None = None,
-        **options: Unpack[Options[C, E, M]],
+        **options: Unpack[Options[C, E, M, X]],
     ) -> tuple[Array, Callable[[float | Numbers], Gradients[Array]]]:
         """Value and VJP function, as `softtopk_nb`'s `vjp`; the gradients are lazy too.
 
@@ -264,7 +264,7 @@ class Differentiable(Operator[K, C, E, M]):
         return value, vjp_function
 
 
-class WithPotential(Differentiable[K, C, E, M]):
+class WithPotential(Differentiable[K, C, E, M, X]):
     """An operator whose value is the gradient of a potential."""
 
     def potential(
@@ -276,7 +276,7 @@ class WithPotential(Differentiable[K, C, E, M]):
         axis: int = -1,
         largest: bool = True,
         where: Numbers | None = None,
-        **options: Unpack[Options[C, E, M]],
+        **options: Unpack[Options[C, E, M, X]],
     ) -> Array:
         """The potential of each row, as `softtopk_nb`'s.
 
@@ -301,7 +301,7 @@ class WithPotential(Differentiable[K, C, E, M]):
         return self._verb("potential", x, k, temperature, axis, largest, where, options)
 
 
-class WithThreshold(WithPotential[K, C, E, M]):
+class WithThreshold(WithPotential[K, C, E, M, X]):
     """An operator whose rows have a threshold."""
 
     def threshold(
@@ -313,7 +313,7 @@ class WithThreshold(WithPotential[K, C, E, M]):
         axis: int = -1,
         largest: bool = True,
         where: Numbers | None = None,
-        **options: Unpack[Options[C, E, M]],
+        **options: Unpack[Options[C, E, M, X]],
     ) -> Array:
         """The threshold of each row, as `softtopk_nb`'s.
 
@@ -363,27 +363,27 @@ def _sum_to(numbers: Any, given: Any, axis: int) -> Any:
     return da.reshape(total, shape) if total.shape != tuple(shape) else total
 
 
-hardtopk: Operator[int, Never, Never, Never] = Operator(
+hardtopk: Operator[int, Never, Never, Never, Never] = Operator(
     named("hardtopk"), "array([[1., 0., 0., 1.]])"
 )
-thretopk: WithThreshold[float, CurveChoice, float, Method] = WithThreshold(
+thretopk: WithThreshold[float, CurveChoice, float, Method, typed.Numbers] = WithThreshold(
     named("thretopk"), "array([[0.697, 0.303, 0.112, 0.888]])"
 )
-gradtopk: WithPotential[int, Never, Never, OfGradTopK] = WithPotential(
+gradtopk: WithPotential[int, Never, Never, OfGradTopK, Never] = WithPotential(
     named("gradtopk"), "array([[0.694, 0.306, 0.119, 0.881]])"
 )
-itertopk: Differentiable[int, Never, Never, Never] = Differentiable(
+itertopk: Differentiable[int, Never, Never, Never, Never] = Differentiable(
     named("itertopk"), "array([[0.655, 0.314, 0.123, 0.908]])"
 )
-wsoftmaxtopk: Differentiable[int, Never, Never, Never] = Differentiable(
+wsoftmaxtopk: Differentiable[int, Never, Never, Never, Never] = Differentiable(
     named("wsoftmaxtopk"), "array([[0.584, 0.24 , 0.092, 1.084]])"
 )
-softmax: Differentiable[Never, Never, Never, Never] = Differentiable(
+softmax: Differentiable[Never, Never, Never, Never, Never] = Differentiable(
     named("softmax"), "array([[0.237, 0.087, 0.032, 0.644]])"
 )
-log_softmax: Differentiable[Never, Never, Never, Never] = Differentiable(
+log_softmax: Differentiable[Never, Never, Never, Never, Never] = Differentiable(
     named("log_softmax"), "array([[-1.44, -2.44, -3.44, -0.44]])"
 )
-logsumexp: Differentiable[Never, Never, Never, Never] = Differentiable(
+logsumexp: Differentiable[Never, Never, Never, Never, Never] = Differentiable(
     named("logsumexp"), "array([4.44])"
 )

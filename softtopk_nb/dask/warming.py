@@ -44,7 +44,7 @@ def _plugin(calls: tuple[tuple[str, str, dict[str, Any]], ...]) -> Any:
 
 def warm(
     client: Any,
-    operator: Operator[Any, Any, Any, Any],
+    operator: Operator[Any, Any, Any, Any, Any],
     dtype: npt.DTypeLike = np.float32,
     **options: Unpack[Own],
 ) -> dict[str, float]:

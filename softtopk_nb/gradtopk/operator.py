@@ -12,7 +12,7 @@ Method = Literal["auto", "contour", "dp", "recursion"]
 METHODS = get_args(Method)
 
 
-class GradTopK(operator.Differentiable[int, Never, Never, Method]):
+class GradTopK(operator.Differentiable[int, Never, Never, Method, Never]):
     """Smooth top-k as a gradient: the inclusion probabilities of a random k-subset.
 
     A subset S of k entries has probability proportional to exp(sum of x_i/temperature over S);
@@ -121,7 +121,7 @@ class GradTopK(operator.Differentiable[int, Never, Never, Method]):
         largest: bool = True,
         where: typed.Numbers | None = None,
         clamp_k: bool = False,
-        **options: Unpack[typed.OfRows[Never, Never, Method]],
+        **options: Unpack[typed.OfRows[Never, Never, Method, Never]],
     ) -> Any:
         """Smoothed sum of the k largest entries, temperature * log Z_k; its gradient in x is p.
 

@@ -11,7 +11,7 @@ from .cpu import chunks
 __all__ = ["hardtopk"]
 
 
-class HardTopK(operator.Operator[int, Never, Never, Never]):
+class HardTopK(operator.Operator[int, Never, Never, Never, Never]):
     """The indicator of the k largest entries along an axis.
 
     Parameters

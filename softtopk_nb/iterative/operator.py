@@ -11,7 +11,7 @@ from .formulas import Plain, Weighted
 __all__ = ["itertopk", "wsoftmaxtopk"]
 
 
-class _Iteration(operator.Differentiable[int, Never, Never, Never]):
+class _Iteration(operator.Differentiable[int, Never, Never, Never, Never]):
     """The base of both operators: all but the step."""
 
     bounded = False

@@ -11,13 +11,13 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from .._api import typed
-from .._api.front import Choice, FrontOperator, check_potential, check_threshold
+from .._api.front import Choice, FrontOperator, check_potential, check_threshold, refuse_cost
 from .._api.operator import Differentiable, chosen, registry
-from .._api.typed import C, E, K, M
+from .._api.typed import C, E, K, M, X
 from ..gradtopk.operator import Method as OfGradTopK
 from ..selection import Own
 from ..thretopk.operator import CurveChoice, Method
-from . import arguments, calls, potentials, primitives
+from . import arguments, calls, potentials, prices, primitives
 from .arguments import Layout
 
 Array = jax.Array | np.ndarray[Any, Any]
@@ -79,7 +79,7 @@ True
 """
 
 
-class Operator(FrontOperator, Generic[K, C, E, M]):
+class Operator(FrontOperator, Generic[K, C, E, M, X]):
     """An operator of the registry, on arrays of JAX."""
 
     documentation = _DOC
@@ -96,9 +96,14 @@ class Operator(FrontOperator, Generic[K, C, E, M]):
         where: ArrayLike | None = None,
         hard: bool = False,
         clamp_k: bool = False,
-        **options: Unpack[typed.Own[C, E, M]],
+        **options: Unpack[typed.Own[C, E, M, X]],
     ) -> jax.Array:
         """The value: see the class."""
+        if (cost := options.get("cost")) is not None:
+            if hard or clamp_k:
+                refuse_cost(options, "a call of JAX arrays with hard or clamp_k")
+            order = axis, largest, where
+            return prices.value(self._op, options, x, k, temperature, cost, *order)
         x, layout = checked(self._op, "x", x, k, temperature, axis, largest, where, clamp_k)
         call = call_of(self._op, options)
         result: jax.Array = _values(
@@ -116,7 +121,7 @@ class Operator(FrontOperator, Generic[K, C, E, M]):
         largest: bool = True,
         where: ArrayLike | None = None,
         clamp_k: bool = False,
-        **options: Unpack[typed.Own[C, E, M]],
+        **options: Unpack[typed.Own[C, E, M, X]],
     ) -> jax.Array:
         """The smoothed sum of the k largest entries, whose gradient in x is the operator itself.
 
@@ -138,6 +143,7 @@ class Operator(FrontOperator, Generic[K, C, E, M]):
         7.83
         """
         check_potential(self._op)
+        refuse_cost(options, "a potential or threshold of JAX arrays")
         x, layout = checked(self._op, "x", x, k, temperature, axis, largest, where, clamp_k)
         call = call_of(self._op, options)
         result: jax.Array = _numbers(
@@ -155,7 +161,7 @@ class Operator(FrontOperator, Generic[K, C, E, M]):
         largest: bool = True,
         where: ArrayLike | None = None,
         clamp_k: bool = False,
-        **options: Unpack[typed.Own[C, E, M]],
+        **options: Unpack[typed.Own[C, E, M, X]],
     ) -> jax.Array:
         """The threshold lambda of p = f((x - lambda)/temperature), which `thretopk` has.
 
@@ -177,6 +183,7 @@ class Operator(FrontOperator, Generic[K, C, E, M]):
         2.5
         """
         check_threshold(self._op)
+        refuse_cost(options, "a potential or threshold of JAX arrays")
         x, layout = checked(self._op, "x", x, k, temperature, axis, largest, where, clamp_k)
         call = call_of(self._op, options)
         result: jax.Array = _numbers(
@@ -320,11 +327,11 @@ def _losses(
     return potentials.loss(rows, *of_rows, y, call, constant).astype(theta.dtype)
 
 
-OPERATORS: dict[str, Operator[Any, Any, Any, Any]] = {
+OPERATORS: dict[str, Operator[Any, Any, Any, Any, Any]] = {
     name: Operator(op) for name, op in registry.items()
 }
-hardtopk: Operator[int, Never, Never, Never] = OPERATORS["hardtopk"]
-thretopk: Operator[float, CurveChoice, float, Method] = OPERATORS["thretopk"]
-gradtopk: Operator[int, Never, Never, OfGradTopK] = OPERATORS["gradtopk"]
-itertopk: Operator[int, Never, Never, Never] = OPERATORS["itertopk"]
-wsoftmaxtopk: Operator[int, Never, Never, Never] = OPERATORS["wsoftmaxtopk"]
+hardtopk: Operator[int, Never, Never, Never, Never] = OPERATORS["hardtopk"]
+thretopk: Operator[float, CurveChoice, float, Method, typed.Numbers] = OPERATORS["thretopk"]
+gradtopk: Operator[int, Never, Never, OfGradTopK, Never] = OPERATORS["gradtopk"]
+itertopk: Operator[int, Never, Never, Never, Never] = OPERATORS["itertopk"]
+wsoftmaxtopk: Operator[int, Never, Never, Never, Never] = OPERATORS["wsoftmaxtopk"]

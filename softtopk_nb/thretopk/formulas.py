@@ -6,6 +6,7 @@ import numpy as np
 
 from .._compile.decorators import scalar
 from .._curves.base import curvature, excess, has_mean, split
+from .._math.elementary import fma
 
 
 @scalar
@@ -82,3 +83,22 @@ def smoothed(curve, value, tau, c, d):
 def potential_of_nothing(curve, entries):
     """phi at k = 0 for a row of `entries` entries: the sum of F(-inf)."""
     return 0.0 if has_mean(curve) or entries == 0 else -np.inf
+
+
+# With costs: sum c p = k and p = f((x - lambda c)/tau), lambda = lam + tau d.
+
+
+@scalar
+def priced_t(x, c, lam, inv, d, shift):
+    """t = (x - lambda c)/tau - shift, where the first difference is rounded once."""
+    return fma(-lam, c, x) * inv - c * d - shift
+
+
+@scalar
+def priced_tangent(w, t, v, c, inv, price, dtau):
+    """The derivative of p, (w/tau) (v - t dtau - price c): thm-prices-derivatives."""
+    T = type(t)
+    move = v - price * c
+    if dtau != T(0) and w > T(0):
+        move -= t * dtau
+    return w * inv * move

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from .._api import operator, typed
+from .._api import arguments, operator, typed, verbs
 from .._curves.base import is_steep
 from .._curves.entmax import Entmax
 from .._curves.registry import CURVES, NAMES
@@ -18,6 +18,7 @@ from .._threshold.methods import Name as Method
 from . import cpu
 from .cpu import chunks
 from .curve import Curve
+from .prices import Priced
 
 __all__ = ["Curve", "CurveChoice", "Method", "thretopk"]
 
@@ -33,7 +34,7 @@ class Options(NamedTuple):
     name: str
 
 
-class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method]):
+class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method, typed.Numbers]):
     """Smooth top-k by a threshold: p_i = f((x_i - lambda) / temperature), sum p = k.
 
     f is a CDF, the *curve*; lambda is the one number for each row that makes p sum to k. As the
@@ -125,6 +126,65 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method]):
     cpu = cpu
     chunks = chunks
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.priced = Priced(self)
+
+    @typed.jvp
+    def jvp(
+        self,
+        x: typed.Numbers,
+        /,
+        k: float | typed.Arrays,
+        dx: typed.Numbers,
+        *,
+        dk: typed.Numbers | None = None,
+        dtemperature: typed.Numbers | None = None,
+        dcost: typed.Numbers | None = None,
+        temperature: typed.Numbers = 1.0,
+        axis: int = -1,
+        largest: bool = True,
+        where: typed.Numbers | None = None,
+        out: typed.Arrays | None = None,
+        clamp_k: bool = False,
+        **options: Unpack[typed.Own[CurveChoice, float, Method, typed.Numbers]],
+    ) -> tuple[Any, Any]:
+        """Value and derivative along a direction (forward mode).
+
+        Parameters
+        ----------
+        x, k, temperature, axis, largest, where, out, clamp_k, **options
+            As in a call of the operator; `out` receives the value.
+        dx : array_like
+            The direction in x, broadcastable to its shape.
+        dk, dtemperature : array_like, default=None
+            Directions in k and in the temperature, broadcastable to the batch shape; None for
+            ones that do not move.
+        dcost : array_like, default=None
+            The direction in the costs, broadcastable to x's shape; only where a cost is given.
+
+        Returns
+        -------
+        p, dp : arrays of x's shape and type
+            The value, and the derivative of p along the direction.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> p, dp = stk.thretopk.jvp([3.0, 2.0, 1.0, 4.0], 2, [0.0, 1.0, 0.0, 0.0], temperature=0.5)
+        >>> dp.round(3)
+        array([-0.162,  0.206, -0.022, -0.022])
+        """
+        directions: tuple[Any, ...] = dk, dtemperature
+        if options.get("cost") is not None:
+            directions = *directions, dcost
+        elif dcost is not None:
+            raise TypeError("dcost was given, but no cost")
+        k = arguments.clamped(k, clamp_k)
+        return verbs.jvp(
+            self, dx, directions, x, k, temperature, axis, largest, where, out, options
+        )
+
     @typed.value
     def potential(
         self,
@@ -137,7 +197,7 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method]):
         largest: bool = True,
         where: typed.Numbers | None = None,
         clamp_k: bool = False,
-        **options: Unpack[typed.OfRows[CurveChoice, float, Method]],
+        **options: Unpack[typed.OfRows[CurveChoice, float, Method, typed.Numbers]],
     ) -> Any:
         """Smoothed sum of the k largest entries; its gradient in x is p.
 
@@ -178,7 +238,7 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method]):
         largest: bool = True,
         where: typed.Numbers | None = None,
         clamp_k: bool = False,
-        **options: Unpack[typed.OfRows[CurveChoice, float, Method]],
+        **options: Unpack[typed.OfRows[CurveChoice, float, Method, typed.Numbers]],
     ) -> Any:
         """The threshold lambda of p = f((x - lambda)/temperature).
 
@@ -204,8 +264,18 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method]):
         return self._number("threshold", x, k, options, clamp_k=clamp_k, **named)
 
     def _options(
-        self, *, curve: Any = "laplace", alpha: Any = None, method: str = "auto"
+        self,
+        *,
+        curve: Any = "laplace",
+        alpha: Any = None,
+        method: str = "auto",
+        cost: Any = None,
     ) -> Options:
+        if cost is not None:
+            raise TypeError(
+                "cost was given where it has no meaning; expected it in a call of thretopk, its "
+                "jvp, vjp, potential and threshold alone"
+            )
         chosen: Any
         if isinstance(curve, Curve):
             chosen, name = curve.compiled, curve.name

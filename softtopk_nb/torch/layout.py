@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import Function
 
-from .._api.arguments import rows_of_mask
+from .._api.arguments import entries_as_rows
 from .._api.host_arrays import to_rows
 from .._threads.masking import masked
 from . import calls
@@ -76,7 +76,7 @@ def _excluded(x: Tensor, mask: Tensor, dim: int) -> Tensor:
     if x.is_cuda or is_tracing(x) or is_transformed() or x.numel() == 0:
         return x.masked_fill(~mask, -math.inf).movedim(dim, -1)
     n = x.shape[dim]
-    present = rows_of_mask(mask.numpy(), dim, (x.numel() // n, n), None)
+    present = entries_as_rows(mask.numpy(), dim, bool, (x.numel() // n, n), None)
     if present.all():
         return x.movedim(dim, -1)
     result: Tensor = Masked.apply(x, present, dim)

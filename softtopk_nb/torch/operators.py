@@ -9,13 +9,13 @@ import torch
 
 from .._api import typed
 from .._api.arguments import unexpected
-from .._api.front import Choice, FrontOperator, check_potential, check_threshold
+from .._api.front import Choice, FrontOperator, check_potential, check_threshold, refuse_cost
 from .._api.operator import Differentiable, chosen, registry
-from .._api.typed import C, E, K, M
+from .._api.typed import C, E, K, M, X
 from ..gradtopk.operator import Method as OfGradTopK
 from ..selection import Own
 from ..thretopk.operator import CurveChoice, Method
-from . import arguments, functions, potentials
+from . import arguments, functions, potentials, prices
 
 Tensor = torch.Tensor
 #: What is returned of the losses of all rows.
@@ -73,7 +73,7 @@ True
 """
 
 
-class Operator(FrontOperator, Generic[K, C, E, M]):
+class Operator(FrontOperator, Generic[K, C, E, M, X]):
     """An operator of the registry, on tensors."""
 
     documentation = _DOC
@@ -91,11 +91,14 @@ class Operator(FrontOperator, Generic[K, C, E, M]):
         where: Tensor | None = None,
         hard: bool = False,
         clamp_k: bool = False,
-        **options: Unpack[typed.Own[C, E, M]],
+        **options: Unpack[typed.Own[C, E, M, X]],
     ) -> Tensor:
         """The value: see the class."""
         self._check_names(options)
         x, layout = arguments.laid_out(x, dim, axis, largest, where)
+        if (cost := options.get("cost")) is not None:
+            given = k, temperature, cost, hard, clamp_k
+            return prices.value(self._op, options, x, layout, *given)
         k, temperature = arguments.numbers(k, temperature, x, layout, self.real_k, clamp_k)
         soft = isinstance(self._op, Differentiable)
         function: Any = functions.value if soft else functions.constant
@@ -122,7 +125,7 @@ class Operator(FrontOperator, Generic[K, C, E, M]):
         largest: bool = True,
         where: Tensor | None = None,
         clamp_k: bool = False,
-        **options: Unpack[typed.Own[C, E, M]],
+        **options: Unpack[typed.Own[C, E, M, X]],
     ) -> Tensor:
         """The smoothed sum of the k largest entries, whose gradient in x is the operator itself.
 
@@ -158,7 +161,7 @@ class Operator(FrontOperator, Generic[K, C, E, M]):
         largest: bool = True,
         where: Tensor | None = None,
         clamp_k: bool = False,
-        **options: Unpack[typed.Own[C, E, M]],
+        **options: Unpack[typed.Own[C, E, M, X]],
     ) -> Tensor:
         """The threshold lambda of p = f((x - lambda)/temperature), which `thretopk` has.
 
@@ -198,6 +201,7 @@ class Operator(FrontOperator, Generic[K, C, E, M]):
     ) -> Tensor:
         """A number of each row in the units of x, by this function of rows."""
         self._check_names(options)
+        refuse_cost(options, "a potential or threshold of tensors")
         x, layout = arguments.laid_out(x, dim, axis, largest, where)
         rows = layout.rows(x)
         k, temperature = arguments.numbers(k, temperature, x, layout, self.real_k, clamp_k)
@@ -284,11 +288,11 @@ def fenchel_young(
     return loss if reduction == "none" else getattr(loss, reduction)()
 
 
-OPERATORS: dict[str, Operator[Any, Any, Any, Any]] = {
+OPERATORS: dict[str, Operator[Any, Any, Any, Any, Any]] = {
     name: Operator(op) for name, op in registry.items()
 }
-hardtopk: Operator[int, Never, Never, Never] = OPERATORS["hardtopk"]
-thretopk: Operator[float, CurveChoice, float, Method] = OPERATORS["thretopk"]
-gradtopk: Operator[int, Never, Never, OfGradTopK] = OPERATORS["gradtopk"]
-itertopk: Operator[int, Never, Never, Never] = OPERATORS["itertopk"]
-wsoftmaxtopk: Operator[int, Never, Never, Never] = OPERATORS["wsoftmaxtopk"]
+hardtopk: Operator[int, Never, Never, Never, Never] = OPERATORS["hardtopk"]
+thretopk: Operator[float, CurveChoice, float, Method, typed.Numbers] = OPERATORS["thretopk"]
+gradtopk: Operator[int, Never, Never, OfGradTopK, Never] = OPERATORS["gradtopk"]
+itertopk: Operator[int, Never, Never, Never, Never] = OPERATORS["itertopk"]
+wsoftmaxtopk: Operator[int, Never, Never, Never, Never] = OPERATORS["wsoftmaxtopk"]

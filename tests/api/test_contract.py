@@ -872,6 +872,56 @@ def test_bad_options_of_thretopk(options, error, message):
             call(x, k, **options)
 
 
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"cost": 0.0}, ValueError, r"^cost is 0.0; expected positive finite numbers"),
+        ({"cost": [1.0, -2.0, 3.0]}, ValueError, r"^cost is -2.0; expected positive"),
+        ({"cost": [[1.0, np.nan, 3.0]]}, ValueError, r"^cost is nan; expected positive"),
+        ({"cost": [1.0, np.inf, 3.0]}, ValueError, r"^cost is inf; expected positive"),
+        ({"cost": [1.0, 2.0]}, ValueError, r"^cost has shape \(2,\); .* to \(2, 3\)"),
+        ({"cost": [[[1.0]]]}, ValueError, r"^cost has shape \(1, 1, 1\)"),
+        ({"cost": True}, TypeError, r"^cost is True"),
+        ({"cost": "dear"}, TypeError, r"^cost is 'dear'"),
+        ({"cost": [1j, 1.0, 1.0]}, TypeError, r"^cost is .*complex"),
+        ({"k": 6.5}, ValueError, r"^k is 6.5; expected 0 <= k <= 6, the sum of the costs"),
+        ({"k": -1}, ValueError, r"^k is -1"),
+        ({"k": np.nan}, ValueError, r"^k is nan"),
+        ({"k": [1.0, 2.0, 3.0]}, ValueError, r"^k has shape \(3,\)"),
+        ({"method": "scan"}, ValueError, r"^method is 'scan', which has no cost"),
+        ({"curve": "entmax", "alpha": 50}, ValueError, r"^alpha is 50; .* at most 10 with a cost"),
+        ({"speed": 3}, TypeError, r"unexpected keyword argument 'speed'"),
+    ],
+)
+def test_bad_costs(change, error, message):
+    x = np.array([[3.0, 1.0, 2.0], [0.0, 5.0, 1.0]])
+    out, op = np.full_like(x, 7.0), stk.thretopk
+    given = {"k": 1.0, "cost": [1.0, 2.0, 3.0], **change}
+    for call in (op, op.vjp, lambda x, **kw: op.jvp(x, kw.pop("k"), x, **kw)):
+        with pytest.raises(error, match=message):
+            call(x, out=out, **given)
+        assert (out == 7.0).all()
+    for call in (op.potential, op.threshold):
+        with pytest.raises(error, match=message):
+            call(x, **given)
+
+
+def test_where_a_cost_has_no_meaning():
+    x, cost = np.array([[3.0, 1.0, 2.0]]), {"cost": [1.0, 2.0, 3.0]}
+    with pytest.raises(NotImplementedError, match="no second derivative where a cost is given"):
+        stk.thretopk.hvp(x, 1, x, x, **cost)
+    with pytest.raises(TypeError, match=r"^dcost was given, but no cost"):
+        stk.thretopk.jvp(x, 1, x, dcost=x)
+    with pytest.raises(ValueError, match=r"^dcost has shape \(2,\)"):
+        stk.thretopk.jvp(x, 1, x, dcost=[1.0, 2.0], **cost)
+    with pytest.raises(TypeError, match=r"^cost was given where it has no meaning"):
+        stk.fenchel_young(stk.thretopk, x, [[1, 0, 0]], 1, **cost)
+    with pytest.raises(TypeError, match=r"^cost was given, but topk"):
+        stk.topk(x, 1, **cost)
+    with pytest.raises(TypeError, match=r"gradtopk .* 'cost'"):
+        stk.gradtopk(x, 1, **cost)
+
+
 # Objects
 
 
