@@ -139,7 +139,7 @@ LINES = {
 MISTAKES = {
     "numpy": {
         'stk.thretopk(x, "two")': "str",
-        "stk.thretopk(x, 2, temperatur=0.1)": "temperatur",
+        "stk.thretopk(x, 2, temp=0.1)": "keyword argument",
         'stk.thretopk(x, 2, curve="lapalce")': "str",
         'stk.thretopk("scores", 2)': "str",
         'stk.thretopk({"a": 3.0}, 2)': "dict",
