@@ -446,14 +446,14 @@ def _alternated(x: np.ndarray, k: list, load: list, curve: Curve, at_most: bool)
     def level(z: np.ndarray, sums: np.ndarray) -> np.ndarray:
         low = np.full(len(z), z.min(where=z > -np.inf, initial=0.0) - 1e3)
         high = np.full(len(z), z.max() + 1e3)
-        for _ in range(70):
+        for _ in range(64):
             middle = 0.5 * (low + high)
             above = curve.cdf_float64(z - middle[:, None]).sum(axis=1) >= sums
             low, high = np.where(above, middle, low), np.where(above, high, middle)
         return low
 
     rows, columns, b = to_float64(k), to_float64(load), np.zeros(x.shape[1])
-    for _ in range(1000):
+    for _ in range(150):
         a = level(x - b, rows)
         b = level((x - a[:, None]).T, columns)
         b = np.where(b > 1e-9, b, 0.0) if at_most else b

@@ -24,7 +24,9 @@ from .schur import Schur, schur
 COOLING = 4.0  # from each temperature to the next
 FALL = 0.9  # the largest part of the total excess that a step of Newton may leave
 REACH = 32.0  # the longest step, in temperatures
-DAMPINGS = 0.0, 1e-3, 1e-1, 10.0  # of the diagonal, one after the other
+DAMPINGS = 0.0, 1e-2  # of the diagonal, one after the other
+TRIES = 4  # points of a line
+LONGER = 4.0  # a step to a point where the function still falls as fast
 NEAR = 1e-2  # of the mean load: the excess at which the next temperature begins
 PATIENCE = 8  # steps at each of the temperatures that lead to the matrix's own
 SAMPLE = 2048  # rows that find the first thresholds of a matrix with several times as many
@@ -60,7 +62,13 @@ class _Point(NamedTuple):
 
     b: Array
     solution: Array
-    excess: Array  # (n,), sums of the columns less the load, as far as it breaks a condition
+    over: Array  # (n,), sums of the columns less the load: what the function falls by
+    excess: Array  # (n,), the same as far as it breaks a condition
+
+    @property
+    def total(self) -> float:
+        """The total excess."""
+        return float(abs(self.excess).sum())
 
 
 class _Search:
@@ -69,7 +77,7 @@ class _Search:
     def __init__(self, matrix: Matrix, memory: tuple[Array, Array, Array]) -> None:
         self.matrix = matrix
         self.p, self.y, self.v = memory
-        self.steps = 0
+        self.steps, self.record = 0, np.inf
 
     def rows(self, temperature: float, out: Array | None = None) -> Rows:
         """The rows of y as problems of `thretopk`."""
@@ -81,10 +89,9 @@ class _Search:
         matrix = self.matrix
         kernels.less(matrix.x, b, self.y)
         solution = thretopk.cpu.linearize(self.rows(temperature), matrix.options, self.p)
-        excess = kernels.column_sums(self.p) - matrix.load
-        if matrix.bounded:
-            excess[b <= 0.0] = np.maximum(excess[b <= 0.0], 0.0)
-        return _Point(b, solution, excess)
+        over = kernels.column_sums(self.p) - matrix.load
+        excess = np.where(b > 0.0, over, np.maximum(over, 0.0)) if matrix.bounded else over
+        return _Point(b, solution, over, excess)
 
     def thresholds(self, solution: Array, temperature: float) -> Array:
         """The thresholds of the rows."""
@@ -100,18 +107,40 @@ class _Search:
             free = (point.b > 0.0) | (point.excess > 0.0)
         return schur(self.v, free)
 
-    def newton(self, point: _Point, temperature: float) -> _Point | None:
-        """A point with at most `FALL` of the total excess; None if no step leads to one."""
-        total, system = abs(point.excess).sum(), self.schur(point, temperature)
+    def newton(self, point: _Point, temperature: float) -> tuple[_Point, bool] | None:
+        """A better point on a line along Newton's direction, and whether it has much less excess.
+
+        None if there is none. On a line the function falls as long as `over` has a part along it.
+        """
+        system, fallen = self.schur(point, temperature), None
         for damping in DAMPINGS:
             d = system.solve(point.excess, damping)
             length = abs(d).max()
             if not 0.0 < length < np.inf:
-                return None
+                continue
             step = d * min(1.0, REACH * temperature / length)
-            found = self.at(self.moved(point.b + step), temperature)
-            if abs(found.excess).sum() <= FALL * total:
-                return found
+            along = self.moved(point.b + step) - point.b
+            if not point.over @ along > 0.0:
+                continue
+            low, high, s = (0.0, float(point.over @ along)), (np.inf, 0.0), 1.0
+            for _ in range(TRIES):
+                found = self.at(self.moved(point.b + s * along), temperature)
+                if found.total <= FALL * self.record:
+                    return found, True
+                slope = float(found.over @ along)
+                if slope >= 0.0:
+                    low, fallen = (s, slope), found
+                else:
+                    high = s, slope
+                if high[0] < np.inf:
+                    part = low[1] / (low[1] - high[1])
+                    s = low[0] + (high[0] - low[0]) * min(max(part, 0.1), 0.9)
+                elif self.matrix.bounded:
+                    break
+                else:
+                    s *= LONGER
+            if fallen is not None:
+                return fallen, False
         return None
 
     def moved(self, b: Array) -> Array:
@@ -137,15 +166,17 @@ class _Search:
     def run(self, b: Array, temperature: float, goal: Array, limit: Array, most: int) -> _Point:
         """Search from b until the excess is at most the goal, or the limit where rounding ends."""
         point = self.at(b, temperature)
+        self.record = point.total
         while self.steps < most and not (abs(point.excess) <= goal).all():
             self.steps += 1
             found = self.newton(point, temperature)
             if found is None and (abs(point.excess) <= limit).all():
                 return self.at(point.b, temperature)
-            if found is None:
+            point, much = found or (point, False)
+            if not much:
                 a = self.thresholds(point.solution, temperature)
-                found = self.at(self.columns_solved(a, temperature), temperature)
-            point = found
+                point = self.at(self.columns_solved(a, temperature), temperature)
+            self.record = min(self.record, point.total)
         return point
 
 
