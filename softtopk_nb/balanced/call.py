@@ -230,7 +230,7 @@ def check(x: Any, k: Any, load: Any, temperature: Any, options: dict[str, Any]) 
     own = thretopk.check_options({name: options[name] for name in ("curve", "alpha")})
     # A curve whose slope is infinite somewhere is worked on in float64, as rows in chunks are.
     compute = thretopk.computed_in_chunks(own, compute)
-    axis = _check_axes(options["axis"], values)
+    axis = check_axes(options["axis"], values)
     bounded, where = options["at_most"], options["where"]
     arguments.check_bool(bounded, "at_most")
     tol, most = _check_tolerance(options["tol"]), _check_count(options["max_iter"])
@@ -257,16 +257,17 @@ def check(x: Any, k: Any, load: Any, temperature: Any, options: dict[str, Any]) 
     return Call(*what, numbers, own, bool(bounded), tol, most, shift)
 
 
-def _check_axes(axis: Any, values: Array) -> tuple[int, int]:
+def check_axes(axis: Any, values: Any) -> tuple[int, int]:
+    """The axes of rows and of columns as non-negative integers."""
     if not isinstance(axis, (tuple, list)) or len(axis) != 2:
         raise TypeError(f"axis is {arguments.show(axis)}; expected two axes, of rows and columns")
     if values.ndim < 2:
-        raise ValueError(f"x has shape {values.shape}; expected at least two axes")
+        raise ValueError(f"x has shape {tuple(values.shape)}; expected at least two axes")
     first, second = (arguments.check_axis(each, values.ndim) for each in axis)
     if first == second:
         raise ValueError(f"axis is {axis}, the same axis twice; expected two axes")
     if not (values.shape[first] and values.shape[second]):
-        raise ValueError(f"x has shape {values.shape}; expected at least one row and column")
+        raise ValueError(f"x has shape {tuple(values.shape)}; expected at least one row and column")
     return first, second
 
 
