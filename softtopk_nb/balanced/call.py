@@ -39,6 +39,7 @@ class Call(NamedTuple):
     tol: float
     max_iter: int
     shift: Array | None  # x and the temperature are 2^shift times the given ones
+    start: Array | None  # (matrices, n), thresholds of the columns of a solution, in x's units
 
     def value(self) -> tuple[Any, Any, Any]:
         """(p, thresholds of the rows, of the columns)."""
@@ -129,7 +130,11 @@ class Call(NamedTuple):
             return _Found(decided, None, None)
         tau = float(self.temperature[i])
         matrix = Matrix(decided.x, decided.k, decided.load, tau, self.options, self.bounded)
-        return _Found(decided, matrix, solve(matrix, self.tol, self.max_iter))
+        start = None
+        if self.start is not None:
+            start = scaling.scaled(self.start[i : i + 1], self._shift_of(i))[0]
+            start = start if decided.columns is None else start[decided.columns]
+        return _Found(decided, matrix, solve(matrix, self.tol, self.max_iter, start))
 
     def _give_back(self, found: list[_Found]) -> tuple[Any, Any, Any]:
         """The results in the shapes and the type of x."""
@@ -219,8 +224,13 @@ def _has_infinities(x: Array) -> bool:
     return x.dtype.kind == "f" and bool(np.isinf(x).any())
 
 
-def check(x: Any, k: Any, load: Any, temperature: Any, options: dict[str, Any]) -> Call:
-    """Check a call."""
+def check(
+    x: Any, k: Any, load: Any, temperature: Any, options: dict[str, Any], start: Any = None
+) -> Call:
+    """Check a call.
+
+    `start` are the thresholds of the columns of a solution, from which it is found again at once.
+    """
     if front := fronts.name_of(x):
         raise TypeError(
             f"x is an array of {front}, for which there is no balancedtopk yet; pass it as NumPy's"
@@ -254,18 +264,19 @@ def check(x: Any, k: Any, load: Any, temperature: Any, options: dict[str, Any]) 
         table = flat.reshape(table.shape)
     numbers = k, load, given
     what = x, values.shape, axis, batch, dtype, table, *budgets, tau
-    return Call(*what, numbers, own, bool(bounded), tol, most, shift)
+    begun = None if start is None else np.asarray(start, np.float64).reshape(count, n)
+    return Call(*what, numbers, own, bool(bounded), tol, most, shift, begun)
 
 
-def check_axes(axis: Any, values: Any) -> tuple[int, int]:
+def check_axes(axis: Any, values: Any, name: str = "axis") -> tuple[int, int]:
     """The axes of rows and of columns as non-negative integers."""
     if not isinstance(axis, (tuple, list)) or len(axis) != 2:
-        raise TypeError(f"axis is {arguments.show(axis)}; expected two axes, of rows and columns")
+        raise TypeError(f"{name} is {arguments.show(axis)}; expected two axes, of rows and columns")
     if values.ndim < 2:
         raise ValueError(f"x has shape {tuple(values.shape)}; expected at least two axes")
     first, second = (arguments.check_axis(each, values.ndim) for each in axis)
     if first == second:
-        raise ValueError(f"axis is {axis}, the same axis twice; expected two axes")
+        raise ValueError(f"{name} is {axis}, the same axis twice; expected two axes")
     if not (values.shape[first] and values.shape[second]):
         raise ValueError(f"x has shape {tuple(values.shape)}; expected at least one row and column")
     return first, second
@@ -326,9 +337,7 @@ def _check_budgets(
     return rows, columns
 
 
-def _check_range(
-    given: Array, least: float, most: float, name: str, limit: str, what: str
-) -> None:
+def _check_range(given: Array, least: float, most: float, name: str, limit: str, what: str) -> None:
     ok = (given >= least) & (given <= most)
     if not ok.all():
         bad = given[~ok].flat[0]

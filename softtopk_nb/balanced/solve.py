@@ -180,8 +180,11 @@ class _Search:
         return point
 
 
-def solve(matrix: Matrix, tol: float, max_iter: int) -> Solved:
-    """Solve a matrix; the caller looks whether the error is within the limit."""
+def solve(matrix: Matrix, tol: float, max_iter: int, start: Array | None = None) -> Solved:
+    """Solve a matrix; the caller looks whether the error is within the limit.
+
+    `start`: thresholds of the columns near the solution, if they are known.
+    """
     x, tau = matrix.x, matrix.temperature
     memory = np.empty_like(x), np.empty_like(x), np.empty_like(x)
     search = _Search(matrix, memory)
@@ -191,7 +194,7 @@ def solve(matrix: Matrix, tol: float, max_iter: int) -> Solved:
     scale = np.maximum(1.0, matrix.load)
     goal = max(tol, finest)
     limit = max(tol, finest + 4.0 * float(np.finfo(x.dtype).eps) * reach)
-    b = _start(matrix, memory)
+    b = _start(matrix, memory) if start is None else search.moved(start)
     point = search.run(b, tau, goal * scale, limit * scale, max_iter)
     error = float((abs(point.excess) / scale).max())
     a = search.thresholds(point.solution, tau)

@@ -72,9 +72,8 @@ def balancedtopk(
 
     Notes
     -----
-    The gradient is that of the solution, by one system of n equations for each matrix; under
-    `torch.compile` and transforms the matrix is solved again for it. There is no second derivative.
-    All of it is computed on the CPU, where a tensor on a device is copied to.
+    The gradient is that of the solution, by one system of n equations for each matrix. There is no
+    second derivative. All of it is computed on the CPU, where a tensor on a device is copied to.
 
     Examples
     --------
@@ -89,8 +88,8 @@ def balancedtopk(
     arguments.check_tensor(x, "x")
     if axis is not None and dim is not None:
         raise TypeError(f"dim is {dim!r} and axis is {axis!r}; expected one of them")
-    pair = (-2, -1) if axis is None and dim is None else axis if dim is None else dim
-    at = call.check_axes(pair, x)
+    name, pair = ("axis", axis) if dim is None else ("dim", dim)
+    at = call.check_axes((-2, -1) if pair is None else pair, x, name)
     matrices = arguments.computed(x).movedim(at, (-2, -1))
     *leading, m, n = matrices.shape
     batch = tuple(leading)
@@ -123,11 +122,12 @@ def _problem(present: Any, tensors: Any) -> tuple[Any, ...]:
 
 
 def _checked(options: dict[str, Any], *problem: Any) -> Any:
-    x, k, temperature, load, where = (
+    """The checked call; after the problem there may be the thresholds of the columns."""
+    x, k, temperature, load, where, *start = (
         None if each is None else calls.array(each.cpu()) for each in problem
     )
     known = {"axis": (-2, -1), "where": where, "alpha": None, **options}
-    return call.check(x, k, load, temperature, known)
+    return call.check(x, k, load, temperature, known, *start)
 
 
 def _as_tensors(x: Tensor, arrays: Any) -> tuple[Tensor, ...]:
@@ -141,10 +141,10 @@ def _solve(options: dict[str, Any], *problem: Any) -> tuple[Tensor, ...]:
 
 def _vjp(options: dict[str, Any], *problem: Any) -> tuple[Tensor, ...]:
     """The gradients in x, k, the temperature and the load; that is empty if there is none."""
-    *problem, g = problem
-    _, gradients = _checked(options, *problem).vjp()
+    *solved, g = problem
+    _, gradients = _checked(options, *solved).vjp()
     gx, gk, gload, gtau = gradients(calls.array(g.cpu()))
-    x, k, temperature, load, _ = problem
+    x, k, temperature, load, *_ = solved
     found = zip((gx, gk, gtau), (x, k, temperature), strict=True)
     in_load = x.new_empty(0) if load is None else _as_tensors(x, [gload])[0].to(load.dtype)
     return *(_as_tensors(x, [each])[0].to(of.dtype) for each, of in found), in_load
@@ -171,11 +171,12 @@ def _vjp_op(
     temperature: Tensor,
     load: Tensor | None,
     where: Tensor | None,
+    columns: Tensor,
     g: Tensor,
     name: str,
     numbers: list[float],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    gx, gk, gtau, gload = _vjp(_read(name, numbers), x, k, temperature, load, where, g)
+    gx, gk, gtau, gload = _vjp(_read(name, numbers), x, k, temperature, load, where, columns, g)
     return gx, gk, gtau, gload
 
 
@@ -221,11 +222,12 @@ class Solve(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep the problem; the thresholds are not differentiable."""
+        """Keep the problem and its solution; the thresholds are not differentiable."""
         ctx.present, ctx.options, *tensors = inputs
-        ctx.mark_non_differentiable(*output[1:])
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
+        _, rows, columns = output
+        ctx.mark_non_differentiable(rows, columns)
+        ctx.save_for_backward(*tensors, columns)
+        ctx.save_for_forward(*tensors, columns)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Any, ...]:
@@ -245,17 +247,17 @@ class ForwardSolve(Rowwise):
     @staticmethod
     def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> tuple[Any, None, None]:
         """The derivative of p along a direction."""
-        has_mask = ctx.present[1]
-        moving = ctx.saved_tensors[:-1] if has_mask else ctx.saved_tensors
+        count = 3 + ctx.present[0]  # the load moves too, and a mask does not
+        moving = ctx.saved_tensors[:count]
         moves = [
             torch.zeros_like(of) if move is None else move
-            for of, move in zip(moving, tangents[: len(moving)], strict=True)
+            for of, move in zip(moving, tangents[:count], strict=True)
         ]
         return Along.of(ctx.present, ctx.options, *ctx.saved_tensors, *moves), None, None
 
 
 class Gradients(Rowwise):
-    """(problem, cotangent) -> the gradients, without their derivatives."""
+    """(problem, thresholds of the columns, cotangent) -> the gradients."""
 
     @staticmethod
     def forward(present: Any, options: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -278,15 +280,15 @@ class Gradients(Rowwise):
 
 
 class Along(Rowwise):
-    """(problem, direction) -> the derivative along it, without derivatives of its own."""
+    """(problem, thresholds of the columns, direction) -> the derivative along it."""
 
     @staticmethod
     def forward(present: Any, options: Any, *tensors: Tensor) -> Tensor:
         """The derivative of p along (x, k, temperature, load)."""
         found = _problem(present, tensors)
-        dx, dk, dtau, *dload = (calls.array(each.cpu()) for each in found[5:])
+        dx, dk, dtau, *dload = (calls.array(each.cpu()) for each in found[6:])
         in_load = dload[0] if dload else None
-        _, dp = _checked(options, *found[:5]).jvp(dx, dk, in_load, dtau)
+        _, dp = _checked(options, *found[:6]).jvp(dx, dk, in_load, dtau)
         return _as_tensors(tensors[0], [dp])[0]
 
     backward = Gradients.backward
