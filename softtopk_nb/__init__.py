@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from ._api.base import Gradients, TopK
 from ._versions import show_versions
+from .balanced import Balanced, BalancedGradients, balancedtopk
 from .gradtopk import KSubset, gradtopk
 from .hardtopk.operator import hardtopk
 from .iterative.operator import itertopk, wsoftmaxtopk
@@ -37,6 +38,8 @@ from .thretopk.operator import Curve, thretopk
 __version__ = "0.1.0"
 
 __all__ = [
+    "Balanced",
+    "BalancedGradients",
     "ConvergenceError",
     "Curve",
     "Gradients",
@@ -44,6 +47,7 @@ __all__ = [
     "PowerGradients",
     "TopK",
     "__version__",
+    "balancedtopk",
     "energy_score",
     "fenchel_young",
     "gradtopk",

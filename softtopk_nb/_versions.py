@@ -91,6 +91,7 @@ def show_versions(file: IO[str] | None = None) -> None:
     import llvmlite.binding as llvm
 
     from . import __version__
+    from ._compile import precompiled
     from ._threads.pool import thread_count
 
     gpu, compiler = _gpu()
@@ -100,6 +101,7 @@ def show_versions(file: IO[str] | None = None) -> None:
         **{name: _version(name) for name in ("numba", "llvmlite", "numpy", "scipy", "numba-cuda")},
         "cpu": llvm.get_host_cpu_name(),
         "SIMD": _simd(),
+        "compiled for": precompiled.describe(),
         "threads": f"{thread_count()} of its own pool (no Numba threading layer is used)",
         "GPU": gpu,
         "numba.cuda": compiler,

@@ -445,6 +445,97 @@ def thretopk_float64(
     return f(z - low)
 
 
+# ------------------------------------------------------------------------- balanced top-k, 60 digits
+
+
+class Balance(NamedTuple):
+    """p_ij = f((x_ij - rows_i - columns_j)/temperature), with the sums of both."""
+
+    p: list  # of rows
+    rows: list
+    columns: list
+
+
+def balancedtopk(
+    x: Any,
+    k: Any,
+    load: Any,
+    curve: str | Curve = "laplace",
+    temperature: float = 1.0,
+    alpha: float | None = None,
+    at_most: bool = False,
+) -> Balance:
+    """The minimum of the dual: float64 alternates between rows and columns, and Newton's steps end it.
+
+    The thresholds of columns have mean 0; of bounds they are at least 0, and 0 where a column stays
+    below. A constant that may go from rows to columns is held by one more equation. -inf in x is an
+    entry that is not there.
+    """
+    xs, shape = [exact(row) for row in np.asarray(x).tolist()], curve_of(curve, alpha)
+    k, load, (tau,) = exact(k), exact(load), exact([temperature])
+    if not at_most:
+        share = mp.fsum(k) / mp.fsum(load)
+        load = [c * share for c in load]
+    a, b = _alternated(np.asarray(x, np.float64) / float(tau), k, load, shape, at_most)
+    held = [j for j, v in enumerate(b) if v > 0.0 or not at_most]
+    found = _balance(xs, k, load, shape, tau, ([tau * v for v in a], [tau * v for v in b]), held)
+    sums = [mp.fsum(column) for column in zip(*found.p, strict=True)]
+    if at_most:
+        assert min(found.columns) >= 0
+        assert all(p <= c * (1 + RESOLUTION) for p, c in zip(sums, load, strict=True))
+    return found
+
+
+def _alternated(x: np.ndarray, k: list, load: list, curve: Curve, at_most: bool) -> tuple:
+    """Thresholds of rows and columns near the solution, in temperatures."""
+
+    def level(z: np.ndarray, sums: np.ndarray) -> np.ndarray:
+        low = np.full(len(z), z.min(where=z > -np.inf, initial=0.0) - 1e3)
+        high = np.full(len(z), z.max() + 1e3)
+        for _ in range(64):
+            middle = 0.5 * (low + high)
+            above = curve.cdf_float64(z - middle[:, None]).sum(axis=1) >= sums
+            low, high = np.where(above, middle, low), np.where(above, high, middle)
+        return low
+
+    rows, columns, b = to_float64(k), to_float64(load), np.zeros(x.shape[1])
+    for _ in range(150):
+        a = level(x - b, rows)
+        b = level((x - a[:, None]).T, columns)
+        b = np.where(b > 1e-9, b, 0.0) if at_most else b
+    shift = 0.0 if at_most else b.mean()
+    return exact(a + shift), exact(b - shift)
+
+
+def _balance(
+    xs: list, k: list, load: list, curve: Curve, tau: Any, start: tuple, held: list
+) -> Balance:
+    """Newton's steps in the thresholds of all rows and of the columns that are `held`."""
+    (a, b), m, n = start, len(k), len(load)
+    for _ in range(30):
+        t = [[(v - a[i] - b[j]) / tau for j, v in enumerate(row)] for i, row in enumerate(xs)]
+        p = [[ZERO if v == -mp.inf else curve.cdf(v) for v in row] for row in t]
+        u = [[ZERO if v == -mp.inf else curve.pdf(v) / tau for v in row] for row in t]
+        short = [mp.fsum(row) - c for row, c in zip(p, k, strict=True)]
+        short += [mp.fsum(row[j] for row in p) - load[j] for j in held]
+        if max(map(abs, short)) < mp.mpf(10) ** -65:
+            return Balance(p, a, b)
+        system = mp.zeros(len(short))
+        for i in range(m):
+            system[i, i] = mp.fsum(u[i]) + mp.mpf(10) ** -70
+            for at, j in enumerate(held, m):
+                system[i, at] = system[at, i] = u[i][j]
+                system[at, at] += u[i][j]
+        if len(held) == n:
+            for at, other in itertools.product(range(m, m + n), repeat=2):
+                system[at, other] += 1
+        step = mp.lu_solve(system, mp.matrix(short))
+        a = [v + step[i] for i, v in enumerate(a)]
+        for at, j in enumerate(held, m):
+            b[j] += step[at]
+    raise AssertionError(f"the sums are still off by {float(max(map(abs, short))):.1e}")
+
+
 # ---------------------------------------------------------------------------- gradtopk, 80 digits
 
 

@@ -28,6 +28,8 @@ from numba import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 from numba.core.runtime import rtsys
 
+from . import precompiled
+
 # Libraries whose code becomes part of a kernel, or writes and reads it.
 _LIBRARIES = numba.__version__, llvmlite.__version__, np.__version__
 #: The sizes of the files of compiled code that this process has written, by their paths.
@@ -208,12 +210,15 @@ class Cache(FunctionCache):  # type: ignore[misc]
 
     Numba identifies a closure by a digest of the objects it holds, which depends on what was
     imported before; with `label`, whoever makes the closure identifies it instead.
+
+    With `shipped` a kernel that came with the package is used before any folder is looked at.
     """
 
     _warned = False  # a full disk is reported once, not by each kernel
 
-    def __init__(self, function: Callable[..., Any], label: str = "") -> None:
+    def __init__(self, function: Callable[..., Any], label: str = "", shipped: bool = True) -> None:
         self._name, self._py_func, self._label = repr(function), function, label
+        self._shipped = shipped
         self._cache_path: str | None = None
         self.enable()
 
@@ -227,8 +232,12 @@ class Cache(FunctionCache):  # type: ignore[misc]
         return super()._index_key(sig, codegen)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The code for these types from the first folder that has it, or None."""
+        """The code for these types: the package's, or that of the first folder that has it."""
         found: Any = None
+        if self._shipped:
+            found = precompiled.load(self._py_func, self._label, sig, target_context)
+        if found is not None:
+            return found
         passed: dict[Place, str] = {}
         for place in self._places:
             obstacle = place.distrusted()

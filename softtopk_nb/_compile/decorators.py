@@ -21,8 +21,10 @@ from typing import Any
 
 from numba import config, njit, types
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
 from numba.core.typing.templates import infer, infer_global, make_overload_template
 
+from . import precompiled
 from .cache import Cache
 
 if config.DISABLE_JIT:
@@ -63,7 +65,8 @@ def _collector_paused(dispatcher: Any) -> Any:
         running = gc.isenabled()
         gc.disable()
         try:
-            return compile_now(signature)
+            with precompiled.compiling():
+                return compile_now(signature)
         finally:
             if running:
                 gc.enable()
@@ -93,7 +96,14 @@ def _logged(dispatcher: Any) -> Any:
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function of arrays for Python: lazily, cached, without the GIL, IEEE arithmetic."""
-    return _logged(_collector_paused(_cached(njit(**_INNER, **_EXACT)(function))))
+    made = _cached(njit(**_INNER, **_EXACT)(function))
+    if precompiled.FOLDER.is_dir():
+
+        def unshipped() -> Cache:
+            return Cache(function, shipped=False)
+
+        made = precompiled.apart_in_compiled_code(made, unshipped, {**_INNER, **_EXACT})
+    return _logged(_collector_paused(made))
 
 
 def called_by_c(function: Callable[..., Any], label: str = "") -> Any:
@@ -127,17 +137,21 @@ def own(function: Callable[..., Any]) -> Any:
 
 
 class _ByTypes(dict[Any, Any]):
-    """Compiled overloads by argument types alone, whatever flags the caller is compiled with.
+    """Compiled overloads by argument types and processor, whatever the flags of the caller.
 
     Numba keeps one for each set of the caller's flags, which do not matter here: the first call of
     an operator compiled a quarter of its functions twice.
     """
 
     def __getitem__(self, key: Any) -> Any:
-        return super().__getitem__(key[:3])
+        return super().__getitem__(self._of(key))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key[:3], value)
+        super().__setitem__(self._of(key), value)
+
+    @staticmethod
+    def _of(key: Any) -> Any:
+        return *key[:3], cpu_target.target_context.codegen()
 
 
 def _overload(function: Callable[..., Any], choose: Callable[..., Any], **options: Any) -> None:

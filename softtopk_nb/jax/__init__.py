@@ -10,6 +10,7 @@ _require("jax", "JAX")
 
 from . import derivatives as _derivatives
 from .assignment import sinkhorn
+from .balanced import balancedtopk
 from .distribution import KSubset
 from .gumbel import gumbel_softmax, gumbel_topk
 from .operators import (
@@ -27,6 +28,7 @@ _derivatives.register()
 
 __all__ = [
     "KSubset",
+    "balancedtopk",
     "fenchel_young",
     "gradtopk",
     "gumbel_softmax",

@@ -74,14 +74,25 @@ def laid_out(x: Any, axis: Any, largest: Any, where: Any, clamp_k: Any = False) 
     if not isinstance(x.shape[axis], int):
         raise ValueError(f"x has size {x.shape[axis]} along axis {axis}; expected a known number")
     if where is not None:
-        dtype = getattr(where, "dtype", None)
-        if dtype is None:
-            dtype = np.asarray(where).dtype
-        if dtype != np.bool_:
-            raise TypeError(f"where has dtype {dtype}; expected bool")
-        _check_broadcast(where, x.shape, "where")
+        check_where(where, x.shape)
     _arguments.check_bool(clamp_k, "clamp_k")
     return Layout(axis, bool(largest), bool(clamp_k))
+
+
+def check_where(where: Any, shape: tuple[int, ...]) -> None:
+    """Refuse what is no mask for this shape."""
+    dtype = getattr(where, "dtype", None)
+    if dtype is None:
+        dtype = np.asarray(where).dtype
+    if dtype != np.bool_:
+        raise TypeError(f"where has dtype {dtype}; expected bool")
+    _check_broadcast(where, shape, "where")
+
+
+def broadcast(value: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    """A number or an array in this shape and type."""
+    _check_broadcast(value, shape, name)
+    return jnp.broadcast_to(jnp.asarray(value, dtype), shape)
 
 
 def _check_broadcast(given: Any, shape: tuple[int, ...], name: str) -> None:

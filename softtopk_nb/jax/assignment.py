@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .._api import arguments as common
 from ..softmax import assignment
 from . import arguments
 
@@ -73,16 +72,13 @@ def sinkhorn(
     *leading, n, m = x.shape
     batch, dtype = tuple(leading), arguments.computed_in(x.dtype)
     given = ("rows", rows, (*batch, n)), ("columns", columns, (*batch, m))
-    masses = tuple(None if v is None else _broadcast(v, name, to, dtype) for name, v, to in given)
-    width = _broadcast(temperature, "temperature", batch, dtype)
+    masses = tuple(
+        None if v is None else arguments.broadcast(v, name, to, dtype) for name, v, to in given
+    )
+    width = arguments.broadcast(temperature, "temperature", batch, dtype)
     fixed = tuple(None if each is None else jax.lax.stop_gradient(each) for each in masses)
     p = _plan(x.astype(dtype), width, fixed, float(tol), max_iter)
     return jnp.asarray(p.astype(x.dtype))
-
-
-def _broadcast(value: Any, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-    common.check_broadcast(np.broadcast_to(False, np.shape(value)), shape, name)
-    return jnp.broadcast_to(jnp.asarray(value, dtype), shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))

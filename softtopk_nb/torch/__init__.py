@@ -9,6 +9,7 @@ from .._versions import require as _require
 _require("torch", "PyTorch")
 
 from .assignment import sinkhorn
+from .balanced import balancedtopk
 from .distribution import KSubset
 from .gumbel import gumbel_softmax, gumbel_topk
 from .modules import FenchelYoungLoss, SoftTopK, TopKGate
@@ -28,6 +29,7 @@ __all__ = [
     "KSubset",
     "SoftTopK",
     "TopKGate",
+    "balancedtopk",
     "fenchel_young",
     "gradtopk",
     "gumbel_softmax",

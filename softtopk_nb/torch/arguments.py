@@ -68,15 +68,23 @@ def laid_out(
     dim = check_dim(len(shape), dim, axis)
     if not isinstance(largest, bool):
         raise TypeError(f"largest is {largest!r}; expected True or False")
-    mask = None if where is None else _mask(where, x, shape)
-    return computed(x), Layout(dim, largest, mask, x.dtype, shape[:dim] + shape[dim + 1 :])
+    present = None if where is None else mask(where, x)
+    return computed(x), Layout(dim, largest, present, x.dtype, shape[:dim] + shape[dim + 1 :])
 
 
-def _mask(where: Any, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+def mask(where: Any, x: Tensor) -> Tensor:
+    """A checked mask, of x's shape."""
     if not isinstance(where, Tensor) or where.dtype != torch.bool:
         what = where.dtype if isinstance(where, Tensor) else type(where).__name__
         raise TypeError(f"where is {what}; expected a tensor of torch.bool")
-    return _broadcast(where, shape, "where", x)
+    return _broadcast(where, tuple(x.shape), "where", x)
+
+
+def spread(value: Tensor, shape: tuple[int, ...], name: str, x: Tensor) -> Tensor:
+    """A tensor of real numbers that is broadcast to this shape."""
+    if value.dtype.is_complex or value.dtype == torch.bool:
+        raise TypeError(f"{name} has dtype {value.dtype}; expected real numbers")
+    return _broadcast(computed(value), shape, name, x)
 
 
 def _broadcast(given: Tensor, shape: tuple[int, ...], name: str, x: Tensor) -> Tensor:
@@ -126,11 +134,9 @@ def _number(value: Any, name: str, x: Tensor, layout: Layout) -> Any:
     if type(value) in (int, float):  # fast path for the usual case
         return value
     if isinstance(value, Tensor):
-        if value.dtype.is_complex or value.dtype == torch.bool:
-            raise TypeError(f"{name} has dtype {value.dtype}; expected real numbers")
         shape = shape_of_rows(value.ndim, layout.batch, layout.dim)
-        spread = _broadcast(computed(value), shape, name, x)
-        return spread if shape == layout.batch else spread.squeeze(layout.dim)
+        full = spread(value, shape, name, x)
+        return full if shape == layout.batch else full.squeeze(layout.dim)
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         kind = type(value).__name__
         raise TypeError(f"{name} is {value!r}, a {kind}; expected a number or a tensor")

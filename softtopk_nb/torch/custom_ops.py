@@ -26,7 +26,7 @@ Tensor = torch.Tensor
 #: To call one of its operators adds less than half of the time that `custom_op` adds.
 _OPERATORS = Library("softtopk_nb", "FRAGMENT")
 
-# Between an operator and its options, in the string that a graph holds.
+# Between a name and its options, in the string that a graph holds.
 _SEPARATOR = "|"
 
 
@@ -41,12 +41,12 @@ def is_transformed() -> bool:
     return level >= 0 or torch._C._are_functorch_transforms_active()
 
 
-def _words(op: Any, options: dict[str, Any]) -> tuple[str, list[float]]:
-    """(an operator and its options as a string for a graph, the values of numeric options).
+def written(name: str, options: dict[str, Any]) -> tuple[str, list[float]]:
+    """(a function's name and options as a string for a graph, the values of numeric options).
 
     The compiler may know a number only as a symbol, which is passed on as a number.
     """
-    words, numbers = [op.__name__], []
+    words, numbers = [name], []
     for key, option in options.items():
         if isinstance(option, Curve):
             raise TypeError(f"{key} is {option!r}, which a compiled graph cannot hold")
@@ -58,15 +58,21 @@ def _words(op: Any, options: dict[str, Any]) -> tuple[str, list[float]]:
     return _SEPARATOR.join(words), numbers
 
 
-def _parsed(name: str, numbers: list[float]) -> tuple[Any, dict[str, Any]]:
-    """Undo `_words`: returns (operator, options)."""
-    op, *words = name.split(_SEPARATOR)
+def read(text: str, numbers: list[float]) -> tuple[str, dict[str, Any]]:
+    """Undo `written`: returns (name, options)."""
+    name, *words = text.split(_SEPARATOR)
     options: dict[str, Any] = {}
     left = iter(numbers)
     for word in words:
         key, is_text, option = word.partition("=")
         options[key] = ast.literal_eval(option) if is_text else next(left)
-    return named(op), options
+    return name, options
+
+
+def _parsed(text: str, numbers: list[float]) -> tuple[Any, dict[str, Any]]:
+    """(operator, options) of what was written for an operator."""
+    name, options = read(text, numbers)
+    return named(name), options
 
 
 def opaque(shapes: Callable[..., Any], *, returns: str = "Tensor") -> Any:
@@ -96,7 +102,7 @@ def opaque(shapes: Callable[..., Any], *, returns: str = "Tensor") -> Any:
         @functools.wraps(function)
         def call(op: Any, options: dict[str, Any], *given: Tensor) -> Any:
             if is_tracing(given[0]):
-                return made(*given, *_words(op, options))
+                return made(*given, *written(op.__name__, options))
             return function(op, options, *given)
 
         return call

@@ -401,6 +401,40 @@ def test_assignments_and_their_gradients(front, shape, rng):
         front.front.sinkhorn(front.array(scores), front.array(np.ones(9)))
 
 
+@frameworks
+@pytest.mark.parametrize("bound", [False, True])
+def test_balanced_topk_and_its_gradients(front, bound, rng):
+    """Values to the bit; gradients in every argument are those of NumPy."""
+    x, g = rng.normal(size=(2, 3, 6, 4))
+    there, load = rng.random((6, 4)) < 0.9, np.array([3.0, 2.0, 1.0, 3.0])
+    there[:, 0] = True
+    given = {"temperature": 0.5, "at_most": bound, "axis": (1, 2), "tol": 1e-13}
+    (p, *thresholds), pull = stk.balancedtopk.vjp(x, 1.5, load, where=there, **given)
+
+    def balanced(x, k=1.5, load=load, temperature=0.5):
+        options = {**given, "temperature": temperature, "where": front.array(there)}
+        return front.front.balancedtopk(x, k, load, **options)
+
+    def of(name, value):
+        found = {"x": front.array(x), "load": front.array(load), name: value}
+        return balanced(**found).p
+
+    for found in front.values(lambda x: balanced(x, load=front.array(load)).p, front.array(x)):
+        np.testing.assert_array_equal(front.numpy(found), p)
+    for found, expected in zip(balanced(front.array(x))[1:], thresholds, strict=True):
+        np.testing.assert_array_equal(front.numpy(found), expected)
+    gradients = pull(g)
+    numbers = {"x": x, "k": np.full((3, 6), 1.5), "load": load, "temperature": np.full(3, 0.5)}
+    for name, value in numbers.items():
+        found = front.gradient(functools.partial(of, name), front.array(value), front.array(g))
+        expected = getattr(gradients, name)
+        found = front.numpy(found)
+        total = found.sum() if np.ndim(expected) == 0 else found
+        np.testing.assert_allclose(total, expected, rtol=1e-9, atol=1e-12)
+    with pytest.raises(ValueError, match=r"k has shape \(5,\)"):
+        front.front.balancedtopk(front.array(x), front.array(np.ones(5)))
+
+
 def _masses(shape, rng):
     """Sums of rows and of columns with the same total."""
     r, c = (rng.uniform(0.5, 1.0, size=n) for n in shape[-2:])

@@ -1,0 +1,238 @@
+"""The thresholds of one matrix: Newton's method on those of the columns, with each row solved.
+
+For thresholds b of the columns, each row of x - b is a problem of `thretopk`. What is left is the
+minimum of a smooth convex function of b, whose gradient is the load less the sums of the columns.
+A step of Newton is taken if it reduces the total excess; else the columns are solved as the rows
+are, which never raises it (thm-balanced-convergence).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._api.base import Array
+from .._api.operator import Rows
+from .._curves.base import origin
+from .._threads.transposing import transposed
+from .._threshold.records import REST, C, D
+from ..thretopk.operator import thretopk
+from . import kernels
+from .schur import Schur, schur
+
+COOLING = 4.0  # from each temperature to the next
+FALL = 0.9  # the largest part of the total excess that a step of Newton may leave
+REACH = 32.0  # the longest step, in temperatures
+DAMPINGS = 0.0, 1e-2  # of the diagonal, one after the other
+TRIES = 4  # points of a line
+LONGER = 4.0  # a step to a point where the function still falls as fast
+NEAR = 1e-2  # of the mean load: the excess at which the next temperature begins
+PATIENCE = 8  # steps at each of the temperatures that lead to the matrix's own
+SAMPLE = 2048  # rows that find the first thresholds of a matrix with several times as many
+FINEST = {np.float32: 1e-6, np.float64: 1e-13}  # the error of p, and of its sums, by type
+
+
+class Matrix(NamedTuple):
+    """A problem without what is decided beforehand (`reduction`): every budget leaves a choice."""
+
+    x: Array  # (m, n), contiguous; finite, or -inf for entries that are excluded
+    k: Array  # (m,), float64, between 0 and the number of entries of each row
+    load: Array  # (n,), float64, between 0 and those of each column; bounds may be larger
+    temperature: float
+    options: Any  # of thretopk
+    bounded: bool  # whether the load is a bound, and not used up
+
+
+class Solved(NamedTuple):
+    """A matrix that was solved as far as it could be."""
+
+    p: Array  # (m, n)
+    rows: Array  # (m,), the thresholds of the rows
+    columns: Array  # (n,)
+    y: Array  # (m, n), x less the thresholds of the columns
+    solution: Array  # (m, SOLUTION), of the rows
+    error: float  # the largest excess, of max(1, load)
+    limit: float  # what it may be
+    steps: int
+
+
+class _Point(NamedTuple):
+    """Thresholds of the columns, and what they give."""
+
+    b: Array
+    solution: Array
+    over: Array  # (n,), sums of the columns less the load: what the function falls by
+    excess: Array  # (n,), the same as far as it breaks a condition
+
+    @property
+    def total(self) -> float:
+        """The total excess."""
+        return float(abs(self.excess).sum())
+
+
+class _Search:
+    """A matrix at one temperature, with the memory for p, x - b and the weights."""
+
+    def __init__(self, matrix: Matrix, memory: tuple[Array, Array, Array]) -> None:
+        self.matrix = matrix
+        self.p, self.y, self.v = memory
+        self.steps, self.record = 0, np.inf
+
+    def rows(self, temperature: float, out: Array | None = None) -> Rows:
+        """The rows of y as problems of `thretopk`."""
+        k = self.matrix.k
+        return Rows(self.y, k, np.full(len(k), temperature))
+
+    def at(self, b: Array, temperature: float) -> _Point:
+        """Solve the rows for these thresholds of the columns."""
+        matrix = self.matrix
+        kernels.less(matrix.x, b, self.y)
+        solution = thretopk.cpu.linearize(self.rows(temperature), matrix.options, self.p)
+        over = kernels.column_sums(self.p) - matrix.load
+        excess = np.where(b > 0.0, over, np.maximum(over, 0.0)) if matrix.bounded else over
+        return _Point(b, solution, over, excess)
+
+    def thresholds(self, solution: Array, temperature: float) -> Array:
+        """The thresholds of the rows."""
+        d = solution[:, D] + solution[:, REST] - origin(self.matrix.options.curve)
+        found: Array = solution[:, C] + temperature * d
+        return found
+
+    def schur(self, point: _Point, temperature: float) -> Schur:
+        """The matrix of Newton's step from the point, at which y and p are."""
+        kernels.weigh(self.y, temperature, self.matrix.options.curve, point.solution, self.v)
+        free = np.ones(len(point.b), np.bool_)
+        if self.matrix.bounded:
+            free = (point.b > 0.0) | (point.excess > 0.0)
+        return schur(self.v, free)
+
+    def newton(self, point: _Point, temperature: float) -> tuple[_Point, bool] | None:
+        """A better point on a line along Newton's direction, and whether it has much less excess.
+
+        None if there is none. On a line the function falls as long as `over` has a part along it.
+        """
+        system, fallen = self.schur(point, temperature), None
+        for damping in DAMPINGS:
+            d = system.solve(point.excess, damping)
+            length = abs(d).max()
+            if not 0.0 < length < np.inf:
+                continue
+            step = d * min(1.0, REACH * temperature / length)
+            along = self.moved(point.b + step) - point.b
+            if not point.over @ along > 0.0:
+                continue
+            low, high, s = (0.0, float(point.over @ along)), (np.inf, 0.0), 1.0
+            for _ in range(TRIES):
+                found = self.at(self.moved(point.b + s * along), temperature)
+                if found.total <= FALL * self.record:
+                    return found, True
+                slope = float(found.over @ along)
+                if slope >= 0.0:
+                    low, fallen = (s, slope), found
+                else:
+                    high = s, slope
+                if high[0] < np.inf:
+                    part = low[1] / (low[1] - high[1])
+                    s = low[0] + (high[0] - low[0]) * min(max(part, 0.1), 0.9)
+                elif self.matrix.bounded:
+                    break
+                else:
+                    s *= LONGER
+            if fallen is not None:
+                return fallen, False
+        return None
+
+    def moved(self, b: Array) -> Array:
+        """The thresholds as they may be: at least 0 for bounds, else of mean 0."""
+        found: Array = np.maximum(b, 0.0) if self.matrix.bounded else b - b.mean()
+        return found
+
+    def columns_solved(self, a: Array, temperature: float) -> Array:
+        """The thresholds of the columns, each solved for these of the rows."""
+        matrix, (m, n) = self.matrix, self.y.shape
+        # Of memory there is enough: the columns take that of the weights, transposed that of y.
+        turned = self.v.reshape(1, n, m)
+        flat = transposed(matrix.x[None], turned)[0]
+        kernels.less(flat, a, flat)
+        load = matrix.load
+        if matrix.bounded:
+            load = np.minimum(load, np.count_nonzero(flat > -np.inf, axis=1))
+        found = np.empty(n)
+        columns = Rows(flat, load, np.full(n, temperature))
+        thretopk.cpu.threshold(columns, matrix.options, found)
+        return self.moved(found)
+
+    def run(self, b: Array, temperature: float, goal: Array, limit: Array, most: int) -> _Point:
+        """Search from b until the excess is at most the goal, or the limit where rounding ends."""
+        point = self.at(b, temperature)
+        self.record = point.total
+        while self.steps < most and not (abs(point.excess) <= goal).all():
+            self.steps += 1
+            found = self.newton(point, temperature)
+            if found is None and (abs(point.excess) <= limit).all():
+                return self.at(point.b, temperature)
+            point, much = found or (point, False)
+            if not much:
+                a = self.thresholds(point.solution, temperature)
+                point = self.at(self.columns_solved(a, temperature), temperature)
+            self.record = min(self.record, point.total)
+        return point
+
+
+def solve(matrix: Matrix, tol: float, max_iter: int, start: Array | None = None) -> Solved:
+    """Solve a matrix; the caller looks whether the error is within the limit.
+
+    `start`: thresholds of the columns near the solution, if they are known.
+    """
+    x, tau = matrix.x, matrix.temperature
+    memory = np.empty_like(x), np.empty_like(x), np.empty_like(x)
+    search = _Search(matrix, memory)
+    finest = FINEST[x.dtype.type]
+    low = x.min(where=x > -np.inf, initial=np.inf)
+    reach = (float(x.max()) - float(low)) / tau
+    scale = np.maximum(1.0, matrix.load)
+    goal = max(tol, finest)
+    limit = max(tol, finest + 4.0 * float(np.finfo(x.dtype).eps) * reach)
+    b = _start(matrix, memory) if start is None else search.moved(start)
+    point = search.run(b, tau, goal * scale, limit * scale, max_iter)
+    error = float((abs(point.excess) / scale).max())
+    a = search.thresholds(point.solution, tau)
+    return Solved(search.p, a, point.b, search.y, point.solution, error, limit, search.steps)
+
+
+def _start(matrix: Matrix, memory: tuple[Array, Array, Array]) -> Array:
+    """Thresholds of the columns near the solution: by higher temperatures, of a sample if large."""
+    some = _sample(matrix)
+    if some is not matrix:
+        memory = np.empty_like(some.x), np.empty_like(some.x), np.empty_like(some.x)
+    x, tau = some.x, some.temperature
+    present = x > -np.inf
+    mean = x.mean(axis=0, where=present, dtype=np.float64)
+    spread = np.std(x - mean, where=present, dtype=np.float64)
+    b = np.zeros(x.shape[1]) if some.bounded else mean - mean.mean()
+    if some.bounded:
+        spread = np.hypot(spread, mean.std())
+    temperatures = [tau]
+    while temperatures[-1] < 2.0 * spread:
+        temperatures.append(COOLING * temperatures[-1])
+    # The whole matrix is solved at its own temperature afterwards; a sample is solved there too.
+    stages = temperatures[:0:-1] if some is matrix else temperatures[::-1]
+    search = _Search(some, memory)
+    near = np.full(len(b), NEAR * some.load.mean())
+    for temperature in stages:
+        b = search.run(b, temperature, near, near, search.steps + PATIENCE).b
+    return b
+
+
+def _sample(matrix: Matrix) -> Matrix:
+    """Every so many of the rows, with their part of the load; the matrix itself if it is small."""
+    every = len(matrix.x) // SAMPLE
+    if every < 4:
+        return matrix
+    x, k = np.ascontiguousarray(matrix.x[::every]), matrix.k[::every]
+    load = matrix.load * (k.sum() / matrix.k.sum())
+    counts = np.count_nonzero(x > -np.inf, axis=0)
+    if not matrix.bounded and not (load < counts).all():
+        return matrix
+    return matrix._replace(x=x, k=np.ascontiguousarray(k), load=load)
