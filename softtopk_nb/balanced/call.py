@@ -325,9 +325,7 @@ def _check_budgets(
     return rows, columns
 
 
-def _check_range(
-    given: Array, least: float, most: float, name: str, limit: str, what: str
-) -> None:
+def _check_range(given: Array, least: float, most: float, name: str, limit: str, what: str) -> None:
     ok = (given >= least) & (given <= most)
     if not ok.all():
         bad = given[~ok].flat[0]

@@ -25,7 +25,7 @@ COOLING = 4.0  # from each temperature to the next
 FALL = 0.9  # the largest part of the total excess that a step of Newton may leave
 REACH = 32.0  # the longest step, in temperatures
 DAMPINGS = 0.0, 1e-2  # of the diagonal, one after the other
-TRIES = 4  # points of a line
+TRIES = 6  # points of a line
 LONGER = 4.0  # a step to a point where the function still falls as fast
 NEAR = 1e-2  # of the mean load: the excess at which the next temperature begins
 PATIENCE = 8  # steps at each of the temperatures that lead to the matrix's own
@@ -116,10 +116,8 @@ class _Search:
         system, fallen = self.schur(point, temperature), None
         for damping in DAMPINGS:
             d = system.solve(point.excess, damping)
-            length = abs(d).max()
-            if not 0.0 < length < np.inf:
-                continue
-            step = d * min(1.0, REACH * temperature / length)
+            step = d * min(1.0, REACH * temperature / max(abs(d).max(), temperature))
+            step += temperature * system.shares(point.excess)
             along = self.moved(point.b + step) - point.b
             if not point.over @ along > 0.0:
                 continue
