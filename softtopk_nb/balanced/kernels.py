@@ -20,6 +20,7 @@ from .._threshold.newton import inverse_temperature
 from .._threshold.records import CODE, C, D
 
 BLOCK = 128  # rows of a block
+FAINTEST = 1e-280  # sums of weights below count as 0: their inverses would overflow
 
 
 @kernel
@@ -63,7 +64,7 @@ def _weigh(lo: int, hi: int, y: Any, tau: float, curve: Any, solution: Any, v: A
             v[i, j] = T(w) if present else T(0)
         for j in range(y.shape[1]):
             total += v[i, j]
-        solved = total > 0.0 and solution[i, CODE] <= WITH_INFINITIES
+        solved = total > FAINTEST and solution[i, CODE] <= WITH_INFINITIES
         r[i] = total * inv if solved else 0.0
         scale = T(np.sqrt(inv / total)) if solved else T(0)
         for j in range(y.shape[1]):

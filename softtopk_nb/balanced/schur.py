@@ -14,6 +14,7 @@ from scipy import linalg
 from scipy.sparse import csgraph
 
 from .._api.base import Array
+from .kernels import FAINTEST
 
 _ROUNDING = 64 * np.finfo(np.float64).eps  # least damping, of a diagonal of ones
 
@@ -22,7 +23,7 @@ class Schur(NamedTuple):
     """The matrix, of the columns that are free, scaled to a diagonal of ones."""
 
     scaled: Array  # (free, free), with a projection on its kernel added: it is positive definite
-    root: Array  # (free,), the roots of the diagonal; 0 for a column without weight
+    root: Array  # (free,), the roots of the diagonal; 0 for a column that no other shares rows with
     free: Array  # (n,) bool, columns whose threshold moves
     label: Array  # (free,), the component of each
     loose: Array  # (components,) bool, whether a constant is in the kernel
@@ -30,28 +31,38 @@ class Schur(NamedTuple):
     def solve(self, right: Array, damping: float = 0.0) -> Array:
         """The d of (S + damping diag S) d = right, of sum 0 over each loose component; 0 if fixed.
 
-        What cannot be solved for is left out of the right-hand side: its mean on such a component,
-        and columns without weight.
+        What cannot be solved for is left out of the right-hand side: its mean on such a component.
         """
         free, root = self.free, self.root
         d = np.zeros(len(free))
-        there = root > 0.0
-        if not there.any():
+        if not len(root):
             return d
-        given = np.where(there, right[free], 0.0)
-        given = given - self._means(given, there)
+        given = right[free]
         matrix = self.scaled + max(damping, _ROUNDING) * np.eye(len(root))
-        scale = np.where(there, root, 1.0)
-        found = linalg.cho_solve(linalg.cho_factor(matrix, lower=True), given / scale) / scale
-        d[free] = np.where(there, found - self._means(found, there), 0.0)
+        scale = np.where(root > 0.0, root, 1.0)
+        given = (given - self._means(given)) / scale
+        found = linalg.cho_solve(linalg.cho_factor(matrix, lower=True), given) / scale
+        d[free] = found - self._means(found)
         return d
 
-    def _means(self, values: Array, there: Array) -> Array:
+    def shares(self, right: Array) -> Array:
+        """What `solve` leaves out: the part of |right| that has no sum 0 on loose components.
+
+        A component that moves as a whole changes nothing until it meets another: how far, S does
+        not say.
+        """
+        d = np.zeros(len(self.free))
+        if len(self.loose) > 1:
+            total = np.bincount(self.label, right[self.free], len(self.loose))
+            size = abs(right).sum()
+            d[self.free] = np.where(self.loose, total / size, 0.0)[self.label] if size else 0.0
+        return d
+
+    def _means(self, values: Array) -> Array:
         """For each column the mean of the values over its component, 0 if that is not loose."""
-        count = np.bincount(self.label, there, len(self.loose))
-        total = np.bincount(self.label, np.where(there, values, 0.0), len(self.loose))
-        mean = np.where(self.loose, total / np.maximum(count, 1.0), 0.0)
-        found: Array = np.where(there, mean[self.label], 0.0)
+        count = np.bincount(self.label, minlength=len(self.loose))
+        total = np.bincount(self.label, values, len(self.loose))
+        found: Array = np.where(self.loose, total / count, 0.0)[self.label]
         return found
 
 
@@ -59,10 +70,10 @@ def schur(v: Array, free: Array) -> Schur:
     """The matrix for v = u/sqrt(r), where the thresholds of columns that are not `free` stay."""
     w = (v.T @ v).astype(np.float64)
     np.fill_diagonal(w, 0.0)
+    w[w < FAINTEST] = 0.0
     total, inner = w.sum(axis=0)[free], w[np.ix_(free, free)]
     root = np.sqrt(total)
-    there = root > 0.0
-    scale = np.where(there, root, 1.0)
+    scale = np.where(root > 0.0, root, 1.0)
     label = np.zeros(len(inner), np.int64)
     if len(inner) and np.count_nonzero(inner) < inner.size - len(inner):
         label = csgraph.connected_components(inner > 0.0, directed=False)[1].astype(np.int64)

@@ -25,10 +25,11 @@ COOLING = 4.0  # from each temperature to the next
 FALL = 0.9  # the largest part of the total excess that a step of Newton may leave
 REACH = 32.0  # the longest step, in temperatures
 DAMPINGS = 0.0, 1e-2  # of the diagonal, one after the other
-TRIES = 4  # points of a line
+TRIES = 6  # points of a line
 LONGER = 4.0  # a step to a point where the function still falls as fast
 NEAR = 1e-2  # of the mean load: the excess at which the next temperature begins
 PATIENCE = 8  # steps at each of the temperatures that lead to the matrix's own
+STAGES = 40  # temperatures at most
 SAMPLE = 2048  # rows that find the first thresholds of a matrix with several times as many
 FINEST = {np.float32: 1e-6, np.float64: 1e-13}  # the error of p, and of its sums, by type
 
@@ -115,10 +116,8 @@ class _Search:
         system, fallen = self.schur(point, temperature), None
         for damping in DAMPINGS:
             d = system.solve(point.excess, damping)
-            length = abs(d).max()
-            if not 0.0 < length < np.inf:
-                continue
-            step = d * min(1.0, REACH * temperature / length)
+            step = d * min(1.0, REACH * temperature / max(abs(d).max(), temperature))
+            step += temperature * system.shares(point.excess)
             along = self.moved(point.b + step) - point.b
             if not point.over @ along > 0.0:
                 continue
@@ -144,9 +143,15 @@ class _Search:
         return None
 
     def moved(self, b: Array) -> Array:
-        """The thresholds as they may be: at least 0 for bounds, else of mean 0."""
-        found: Array = np.maximum(b, 0.0) if self.matrix.bounded else b - b.mean()
-        return found
+        """The thresholds as they may be: of bounds at least 0 and one of them 0, else of mean 0.
+
+        A constant is free to go to the rows; bounds that are not all used up want as little of it
+        as there can be.
+        """
+        if not self.matrix.bounded:
+            return b - b.mean()
+        found: Array = np.maximum(b, 0.0)
+        return found - found.min()
 
     def columns_solved(self, a: Array, temperature: float) -> Array:
         """The thresholds of the columns, each solved for these of the rows."""
@@ -213,15 +218,20 @@ def _start(matrix: Matrix, memory: tuple[Array, Array, Array]) -> Array:
     b = np.zeros(x.shape[1]) if some.bounded else mean - mean.mean()
     if some.bounded:
         spread = np.hypot(spread, mean.std())
-    temperatures = [tau]
-    while temperatures[-1] < 2.0 * spread:
-        temperatures.append(COOLING * temperatures[-1])
-    # The whole matrix is solved at its own temperature afterwards; a sample is solved there too.
-    stages = temperatures[:0:-1] if some is matrix else temperatures[::-1]
+    top = max(tau, 2.0 * spread)
     search = _Search(some, memory)
-    near = np.full(len(b), NEAR * some.load.mean())
-    for temperature in stages:
-        b = search.run(b, temperature, near, near, search.steps + PATIENCE).b
+    near, width, solved = np.full(len(b), NEAR * some.load.mean()), top, np.inf
+    for _ in range(STAGES):
+        point = search.run(b, width, near, near, search.steps + PATIENCE)
+        if (abs(point.excess) <= near).all():
+            b, solved = point.b, width
+            if width == tau:
+                break
+            width = max(tau, width / COOLING)
+        elif solved == np.inf:
+            b, width = point.b, COOLING * width
+        else:
+            width = np.sqrt(width * solved)
     return b
 
 
