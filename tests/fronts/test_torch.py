@@ -575,6 +575,10 @@ def test_bad_arguments_of_a_module_are_named(arguments, error, message):
         ({"hard": "yes"}, TypeError, "hard is 'yes'; expected True or False"),
         ({"normalize": 0}, TypeError, "normalize is 0; expected True or False"),
         ({"bias": None}, TypeError, "bias is None; expected True or False"),
+        ({"balance": 1.0}, ValueError, "balance is 1.0; expected a number from 0 up to 1"),
+        ({"balance": "yes"}, TypeError, "balance is 'yes'; expected a number from 0 up to 1"),
+        ({"balance": 0.9, "op": "gradtopk"}, TypeError, "op is 'gradtopk' and balance is 0.9"),
+        ({"balance": 0.9, "method": "scan"}, TypeError, "method was given and balance is 0.9"),
         ({"curve": "sharp"}, ValueError, "curve is 'sharp'; expected one of 'exp'"),
         ({"method": "dp"}, ValueError, "method is 'dp'; expected one of 'auto'"),
         ({"largest": False}, TypeError, "thretopk got an unexpected keyword argument 'largest'"),
@@ -672,6 +676,49 @@ def test_a_gate_for_experts(rng):
     for one, other in zip(compiled(tokens), (weights, experts), strict=True):
         close(one, other)
     assert {*gate.state_dict()} == {"fixed_temperature", "scores.weight"}
+
+
+def test_a_balanced_gate_loads_experts_equally(rng):
+    given = {"temperature": 0.1, "balance": 0.5}
+    gate, tokens = stt.TopKGate(5, 8, 2, **given).double(), scores(rng, 3, 40, 5)
+    with torch.no_grad():
+        gate.scores.weight[0] += 3.0 * torch.sign(gate.scores.weight[0])
+    alone = stt.TopKGate(5, 8, 2, temperature=0.1).double()
+    alone.scores = gate.scores
+    weights, experts = gate(tokens)
+    flat = gate.scores(tokens).reshape(120, 8)
+    p, _, columns = stt.balancedtopk(flat, 2, temperature=0.1)
+    close(p.sum(0), torch.full((8,), 30.0).double())
+    assert torch.equal(experts.reshape(120, 2), (flat - columns).topk(2).indices)
+    found = p.gather(-1, experts.reshape(120, 2))
+    close(weights.reshape(120, 2), found / found.sum(-1, keepdim=True))
+    alone(tokens)
+    assert gate.load.std() < 0.5 * alone.load.std()
+    close(gate.thresholds, columns.detach())  # the average of one call
+    weights[..., 0].sum().backward()
+    assert gate.scores.weight.grad.abs().min() > 0
+    gate(tokens.flip(-1))
+    flat = gate.scores(tokens.flip(-1)).reshape(120, 8)
+    other = stt.balancedtopk(flat, 2, temperature=0.1).columns
+    close(gate.thresholds, (columns + other).detach() / 2)
+    restored = stt.TopKGate(5, 8, 2, **given).double()
+    restored.load_state_dict(gate.state_dict())
+    for one, other in zip(restored.eval()(tokens), gate.eval()(tokens), strict=True):
+        assert torch.equal(one, other)
+    shifted = stt.topk(gate.scores(tokens) - gate.thresholds, 2)
+    assert torch.equal(gate(tokens).indices, shifted.indices)
+
+
+def test_a_balanced_gate_leaves_out_experts_and_tokens(rng):
+    gate, tokens = stt.TopKGate(5, 4, 2, balance=0.9, hard=True).double(), scores(rng, 30, 5)
+    up, inside = torch.tensor([True, False, True, True]), torch.arange(30)[:, None] < 20
+    weights, experts = gate(tokens, where=up & inside)
+    close(weights[:20], torch.full((20, 2), 0.5).double())
+    assert not weights[20:].any()
+    assert not (experts[:20] == 1).any()
+    assert gate.thresholds.isfinite().all()
+    weights.sum().backward()
+    assert gate.scores.weight.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("options", [{}, {"op": "gradtopk"}, {"hard": True}], ids=str)
