@@ -445,7 +445,7 @@ def thretopk_float64(
     return f(z - low)
 
 
-# ------------------------------------------------------------------------- balanced top-k, 60 digits
+# ------------------------------------------------------------------------ balanced top-k, 60 digits
 
 
 class Balance(NamedTuple):
@@ -465,7 +465,7 @@ def balancedtopk(
     alpha: float | None = None,
     at_most: bool = False,
 ) -> Balance:
-    """The minimum of the dual: float64 alternates between rows and columns, and Newton's steps end it.
+    """The minimum of the dual: alternating between rows and columns, and Newton's steps to end it.
 
     The thresholds of columns have mean 0; of bounds they are at least 0, and 0 where a column stays
     below. A constant that may go from rows to columns is held by one more equation. -inf in x is an

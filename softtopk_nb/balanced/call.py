@@ -145,9 +145,7 @@ class Call(NamedTuple):
             if decided is None:
                 p[i], a[i], b[i] = np.nan, np.nan, np.nan
                 continue
-            nothing = np.empty(0)
-            given = (None, nothing, nothing) if solved is None else solved[:3]
-            p[i], a[i], b[i] = expand(decided, *given, self.x.dtype)
+            p[i], a[i], b[i] = expand(decided, solved)
         if self.shift is not None:
             a, b = scaling.scaled(a, -self.shift), scaling.scaled(b, -self.shift)
         rows, columns = (
@@ -249,7 +247,7 @@ def check(
     batch, count = tuple(leading), math.prod(leading)
     given = arguments.check_positive(temperature, batch, "temperature")
     tau = arguments.per_row(given, batch, count)
-    table = np.ascontiguousarray(whole, compute).reshape(count, m, n)
+    table: Array = np.ascontiguousarray(whole, compute).reshape(count, m, n)
     mask = None
     if where is not None:
         mask = np.moveaxis(arguments.check_where(where, values.shape), axis, (-2, -1))

@@ -1,4 +1,4 @@
-"""Derivatives of one matrix, by the system of Newton's step at its solution (thm-balanced-derivative).
+"""Derivatives of one matrix, by the system of Newton's step (thm-balanced-derivative).
 
 A change of the problem moves both thresholds so that all sums stay what they must be. The
 thresholds of rows are eliminated; what is left is a system of the columns, factored once.

@@ -48,7 +48,7 @@ def _sum_columns(lo: int, hi: int, p: Any, sums: Any) -> None:
 
 
 @kernel
-def _weigh(lo: int, hi: int, y: Any, tau: float, curve: Any, solution: Any, v: Any, r: Any) -> None:
+def _weigh(lo, hi, y, tau, curve, solution, v, r):
     """Write u/sqrt(r) of rows lo .. hi, u = f'(t)/tau and r its sum; 0 for a saturated row."""
     T = y.dtype.type
     y, solution, v, r = borrowed(y), borrowed(solution), borrowed(v), borrowed(r)

@@ -34,9 +34,9 @@ def reduce(x: Array, k: Array, load: Array, bounded: bool) -> Decided:
     """Decide what can be; raises `Infeasible` where budgets ask for more than there is."""
     m, n = x.shape
     finite = np.isfinite(x.min(initial=0.0)) and np.isfinite(x.max(initial=0.0))
-    low, high = k.min(initial=1.0), k.max(initial=0.0)
-    columns_open = bounded or (0.0 < load.min() and load.max() < m)
-    if finite and 0.0 < low and high < n and columns_open and load.min() > 0.0:
+    rows_open = k.min() > 0.0 and k.max() < n
+    columns_open = load.min() > 0.0 and (bounded or load.max() < m)
+    if finite and rows_open and columns_open:
         return Decided(x, k, _to_total(load, k, bounded), None, None, None, None)
     ones = x == np.inf
     left = np.isfinite(x)
@@ -60,7 +60,7 @@ def reduce(x: Array, k: Array, load: Array, bounded: bool) -> Decided:
             if (taken | none).any():
                 there[taken | none] = False
                 changed = True
-    rows, columns = left.any(axis=1), left.any(axis=0)
+    rows, columns = np.asarray(left.any(axis=1)), np.asarray(left.any(axis=0))
     rest = np.ascontiguousarray(np.where(left, x, x.dtype.type(-np.inf))[np.ix_(rows, columns)])
     load = _to_total(load[columns], k[rows], bounded)
     return Decided(rest, k[rows], load, rows, columns, ones, full)
@@ -84,18 +84,19 @@ def _to_total(load: Array, k: Array, bounded: bool) -> Array:
     """The loads, scaled to the sum of k unless they are bounds."""
     if bounded or not len(load):
         return load
-    return load * (k.sum() / load.sum())
+    scaled: Array = load * (k.sum() / load.sum())
+    return scaled
 
 
-def expand(decided: Decided, p: Any, rows: Array, columns: Array, dtype: Any) -> tuple[Array, ...]:
-    """(p, thresholds of rows, of columns) of the whole matrix, from those of the rest."""
+def expand(decided: Decided, solved: Any) -> tuple[Array, Array, Array]:
+    """(p, thresholds of rows, of columns) of the whole matrix; None for a rest without entries."""
     if decided.rows is None or decided.columns is None or decided.full is None:
-        return p, rows, columns
-    whole = np.where(decided.ones, 1.0, 0.0).astype(dtype)
+        return solved.p, solved.rows, solved.columns
+    whole = decided.ones.astype(decided.x.dtype) if decided.ones is not None else decided.x
     a, b = (np.where(full, -np.inf, np.inf) for full in decided.full)
-    if p is not None:
-        whole[np.ix_(decided.rows, decided.columns)] += p
-        a[decided.rows], b[decided.columns] = rows, columns
+    if solved is not None:
+        whole[np.ix_(decided.rows, decided.columns)] += solved.p
+        a[decided.rows], b[decided.columns] = solved.rows, solved.columns
     return whole, a, b
 
 

@@ -121,6 +121,7 @@ class _Search:
             along = self.moved(point.b + step) - point.b
             if not point.over @ along > 0.0:
                 continue
+            most = self.length(point.b, along)
             low, high, s = (0.0, float(point.over @ along)), (np.inf, 0.0), 1.0
             for _ in range(TRIES):
                 found = self.at(self.moved(point.b + s * along), temperature)
@@ -134,13 +135,20 @@ class _Search:
                 if high[0] < np.inf:
                     part = low[1] / (low[1] - high[1])
                     s = low[0] + (high[0] - low[0]) * min(max(part, 0.1), 0.9)
-                elif self.matrix.bounded:
-                    break
+                elif s < most:
+                    s = min(LONGER * s, most)
                 else:
-                    s *= LONGER
+                    break
             if fallen is not None:
                 return fallen, False
         return None
+
+    def length(self, b: Array, along: Array) -> float:
+        """How far a line from b goes before a threshold of a bound would be negative."""
+        falls = along < 0.0
+        if not self.matrix.bounded or not falls.any():
+            return np.inf
+        return float((b[falls] / -along[falls]).min())
 
     def moved(self, b: Array) -> Array:
         """The thresholds as they may be: of bounds at least 0 and one of them 0, else of mean 0.
@@ -149,9 +157,11 @@ class _Search:
         as there can be.
         """
         if not self.matrix.bounded:
-            return b - b.mean()
+            centred: Array = b - b.mean()
+            return centred
         found: Array = np.maximum(b, 0.0)
-        return found - found.min()
+        found -= found.min()
+        return found
 
     def columns_solved(self, a: Array, temperature: float) -> Array:
         """The thresholds of the columns, each solved for these of the rows."""

@@ -1,4 +1,4 @@
-"""balancedtopk: against 60 digits, its theorems, symmetries, derivatives, budgets that cannot be."""
+"""balancedtopk: 60 digits, its theorems, symmetries, derivatives, and edges."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_upper_bounds(options, rng):
     """thm-balanced-bounds: b >= 0, and 0 where a column stays below its bound."""
     x, k, load = problem(rng, 40, 6, skew=2.0)
     load *= rng.uniform(1.0, 1.2, 6)
-    p, a, b = stk.balancedtopk(x, k, load, temperature=0.3, at_most=True, tol=1e-12, **options)
+    p, _, b = stk.balancedtopk(x, k, load, temperature=0.3, at_most=True, tol=1e-12, **options)
     sums = p.sum(axis=0)
     assert_close(p.sum(axis=1), k, 1e-11)
     assert np.all(sums <= load * (1 + 1e-11))
