@@ -687,7 +687,7 @@ def test_a_balanced_gate_loads_experts_equally(rng):
     alone.scores = gate.scores
     weights, experts = gate(tokens)
     flat = gate.scores(tokens).reshape(120, 8)
-    p, _, columns = stt.balancedtopk(flat, 2, temperature=0.1)
+    p, _, columns = stt.balancedtopk(flat, 2, temperature=gate.temperature)
     close(p.sum(0), torch.full((8,), 30.0).double())
     assert torch.equal(experts.reshape(120, 2), (flat - columns).topk(2).indices)
     found = p.gather(-1, experts.reshape(120, 2))
@@ -699,7 +699,7 @@ def test_a_balanced_gate_loads_experts_equally(rng):
     assert gate.scores.weight.grad.abs().min() > 0
     gate(tokens.flip(-1))
     flat = gate.scores(tokens.flip(-1)).reshape(120, 8)
-    other = stt.balancedtopk(flat, 2, temperature=0.1).columns
+    other = stt.balancedtopk(flat, 2, temperature=gate.temperature).columns
     close(gate.thresholds, (columns + other).detach() / 2)
     restored = stt.TopKGate(5, 8, 2, **given).double()
     restored.load_state_dict(gate.state_dict())
