@@ -113,5 +113,6 @@ for budget, row in zip(budgets, 100 * accuracy.mean(axis=2).T, strict=True):
     print(f"{budget:6g}  " + "  ".join(f"{v:{len(n)}.1f}" for v, n in zip(row, names, strict=True)))
 
 # %%
-# Each point of the curves is a mean over the same ten splits; the splits overlap, so differences of
-# half a percent say little.
+# Told of the prices, the training buys best where money is short: a budget of 1 reads 95.3 % of the
+# tumours right, 92.2 % if it is spent as if prices were equal, and 93.1 % by the fixed rule. From 8
+# on both trainings are alike. The splits overlap, so differences of half a percent say little.

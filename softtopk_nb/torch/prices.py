@@ -105,7 +105,9 @@ def priced_vjp(
     """The gradients of <g, value>, row by row."""
     *problem, prices, solved, cotangent = map(calls.array, (x, k, temperature, cost, state, g))
     own = {**options, "cost": prices}
-    gx, gk, gtau, gcost = map(calls.tensor, array_calls.vjp(op, own, problem, solved, cotangent))
+    gx, gk, gtau, gcost = map(
+        calls.tensor, array_calls.vjp(op, own, tuple(problem), solved, cotangent)
+    )
     return gx.contiguous(), gk, gtau, gcost.contiguous()
 
 
@@ -126,7 +128,7 @@ def priced_jvp(
     """The derivative along a direction in x, k, the temperature and the costs."""
     *problem, prices, solved = map(calls.array, (x, k, temperature, cost, state))
     direction = tuple(map(calls.array, (dx, dk, dtemperature, dcost)))
-    moved = array_calls.jvp(op, {**options, "cost": prices}, problem, solved, direction)
+    moved = array_calls.jvp(op, {**options, "cost": prices}, tuple(problem), solved, direction)
     return calls.tensor(moved)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from ..._api.operator import Array
 from ..._curves.base import kernel_for
 from ..._curves.user import UserCurve
+from ..._nonfinite import UNDEFINED
 from ..._threads import pool
 from ..._threshold.records import REST, C, D
 from ..curve import check_integral, check_one_mass
@@ -43,7 +44,7 @@ def _check_mass(rows: Any, options: Any, p: Array, solution: Array) -> None:
     """Raise ValueError if the search has failed for any row: the user's curve has a jump."""
     spent = np.where(p > 0.0, rows.cost.table, 0.0)
     spent *= p
-    for i in np.flatnonzero(solution[:, kernels.CODE] != kernels.UNDEFINED):
+    for i in np.flatnonzero(solution[:, kernels.CODE] != UNDEFINED):
         check_one_mass(options.name, rows.k[i], spent[i].sum(), f"row {i}")
 
 
