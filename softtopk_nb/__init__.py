@@ -11,7 +11,7 @@ libraries, `softtopk_nb.sklearn` a selector of features (`SoftSelectKBest`), and
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from ._api.base import Gradients, TopK
+from ._api.base import Gradients, GradientsWithCost, TopK
 from ._versions import show_versions
 from .balanced import Balanced, BalancedGradients, balancedtopk
 from .gradtopk import KSubset, gradtopk
@@ -43,6 +43,7 @@ __all__ = [
     "ConvergenceError",
     "Curve",
     "Gradients",
+    "GradientsWithCost",
     "KSubset",
     "PowerGradients",
     "TopK",

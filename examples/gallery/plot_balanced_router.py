@@ -39,8 +39,9 @@ def sample(n, generator):
 # Routers
 # -------
 # Each router is given the scores of a batch, noise of a learned size, a temperature and the
-# thresholds of the experts that it has kept; it returns weights and these thresholds. Each token gets
-# two experts, whose weights sum to 2. In a test all but ``expert choice`` see one token at a time.
+# thresholds of the experts that it has kept; it returns weights and these thresholds. Each token
+# gets two experts, whose weights sum to 2. In a test all but ``expert choice`` see one token at a
+# time.
 
 
 def two_largest(weights):
@@ -154,7 +155,7 @@ ax.legend(fontsize="small")
 # ``expert choice`` has equal loads by construction, and leaves half of the tokens with fewer than
 # two experts; it also has to see a batch, which a model that writes text does not have.
 #
-# **Where it loses.** Quantile balancing is as good: the differences are within a standard deviation,
-# and its mean is better. It costs less, and needs no kernel of its own. What the smooth router has
+# **Where it loses.** Quantile balancing is as good: the differences are within a standard
+# deviation, and its mean is better. It costs less, and needs no kernel of its own. What the smooth router has
 # besides is a gradient in the thresholds, weights that fall to 0 continuously where a token changes
 # its experts, and loads of any size, also learned ones.

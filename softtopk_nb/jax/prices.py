@@ -56,9 +56,9 @@ def _called(compute: Any, like: Any, *arrays: Any) -> Any:
     return jax.pure_callback(on_host, kinds, *arrays, vmap_method="broadcast_all")
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _solved(x: Any, k: Any, temperature: Any, cost: Any, call: calls.Call) -> Any:
-    """The value of rows."""
+@functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
+def _value(x: Any, k: Any, temperature: Any, cost: Any, call: calls.Call) -> Any:
+    """The value of rows, within a gradient."""
 
     def compute(x: Any, k: Any, temperature: Any, cost: Any) -> Any:
         return (array_calls.value(call.op, {**call.options, "cost": cost}, (x, k, temperature)),)
@@ -66,9 +66,15 @@ def _solved(x: Any, k: Any, temperature: Any, cost: Any, call: calls.Call) -> An
     return _called(compute, (x,), x, k, temperature, cost)[0]
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _solved(x: Any, k: Any, temperature: Any, cost: Any, call: calls.Call) -> Any:
+    """The value of rows."""
+    return _value(x, k, temperature, cost, call)
+
+
 def _forward(x: Any, k: Any, temperature: Any, cost: Any, call: calls.Call) -> Any:
     problem = x, k, temperature, cost
-    return _solved(*problem, call), problem
+    return _value(*problem, call), problem
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(5,))
@@ -84,6 +90,7 @@ def _gradients(x: Any, k: Any, temperature: Any, cost: Any, g: Any, call: calls.
     return tuple(_called(compute, problem, *problem, g))
 
 
+@_value.defjvp
 @_gradients.defjvp
 def _no_second(call: calls.Call, given: Any, moves: Any) -> Any:
     call.op.priced.check_second()

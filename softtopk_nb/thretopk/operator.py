@@ -57,6 +57,9 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method, typed.
     method : {"auto", "newton", "scan", "bisect"}, default="auto"
         How lambda is found. newton: passes over the row, no sort (auto takes it). scan: sort and
         scan analytically, for exp, laplace and clip. bisect: halve until the mass is right.
+    cost : array_like, default=None
+        Positive costs c, broadcastable to x's shape: sum c p = k with p_i = f((x_i - lambda
+        c_i)/temperature), 0 <= k <= sum c. None is a cost of 1, to rounding.
     temperature : float or array_like, default=1.0
         Width of the transition, in the units of x; broadcast as k.
     axis : int, default=-1
@@ -80,8 +83,10 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method, typed.
     TypeError
         x, k, temperature, where, alpha or out of a wrong type, an unknown keyword.
     ValueError
-        k outside [0, n], a temperature that is not positive and finite, an unknown curve or
-        method, a shape that does not fit.
+        k outside [0, n] or [0, sum c], a temperature or cost that is not positive and finite, an
+        unknown curve or method, a shape that does not fit.
+    NotImplementedError
+        A cost where it has no kernel or derivative: on a device, for `hvp`.
 
     See Also
     --------
@@ -105,6 +110,11 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method, typed.
     saturated to rounding, all derivatives are 0. Temperatures may be as small or large as numbers
     are; on a device those beyond 1/max or max of the type (3e-39 and 3e38 in float32) act as these.
 
+    *With a cost* p is the smooth fractional knapsack, for up to four times the time; `vjp` returns
+    the gradient in the costs too, `threshold` the marginal value of a unit of k. A shift of x
+    changes p. For the accuracy R = max |x|/temperature + k max dp/dk; alpha is at most 10. A k
+    within rounding of sum c gives ones. Entries of +inf use up their costs.
+
     Source: Su, "Softmax Sequel: Finding Smooth Approximations for Top-K" (2024).
 
     Examples
@@ -117,6 +127,8 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method, typed.
     >>> p, vjp = stk.thretopk.vjp(x, 2, temperature=0.5)
     >>> vjp(np.array([1.0, 0.0, 0.0, 0.0])).x.round(3)
     array([ 0.206, -0.162, -0.022, -0.022])
+    >>> stk.thretopk(x, 3, temperature=0.1, cost=[2.0, 1.0, 2.0, 4.0]).round(3)
+    array([0.999, 1.   , 0.   , 0.   ])
     """
 
     __name__ = "thretopk"

@@ -24,6 +24,7 @@ def alike(found, answer):
 
 
 @pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_torch(given):
     """Autograd in all four arguments, forward mode, vmap, a compiled graph, and masks."""
     torch = pytest.importorskip("torch")
