@@ -72,6 +72,31 @@ def _weigh(lo, hi, y, tau, curve, solution, v, r):
 
 
 @kernel
+def _multiply(lo: int, hi: int, v: Any, height: int, sums: Any) -> None:
+    """Write v^T v over the rows of blocks lo .. hi, above the diagonal and on it."""
+    v, sums = borrowed(v), borrowed(sums)
+    n = v.shape[1]
+    for block in range(lo, hi):
+        first, last = block * height, min((block + 1) * height, v.shape[0])
+        total = sums[block]
+        total[:, :] = 0.0
+        whole = first + (last - first) // 4 * 4
+        wide_vectors()
+        for i in range(first, whole, 4):
+            p, q, r, s = v[i], v[i + 1], v[i + 2], v[i + 3]
+            for j in range(n):
+                a, b, c, d, target = p[j], q[j], r[j], s[j], total[j]
+                for h in range(j, n):
+                    target[h] += (a * p[h] + b * q[h]) + (c * r[h] + d * s[h])
+        for i in range(whole, last):
+            p = v[i]
+            for j in range(n):
+                a, target = p[j], total[j]
+                for h in range(j, n):
+                    target[h] += a * p[h]
+
+
+@kernel
 def _project(lo: int, hi: int, v: Any, r: Any, g: Any, moved: Any, mean: Any, sums: Any) -> None:
     """Write the weighted mean of g in the rows of blocks lo .. hi; sum u (g - mean) over columns.
 
@@ -181,6 +206,17 @@ def weigh(y: Array, tau: float, curve: Any, solution: Array, v: Array) -> Array:
     r = np.empty(len(y))
     pool.over(len(y), y.size, kernel_for(curve, _weigh), y, tau, curve, solution, v, r)
     return r
+
+
+def products(v: Array) -> Array:
+    """v^T v, in float64 from sums over blocks in the type of v."""
+    m, n = v.shape
+    height = max(4 * BLOCK, 4 * n)  # the sums of all blocks take a quarter of v at most
+    sums = np.empty((-(-m // height), n, n), v.dtype)
+    pool.over(len(sums), max(1, v.size * n // 16), _multiply, v, height, sums)
+    upper = sums.sum(axis=0, dtype=np.float64)
+    found: Array = np.triu(upper) + np.triu(upper, 1).T
+    return found
 
 
 def project(v: Array, r: Array, g: Array, moved: Array) -> tuple[Array, Array]:
