@@ -20,6 +20,8 @@ from .._threshold.newton import inverse_temperature
 from .._threshold.records import CODE, C, D
 
 BLOCK = 128  # rows of a block
+ALONE = 1 << 18  # multiplications that BLAS does not share out
+SEVERAL = 8  # such products at a time
 FAINTEST = 1e-280  # sums of weights below count as 0: their inverses would overflow
 
 
@@ -69,31 +71,6 @@ def _weigh(lo, hi, y, tau, curve, solution, v, r):
         scale = T(np.sqrt(inv / total)) if solved else T(0)
         for j in range(y.shape[1]):
             v[i, j] *= scale
-
-
-@kernel
-def _multiply(lo: int, hi: int, v: Any, height: int, sums: Any) -> None:
-    """Write v^T v over the rows of blocks lo .. hi, above the diagonal and on it."""
-    v, sums = borrowed(v), borrowed(sums)
-    n = v.shape[1]
-    for block in range(lo, hi):
-        first, last = block * height, min((block + 1) * height, v.shape[0])
-        total = sums[block]
-        total[:, :] = 0.0
-        whole = first + (last - first) // 4 * 4
-        wide_vectors()
-        for i in range(first, whole, 4):
-            p, q, r, s = v[i], v[i + 1], v[i + 2], v[i + 3]
-            for j in range(n):
-                a, b, c, d, target = p[j], q[j], r[j], s[j], total[j]
-                for h in range(j, n):
-                    target[h] += (a * p[h] + b * q[h]) + (c * r[h] + d * s[h])
-        for i in range(whole, last):
-            p = v[i]
-            for j in range(n):
-                a, target = p[j], total[j]
-                for h in range(j, n):
-                    target[h] += a * p[h]
 
 
 @kernel
@@ -209,14 +186,25 @@ def weigh(y: Array, tau: float, curve: Any, solution: Array, v: Array) -> Array:
 
 
 def products(v: Array) -> Array:
-    """v^T v, in float64 from sums over blocks in the type of v."""
+    """v^T v, in float64 from sums over blocks of rows in the type of v.
+
+    A block is so small that BLAS works on it alone: threads of its own would wait for each other
+    wherever the cores are busy, and bits would depend on how many there are.
+    """
     m, n = v.shape
-    height = max(4 * BLOCK, 4 * n)  # the sums of all blocks take a quarter of v at most
-    sums = np.empty((-(-m // height), n, n), v.dtype)
-    pool.over(len(sums), max(1, v.size * n // 16), _multiply, v, height, sums)
-    upper = sums.sum(axis=0, dtype=np.float64)
-    found: Array = np.triu(upper) + np.triu(upper, 1).T
-    return found
+    height = max(ALONE // (n * n), 1)
+    total = np.zeros((n, n))
+    if height < 4 * SEVERAL:  # then its threads are worth their while
+        total += v.T @ v
+        return total
+    for first in range(0, m, SEVERAL * height):
+        some = v[first : first + SEVERAL * height]
+        whole = len(some) // height * height
+        blocks = some[:whole].reshape(-1, height, n)
+        total += np.matmul(blocks.transpose(0, 2, 1), blocks).sum(axis=0, dtype=np.float64)
+        rest = some[whole:]
+        total += rest.T @ rest
+    return total
 
 
 def project(v: Array, r: Array, g: Array, moved: Array) -> tuple[Array, Array]:
