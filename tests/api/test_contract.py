@@ -885,7 +885,7 @@ MASK = [[True, False, False], [True, True, True]]
         ({"k": np.nan}, ValueError, "k is nan"),
         ({"k": True}, TypeError, "k is True"),
         ({"k": [1, 1, 1]}, ValueError, r"k has shape \(3,\)"),
-        ({"load": [3, 0, -1]}, ValueError, "load is -1; expected 0 <= load <= m = 2, the number"),
+        ({"load": [2, 1, -1]}, ValueError, "load is -1; expected 0 <= load <= m = 2, the number"),
         ({"load": [2.5, 0, 0]}, ValueError, "load is 2.5"),
         ({"load": [1, 1]}, ValueError, r"load has shape \(2,\)"),
         ({"load": 1}, ValueError, "load sums to 3 and k to 2, which differs by 1; expected"),
@@ -935,7 +935,9 @@ def test_bad_arguments_of_balancedtopk(change, error, message):
 
 
 def test_balancedtopk_that_does_not_converge():
-    with pytest.raises(stk.ConvergenceError, match=r"after 1 steps .* in 1 of 2 matrices") as caught:
+    with pytest.raises(
+        stk.ConvergenceError, match=r"after 1 steps .* in 1 of 2 matrices"
+    ) as caught:
         stk.balancedtopk([np.eye(3), SCORES + [[0.5, 0.1, 0.9]]], 1, temperature=0.1, max_iter=1)
     assert caught.value.iterations == 1
     assert caught.value.error > 1e-10
