@@ -20,6 +20,8 @@ from .._threshold.newton import inverse_temperature
 from .._threshold.records import CODE, C, D
 
 BLOCK = 128  # rows of a block
+ALONE = 1 << 18  # multiplications that BLAS does not share out
+SEVERAL = 8  # such products at a time
 FAINTEST = 1e-280  # sums of weights below count as 0: their inverses would overflow
 
 
@@ -181,6 +183,28 @@ def weigh(y: Array, tau: float, curve: Any, solution: Array, v: Array) -> Array:
     r = np.empty(len(y))
     pool.over(len(y), y.size, kernel_for(curve, _weigh), y, tau, curve, solution, v, r)
     return r
+
+
+def products(v: Array) -> Array:
+    """v^T v, in float64 from sums over blocks of rows in the type of v.
+
+    A block is so small that BLAS works on it alone: threads of its own would wait for each other
+    wherever the cores are busy, and bits would depend on how many there are.
+    """
+    m, n = v.shape
+    height = max(ALONE // (n * n), 1)
+    total = np.zeros((n, n))
+    if height < 4 * SEVERAL:  # then its threads are worth their while
+        total += v.T @ v
+        return total
+    for first in range(0, m, SEVERAL * height):
+        some = v[first : first + SEVERAL * height]
+        whole = len(some) // height * height
+        blocks = some[:whole].reshape(-1, height, n)
+        total += np.matmul(blocks.transpose(0, 2, 1), blocks).sum(axis=0, dtype=np.float64)
+        rest = some[whole:]
+        total += rest.T @ rest
+    return total
 
 
 def project(v: Array, r: Array, g: Array, moved: Array) -> tuple[Array, Array]:

@@ -10,7 +10,23 @@ from . import call
 
 
 class Balanced(NamedTuple):
-    """The result of `balancedtopk`."""
+    """The result of `balancedtopk`: p_ij = f((x_ij - rows_i - columns_j)/temperature).
+
+    Parameters
+    ----------
+    p : array of x's shape and type
+        Between 0 and 1.
+    rows : array, shape (..., m)
+        The thresholds of the rows, in the units of x.
+    columns : array, shape (..., n)
+        Those of the columns. With them `thretopk` of x - columns routes rows that come later.
+
+    Examples
+    --------
+    >>> import softtopk_nb as stk
+    >>> stk.balancedtopk([[2.0, 0.0], [1.0, 0.0]], 1).columns
+    array([ 0.75, -0.75])
+    """
 
     p: Any
     rows: Any
@@ -18,7 +34,28 @@ class Balanced(NamedTuple):
 
 
 class BalancedGradients(NamedTuple):
-    """The result of the VJP function of `balancedtopk`."""
+    """The result of the VJP function of `balancedtopk`: the gradients of <cotangent, p>.
+
+    Parameters
+    ----------
+    x : array
+        The gradient in the scores, of their shape.
+    k : array or scalar
+        The gradient in k. Loads that must be met grow with it, in proportion.
+    load : array, scalar or None
+        The gradient in the load; None if none was given. Loads that must be met count by their
+        shares: it is orthogonal to them.
+    temperature : array or scalar
+        The gradient in the temperature.
+
+    Examples
+    --------
+    >>> import softtopk_nb as stk
+    >>> found, vjp = stk.balancedtopk.vjp([[2.0, 0.0], [1.0, 0.0]], 1)
+    >>> vjp([[1.0, 0.0], [0.0, 0.0]]).x.round(3)
+    array([[ 0.097, -0.097],
+           [-0.097,  0.097]])
+    """
 
     x: Any
     k: Any
@@ -27,7 +64,100 @@ class BalancedGradients(NamedTuple):
 
 
 class BalancedTopK:
-    """Smooth top-k of the rows of a matrix whose columns have a load to meet, or not to exceed."""
+    """Smooth top-k of each row of a matrix, with loads that its columns have to meet.
+
+    p_ij = f((x_ij - a_i - b_j)/temperature), where the thresholds a and b make row i sum to k_i and
+    column j to its load. Of all matrices in [0, 1] with these sums it is the one that maximises
+    <x, p> less a regulariser; as the temperature goes to 0 it solves the transportation problem.
+
+    Parameters
+    ----------
+    x : array_like, shape (..., m, n) for the axes given
+        Scores, of m rows (tokens) and n columns (experts), m, n >= 1. float16, float32 and float64
+        keep their type (float16 is computed in float32); integers and bools give float64.
+    k : float or array_like, shape (..., m)
+        Sum of each row, 0 <= k <= n.
+    load : float or array_like, shape (..., n), optional
+        Sum of each column, 0 <= load <= m. It must have the sum of k, to 1e-9 of it or to rounding
+        of its type, and is then scaled to that. Default: sum k / n for each.
+    temperature : float or array_like, optional
+        Width of the transition, in the units of x; broadcast over the batch. Default: 1.
+    curve, alpha : optional
+        As for `thretopk`. Default: "laplace".
+    axis : tuple of two int, optional
+        The axes along which rows and columns are counted. Default: (-2, -1).
+    at_most : bool, optional
+        Whether the load is an upper bound, which may be inf. Then b >= 0, and b_j = 0 where column
+        j stays below its bound. Default: False.
+    where : array_like of bool, optional
+        Entries that take part; the others get 0, as if they were not there. Default: all.
+    tol : float, optional
+        How far the columns' sums may be off, as a part of max(1, load). Default: 1e-10.
+    max_iter : int, optional
+        How many steps to make at the temperature given. Default: 100.
+
+    Returns
+    -------
+    found : Balanced
+        p, and the thresholds of the rows and of the columns. Where the load must be met those of
+        the columns have mean 0 over columns that leave a choice; where a bound is not used up, the
+        least of them is 0.
+
+    Raises
+    ------
+    TypeError
+        An argument of a wrong type; an array of PyTorch, JAX or Dask.
+    ValueError
+        Budgets that cannot be met, by how much: k outside [0, n], a load outside [0, m], sums that
+        differ (with `at_most`, a load that sums to less than k), rows or columns with fewer entries
+        than their budget, k's that do not fit into the columns; what `thretopk` refuses.
+    ConvergenceError
+        A matrix that did not reach the tolerance. Nothing is returned then.
+
+    See Also
+    --------
+    thretopk : One budget; balancedtopk with thretopk's own column sums as the load.
+    sinkhorn : Without the bound p <= 1.
+
+    Notes
+    -----
+    *Holds*: the sums (rows as `thretopk`, columns to `tol`, or to 1e-13 + 4 eps R in float64 and
+    1e-6 + 4 eps R in float32 where that is more, R = (max x - min x)/temperature); invariance
+    under permutations and what is added to whole rows, or to whole columns that must meet a load.
+    Matrices of a batch do not influence each other. *Does not hold*: p is not close to 0 and 1
+    where the transportation problem has several solutions, and rows are not independent of each
+    other. A mask may allow no matrix with the given sums without any row or column that shows it:
+    then the search does not converge.
+
+    *Limits*: a NaN makes its matrix NaN. -inf gives 0 and is excluded. +inf gives 1 and uses up one
+    of k and one of the load. A matrix whose infinities leave no solution is NaN. Rows and columns
+    whose budget is 0, or all that there is, are 0 or 1 exactly, with thresholds of inf or -inf,
+    and have no derivative.
+
+    *Cost*: a step takes a `thretopk` of the matrix and O(m n^2); mostly 3 to 6 steps, and some at
+    higher temperatures, of 2048 rows where there are many. n^3 grows fast: give the longer axis as
+    that of the rows. Curves that saturate (clip, entmax) may need many steps where the temperature
+    is a thousandth of the gaps between scores, mostly with `at_most`, or not converge. The
+    derivative is a system of n columns, factored once. Three arrays of the size of x are kept.
+
+    *Derivatives*: only changes of k and load with the same total are possible, so gradients in both
+    are known up to a constant. Here loads that must be met count by their shares of the total.
+    The derivative of a bound that is not used up is 0.
+
+    Source: "Quantile Balancing" (Su, 2026) has the columns' thresholds for a hard top-k, from
+    quantiles and without a gradient. The smooth form, its bounds and derivatives are ours.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import softtopk_nb as stk
+    >>> x = np.array([[3.0, 2.0, 0.0], [3.0, 1.0, 0.0], [2.0, 1.0, 1.0]])
+    >>> p, rows, columns = stk.balancedtopk(x, 1, temperature=0.5)
+    >>> p.sum(axis=0).round(9), p.sum(axis=1).round(9)
+    (array([1., 1., 1.]), array([1., 1., 1.]))
+    >>> stk.balancedtopk(x, 1, 1.5, at_most=True, temperature=0.5).p.sum(axis=0).round(3)
+    array([1.5  , 1.105, 0.395])
+    """
 
     __name__ = "balancedtopk"
 
@@ -81,7 +211,38 @@ class BalancedTopK:
         tol: float = 1e-10,
         max_iter: int = 100,
     ) -> tuple[Balanced, Any]:
-        """Value and derivative of p along a direction (forward mode)."""
+        """Value and derivative of p along a direction (forward mode).
+
+        Parameters
+        ----------
+        x, k, load, temperature, curve, alpha, axis, at_most, where, tol, max_iter
+            As in a call.
+        dx : array_like
+            The direction in x, broadcastable to its shape.
+        dk, dload, dtemperature : array_like, optional
+            Directions in the others, broadcastable as they are; not moved by default. Loads that
+            must be met are scaled to the sum of k, and so is `dload`.
+
+        Returns
+        -------
+        found : Balanced
+            As of a call.
+        dp : array of x's shape and type
+            The derivative of p.
+
+        Raises
+        ------
+        TypeError, ValueError, ConvergenceError
+            As in a call; a `dload` without a load.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> x, dx = [[2.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 0.0]]
+        >>> stk.balancedtopk.jvp(x, 1, dx)[1].round(3)
+        array([[ 0.097, -0.097],
+               [-0.097,  0.097]])
+        """
         options = {"curve": curve, "alpha": alpha, "axis": axis, "at_most": at_most}
         options |= {"where": where, "tol": tol, "max_iter": max_iter}
         checked = call.check(x, k, load, temperature, options)
@@ -104,7 +265,33 @@ class BalancedTopK:
         tol: float = 1e-10,
         max_iter: int = 100,
     ) -> tuple[Balanced, Callable[[Any], BalancedGradients]]:
-        """Value and VJP function (reverse mode)."""
+        """Value and VJP function (reverse mode).
+
+        Parameters
+        ----------
+        x, k, load, temperature, curve, alpha, axis, at_most, where, tol, max_iter
+            As in a call.
+
+        Returns
+        -------
+        found : Balanced
+            As of a call.
+        vjp : callable
+            ``vjp(g)``, g broadcastable to p's shape, returns `BalancedGradients` of sum(g * p). It
+            may be called any number of times and does not solve again.
+
+        Raises
+        ------
+        TypeError, ValueError, ConvergenceError
+            As in a call.
+
+        Examples
+        --------
+        >>> import softtopk_nb as stk
+        >>> found, vjp = stk.balancedtopk.vjp([[2.0, 0.0], [1.0, 0.0]], 1, [1.2, 0.8])
+        >>> vjp([[1.0, 0.0], [0.0, 0.0]]).load.round(3)
+        array([ 0.151, -0.227])
+        """
         options = {"curve": curve, "alpha": alpha, "axis": axis, "at_most": at_most}
         options |= {"where": where, "tol": tol, "max_iter": max_iter}
         checked = call.check(x, k, load, temperature, options)

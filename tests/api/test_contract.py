@@ -922,6 +922,78 @@ def test_where_a_cost_has_no_meaning():
         stk.gradtopk(x, 1, **cost)
 
 
+SCORES = [[3.0, 1.0, 2.0], [2.0, 1.0, 0.0]]
+MASK = [[True, False, False], [True, True, True]]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"x": [1.0]}, ValueError, r"x has shape \(1,\); expected at least two axes"),
+        ({"x": np.zeros((2, 0))}, ValueError, r"x has shape \(2, 0\); expected at least one"),
+        ({"x": [["a"]]}, TypeError, "x has dtype"),
+        ({"k": 4}, ValueError, "k is 4; expected 0 <= k <= n = 3, the number of columns"),
+        ({"k": np.nan}, ValueError, "k is nan"),
+        ({"k": True}, TypeError, "k is True"),
+        ({"k": [1, 1, 1]}, ValueError, r"k has shape \(3,\)"),
+        ({"load": [2, 1, -1]}, ValueError, "load is -1; expected 0 <= load <= m = 2, the number"),
+        ({"load": [2.5, 0, 0]}, ValueError, "load is 2.5"),
+        ({"load": [1, 1]}, ValueError, r"load has shape \(2,\)"),
+        ({"load": 1}, ValueError, "load sums to 3 and k to 2, which differs by 1; expected"),
+        ({"load": 0.5, "at_most": True}, ValueError, "load sums to 1.5, 0.5 less than k"),
+        ({"load": -1, "at_most": True}, ValueError, "load is -1; expected at least 0"),
+        (
+            {"k": [1.9, 0.1], "load": [1.9, 0.1, 0.0]},
+            ValueError,
+            "the 1 largest k sum to 1.9, 0.8 more than the columns can take",
+        ),
+        ({"k": [2, 0], "where": MASK}, ValueError, "leaves 1 entries in row 0, 1 fewer than its k"),
+        (
+            {"load": [0.4, 1.2, 0.4], "where": MASK},
+            ValueError,
+            "leaves 1 entries in column 1, 0.2 fewer than its load of 1.2",
+        ),
+        (
+            {"k": [1, 2], "load": [1, 0.5, 1.5], "where": MASK[::-1], "at_most": True},
+            ValueError,
+            "leaves 1 entries in row 1, 1 fewer",
+        ),
+        (
+            {"k": [1, 1], "load": [0.5, 0.75, 0.75], "where": MASK},
+            ValueError,
+            "k and load cannot both be met: other budgets put 0.5 too much into column 0",
+        ),
+        ({"temperature": 0}, ValueError, "temperature is 0.0"),
+        ({"curve": "relu"}, ValueError, "curve is 'relu'"),
+        ({"axis": 1}, TypeError, "axis is 1; expected two axes"),
+        ({"axis": (0, 0)}, ValueError, r"axis is \(0, 0\), the same axis twice"),
+        ({"axis": (0, 2)}, np.exceptions.AxisError, "axis"),
+        ({"at_most": 1}, TypeError, "at_most is 1; expected True or False"),
+        ({"where": [1, 0, 1]}, TypeError, "where has dtype"),
+        ({"tol": 0}, ValueError, "tol is 0; expected a positive finite number"),
+        ({"max_iter": 0}, ValueError, "max_iter is 0; expected at least 1"),
+        ({"max_iter": 1.5}, TypeError, "max_iter is 1.5; expected an integer"),
+    ],
+)
+def test_bad_arguments_of_balancedtopk(change, error, message):
+    given = {"x": SCORES, "k": 1, **change}
+    x, k = given.pop("x"), given.pop("k")
+    for call in (stk.balancedtopk, stk.balancedtopk.vjp):
+        with pytest.raises(error, match=message):
+            call(x, k, **given)
+    with pytest.raises(error, match=message):
+        stk.balancedtopk.jvp(x, k, 0.0, **given)
+
+
+def test_balancedtopk_that_does_not_converge():
+    with pytest.raises(
+        stk.ConvergenceError, match=r"after 1 steps .* in 1 of 2 matrices"
+    ) as caught:
+        stk.balancedtopk([np.eye(3), SCORES + [[0.5, 0.1, 0.9]]], 1, temperature=0.1, max_iter=1)
+    assert caught.value.iterations == 1
+    assert caught.value.error > 1e-10
+
+
 # Objects
 
 

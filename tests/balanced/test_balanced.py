@@ -480,3 +480,27 @@ def test_any_shape(m, n, seed, at_most):
 def test_is_an_object_like_a_ufunc():
     assert pickle.loads(pickle.dumps(stk.balancedtopk)) is stk.balancedtopk
     assert repr(stk.balancedtopk) == "<function balancedtopk of softtopk_nb>"
+
+
+@every_curve
+def test_steps(options, rng):
+    """thm-balanced-convergence: few steps where alternating takes hundreds, the last ones squared."""
+    x, k, load = problem(rng, 60, 8, skew=2.0)
+    kept = {**options, "temperature": 0.1}
+
+    def error_after(steps):
+        try:
+            stk.balancedtopk(x, k, load, max_iter=steps, tol=1e-12, **kept)
+        except stk.ConvergenceError as error:
+            assert error.iterations == steps
+            return error.error
+        return 0.0
+
+    errors = [error_after(steps) for steps in range(1, 13)]
+    assert errors[-1] == 0.0
+    b = np.zeros(8)
+    for _ in range(12):
+        a = stk.thretopk.threshold(x - b, k, **kept)
+        b = stk.thretopk.threshold((x - a[:, None]).T, load, **kept)
+    alternating = stk.thretopk(x - b, k, **kept).sum(axis=0)
+    assert abs(alternating - load).max() > 1e-6
