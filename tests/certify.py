@@ -5,7 +5,7 @@ value; beside float64. The process runs itself for processors that fuse a produc
 those that round it first. float64: the exponential by interval arithmetic, from the coefficients of
 its kernel; what follows from it is added up in docs/math/thretopk.md, Theorem thm-budget.
 
-The result is tests/data/certified.json; tests/math/test_certified.py repeats a part of it.
+The result is tests/data/certified/errors.json; tests/math/test_certified.py repeats a part of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from softtopk_nb._curves.base import split
 from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._math import elementary
 
-RESULT = pathlib.Path(__file__).parent / "data" / "certified.json"
+RESULT = pathlib.Path(__file__).parent / "data" / "certified" / "errors.json"
 EPS = 2.0**-23
 CHUNK = 1 << 22
 LEAST = 2.0**-30  # below it every tail has the value that it has at 0

@@ -37,8 +37,8 @@ def test_the_exponential_in_float64():
     for rounding, most in (("fused", 1.1), ("rounded", 1.4)):
         certified = FOUND[rounding]["float64 exponential"]
         assert 0.95 * most < certified < most
-    again = certify.exponential_in_float64(True, pieces=64)
-    assert FOUND["fused"]["float64 exponential"] <= again <= 1.15
+    again = certify.exponential_in_float64(True, pieces=64)  # on wider intervals
+    assert FOUND["fused"]["float64 exponential"] < again < 1.25
     # e/(1 + e): the sum and the quotient add a rounding each.
     assert FOUND["rounded"]["float64 exponential"] + 1.0 < 2.4
 
