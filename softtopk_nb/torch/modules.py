@@ -34,12 +34,14 @@ def _number(value: Any, name: str, expected: str) -> float:
     raise TypeError(f"{name} is {show(value)}; expected {expected}")
 
 
-def _operator_name(op: Any, options: dict[str, Any], *known: str, **kind: bool) -> str:
+def _operator_name(
+    op: Any, options: dict[str, Any], *known: str, with_potential: bool = False
+) -> str:
     """The name of a layer's operator, of which all options are checked before the first call.
 
     `known` are those of them that every operator takes, which are True or False.
     """
-    inner = chosen(op, **kind)
+    inner = chosen(op, with_potential=with_potential)
     own = {name: each for name, each in options.items() if name not in known}
     for name, each in options.items():
         if name in known:
@@ -292,9 +294,9 @@ class TopKGate(_Temperature):
         super().__init__(temperature)
         for name, value in (("hard", hard), ("normalize", normalize), ("bias", bias)):
             check_bool(value, name)
-        for name, value in (("features", features), ("experts", experts)):
-            if whole(value, name, "a whole number") < 1:
-                raise ValueError(f"{name} is {value}; expected 1 or more")
+        for name, size in (("features", features), ("experts", experts)):
+            if whole(size, name, "a whole number") < 1:
+                raise ValueError(f"{name} is {size}; expected 1 or more")
         self.k, self.op = whole(k), _operator_name(op, options)
         self.hard, self.options = hard, options
         if not 1 <= self.k <= experts:
