@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ def _number(value: Any, name: str, expected: str) -> float:
 
 
 def _operator_name(
-    op: Any, options: dict[str, Any], *known: str, with_potential: bool = False
+    layer: nn.Module, op: Any, options: dict[str, Any], *known: str, with_potential: bool = False
 ) -> str:
     """The name of a layer's operator, of which all options are checked before the first call.
 
@@ -47,7 +48,9 @@ def _operator_name(
         if name in known:
             check_bool(each, name)
         elif name not in inner.known_options:
-            raise unexpected(inner.__name__, name, (*inner.known_options, *known))
+            of_layer = [*inspect.signature(type(layer)).parameters][:-1]  # the last is `options`
+            knows = (*of_layer, *inner.known_options, *known)
+            raise unexpected(f"{type(layer).__name__} of {inner.__name__}", name, knows)
     inner.check_options(own)
     return inner.__name__
 
@@ -153,7 +156,7 @@ class SoftTopK(_Temperature):
         check_bool(learn_temperature, "learn_temperature")
         check_bool(hard, "hard")
         super().__init__(temperature, learnt=learn_temperature)
-        self.op = _operator_name(op, options, "largest", "clamp_k")
+        self.op = _operator_name(self, op, options, "largest", "clamp_k")
         self.dim, self.hard, self.options = dim, hard, options
         if (k is None) == (fraction is None):
             raise TypeError(f"k is {k!r} and fraction is {fraction!r}; expected one of them")
@@ -297,7 +300,7 @@ class TopKGate(_Temperature):
         for name, size in (("features", features), ("experts", experts)):
             if whole(size, name, "a whole number") < 1:
                 raise ValueError(f"{name} is {size}; expected 1 or more")
-        self.k, self.op = whole(k), _operator_name(op, options)
+        self.k, self.op = whole(k), _operator_name(self, op, options)
         self.hard, self.options = hard, options
         if not 1 <= self.k <= experts:
             raise ValueError(f"k is {self.k}; expected 1 to {experts}, the number of experts")
@@ -389,7 +392,7 @@ class FenchelYoungLoss(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        self.op = _operator_name(op, options, "largest", "clamp_k", with_potential=True)
+        self.op = _operator_name(self, op, options, "largest", "clamp_k", with_potential=True)
         check_reduction(reduction)
         check_bool(constant, "constant")
         self.k, self.reduction, self.constant = k, reduction, constant
