@@ -187,6 +187,17 @@ def test_code_on_the_page_of_a_front(page):
         exec(block, names)
 
 
+@pytest.mark.parametrize(
+    "front",
+    [pytest.param("torch", marks=pytest.mark.torch), pytest.param("jax", marks=pytest.mark.jax)],
+)
+def test_code_on_the_first_page(front):
+    pytest.importorskip(front)
+    text = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    (block,) = re.findall(rf"^```python\n(import {front}\n.*?)^```", text, re.DOTALL | re.MULTILINE)
+    exec(block, {})
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_links_of_the_readme_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -242,6 +253,17 @@ def test_user_guide_is_short():
         assert len(text.split()) <= 1200, page.name
         if page.stem != "index":
             assert "```" in text[: text.index("\n## ")], page.name
+
+
+def test_recipes_are_short_and_say_what_came_out():
+    """At most 30 lines each, all on the page, with a figure in the text that follows."""
+    page = (ROOT / "docs/guide/recipes.md").read_text(encoding="utf-8")
+    recipes = sorted((ROOT / "examples/recipes").glob("*.py"))
+    assert len(recipes) >= 12
+    for recipe in recipes:
+        assert len(recipe.read_text(encoding="utf-8").splitlines()) <= 30, recipe.name
+        _, _, after = page.partition(f"examples/recipes/{recipe.name}\n:language: python\n```\n")
+        assert re.search(r"\d", after.split("```")[0]), recipe.name
 
 
 def test_pages_can_be_read_in_a_day():

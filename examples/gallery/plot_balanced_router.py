@@ -156,6 +156,6 @@ ax.legend(fontsize="small")
 # two experts; it also has to see a batch, which a model that writes text does not have.
 #
 # **Where it loses.** Quantile balancing is as good: the differences are within a standard
-# deviation, and its mean is better. It costs less, and needs no kernel of its own. What the smooth router has
-# besides is a gradient in the thresholds, weights that fall to 0 continuously where a token changes
-# its experts, and loads of any size, also learned ones.
+# deviation, and its mean is better. It costs less, and needs no kernel of its own. What the smooth
+# router has besides is a gradient in the thresholds, weights that fall to 0 continuously where a
+# token changes its experts, and loads of any size, also learned ones.

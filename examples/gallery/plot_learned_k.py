@@ -124,9 +124,9 @@ for j, (price, shade) in enumerate(zip(prices, shades, strict=True)):
     middle.plot(mean[-1], np.interp(mean[-1], fixed, total), "o", color=shade)
 left.set(title="k during the training", xlabel="step", ylabel="k", ylim=(0, 14))
 left.legend(title="price", fontsize="small", ncols=3, loc="upper right")
-middle.set(title="Fixed k (lines), learned k (dots)", xlabel="k", yscale="log")
+middle.set(title="Fixed k (lines), learned k (dots)", xlabel="k", yscale="log", ylim=(0.05, 9))
 middle.set(ylabel="log-loss + price × k")
-middle.legend(title="price", fontsize="small", ncols=2, loc="upper left")
+middle.legend(title="price", fontsize="small", ncols=3, loc="upper left")
 middle.set_yticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
 blue, orange = "#0072B2", "#D55E00"
 mean, deviation = 100 * path.mean(axis=0)[1:], 100 * path.std(axis=0, ddof=1)[1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -45,18 +46,26 @@ def _number(value: Any, name: str, expected: str) -> float:
     raise TypeError(f"{name} is {show(value)}; expected {expected}")
 
 
-def _operator_name(op: Any, options: Mapping[str, Any], *known: str, **kind: bool) -> Any:
+def _operator_name(
+    layer: nn.Module,
+    op: Any,
+    options: Mapping[str, Any],
+    *known: str,
+    with_potential: bool = False,
+) -> Any:
     """The name of a layer's operator, of which all options are checked before the first call.
 
     `known` are those of them that every operator takes, which are True or False.
     """
-    inner: Any = chosen(op, **kind)  # type: ignore[arg-type]  # for mypy these are text
+    inner: Any = chosen(op, with_potential=with_potential)
     own = {name: each for name, each in options.items() if name not in known}
     for name, each in options.items():
         if name in known:
             check_bool(each, name)
         elif name not in inner.known_options:
-            raise unexpected(inner.__name__, name, (*inner.known_options, *known))
+            of_layer = [*inspect.signature(type(layer)).parameters][:-1]  # the last is `options`
+            knows = (*of_layer, *inner.known_options, *known)
+            raise unexpected(f"{type(layer).__name__} of {inner.__name__}", name, knows)
     inner.check_options(own)
     return inner.__name__
 
@@ -164,7 +173,7 @@ class SoftTopK(_Temperature):
         check_bool(learn_temperature, "learn_temperature")
         check_bool(hard, "hard")
         super().__init__(temperature, learnt=learn_temperature)
-        self.op = _operator_name(op, options, "largest", "clamp_k")
+        self.op = _operator_name(self, op, options, "largest", "clamp_k")
         self.dim, self.hard, self.options = dim, hard, options
         if (k is None) == (fraction is None):
             raise TypeError(f"k is {k!r} and fraction is {fraction!r}; expected one of them")
@@ -324,10 +333,10 @@ class TopKGate(_Temperature):
         super().__init__(temperature)
         for name, value in (("hard", hard), ("normalize", normalize), ("bias", bias)):
             check_bool(value, name)
-        for name, count in (("features", features), ("experts", experts)):
-            if whole(count, name, "a whole number") < 1:
-                raise ValueError(f"{name} is {count}; expected 1 or more")
-        self.k, self.op = whole(k), _operator_name(op, options)
+        for name, size in (("features", features), ("experts", experts)):
+            if whole(size, name, "a whole number") < 1:
+                raise ValueError(f"{name} is {size}; expected 1 or more")
+        self.k, self.op = whole(k), _operator_name(self, op, options)
         self.hard, self.options = hard, options
         if not 1 <= self.k <= experts:
             raise ValueError(f"k is {self.k}; expected 1 to {experts}, the number of experts")
@@ -469,7 +478,7 @@ class FenchelYoungLoss(nn.Module):
         **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__()
-        self.op = _operator_name(op, options, "largest", "clamp_k", with_potential=True)
+        self.op = _operator_name(self, op, options, "largest", "clamp_k", with_potential=True)
         check_reduction(reduction)
         check_bool(constant, "constant")
         self.k, self.reduction, self.constant = k, reduction, constant

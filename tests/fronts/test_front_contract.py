@@ -661,12 +661,12 @@ def test_bad_arguments_of_subsets_are_named(front):
     x, name = front.array(np.zeros((2, 4))), "dim" if front.kind.__module__ == "torch" else "axis"
     for given, error, message in (
         ({"k": 5}, ValueError, "k is 5; expected 0 <= k <= n = 4"),
-        ({"k": 2.5}, TypeError, "k is 2.5 .*expected integers"),
+        ({"k": 2.5}, TypeError, "k is 2.5.*; expected (integers|an integer)"),
         ({"k": front.array(np.ones(3, int))}, ValueError, r"k has shape \(3,\)"),
         ({"temperature": -1.0}, ValueError, "temperature is -1.0; expected a positive"),
         ({name: 2}, (ValueError, IndexError), "2"),
         ({name: "last"}, TypeError, "'last'"),
-        ({"where": front.array(np.ones((2, 4)))}, TypeError, "where has dtype .*; expected "),
+        ({"where": front.array(np.ones((2, 4)))}, TypeError, "where .*float64; expected .*bool"),
         ({"where": front.array(np.ones(3, bool))}, ValueError, r"where has shape \(3,\); expected"),
     ):
         with pytest.raises(error, match=message):

@@ -554,6 +554,7 @@ def test_module(rng):
         ({"curve": "entmax"}, ValueError, "curve 'entmax' needs alpha"),
         ({"op": "gradtopk", "curve": "clip"}, TypeError, "gradtopk got an unexpected .* 'curve'"),
         ({"largest": None}, TypeError, "largest is None; expected True or False"),
+        ({"learned": True}, TypeError, "SoftTopK of thretopk got an .* 'learned'; .* learn_k, "),
     ],
 )
 def test_bad_arguments_of_a_module_are_named(arguments, error, message):
