@@ -35,21 +35,25 @@ def balancedtopk(
         Scores.
     k : float or array
         The sum of each row, broadcast to the shape (..., m).
-    load : float or array, optional
+    load : float or array, default=None
         The sum of each column, or with `at_most` a bound on it; broadcast to the shape (..., n).
-        Default: None, an equal part of the sum of k for each column.
-    temperature : float or array, optional
-        The smoothing, in the units of the scores; broadcast over the batch. Default: 1.0.
-    curve, alpha : optional
-        As for `thretopk`. Default: "laplace" and None.
-    axis : tuple of two int, optional
-        The axes of rows and of columns. Default: (-2, -1).
-    at_most : bool, optional
-        Whether the load is a bound. Default: False.
-    where : array of bool, optional
-        Entries that take part; broadcast to x's shape. Default: None, all.
-    tol, max_iter : float, int, optional
-        As in `softtopk_nb.balancedtopk`; known while JAX traces. Default: 1e-10 and 100.
+        None gives each column an equal part of the sum of k.
+    temperature : float or array, default=1.0
+        The smoothing, in the units of the scores; broadcast over the batch.
+    curve : str or Curve, default="laplace"
+        As for `thretopk`.
+    alpha : float, default=None
+        As for `thretopk`.
+    axis : tuple of two int, default=(-2, -1)
+        The axes of rows and of columns.
+    at_most : bool, default=False
+        Whether the load is a bound.
+    where : array of bool, default=None
+        Entries that take part, all if None; broadcast to x's shape.
+    tol : float, default=1e-10
+        As in `softtopk_nb.balancedtopk`; known while JAX traces.
+    max_iter : int, default=100
+        As in `softtopk_nb.balancedtopk`; known while JAX traces.
 
     Returns
     -------

@@ -42,22 +42,25 @@ def balancedtopk(
         Scores.
     k : float or Tensor
         The sum of each row: a number, or a tensor that broadcasts to the shape (..., m).
-    load : float or Tensor, optional
+    load : float or Tensor, default=None
         The sum of each column, or with `at_most` a bound on it; broadcast to the shape (..., n).
-        Default: an equal part of the sum of k for each column.
-    temperature : float or Tensor, optional
-        The smoothing, in the units of the scores; broadcast over the batch. Default: 1.0.
-    curve, alpha : optional
-        As for `thretopk`. Default: "laplace" and None.
-    dim, axis : tuple of two int, optional
-        The dimensions of rows and of columns, the last two by default. Both names say the same.
-        Default: None.
-    at_most : bool, optional
-        Whether the load is a bound. Default: False.
-    where : Tensor of bool, optional
-        Entries that take part; broadcast to x's shape. Default: None, all.
-    tol, max_iter : float, int, optional
-        As in `softtopk_nb.balancedtopk`. Default: 1e-10 and 100.
+        None gives each column an equal part of the sum of k.
+    temperature : float or Tensor, default=1.0
+        The smoothing, in the units of the scores; broadcast over the batch.
+    curve : str or Curve, default="laplace"
+        As for `thretopk`.
+    alpha : float, default=None
+        As for `thretopk`.
+    dim, axis : tuple of two int, default=None
+        The dimensions of rows and of columns; both names say the same, None for the last two.
+    at_most : bool, default=False
+        Whether the load is a bound.
+    where : Tensor of bool, default=None
+        Entries that take part, all if None; broadcast to x's shape.
+    tol : float, default=1e-10
+        As in `softtopk_nb.balancedtopk`.
+    max_iter : int, default=100
+        As in `softtopk_nb.balancedtopk`.
 
     Returns
     -------
