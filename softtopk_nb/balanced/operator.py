@@ -77,24 +77,26 @@ class BalancedTopK:
         keep their type (float16 is computed in float32); integers and bools give float64.
     k : float or array_like, shape (..., m)
         Sum of each row, 0 <= k <= n.
-    load : float or array_like, shape (..., n), optional
+    load : float or array_like, shape (..., n), default=None
         Sum of each column, 0 <= load <= m. It must have the sum of k, to 1e-9 of it or to rounding
-        of its type, and is then scaled to that. Default: sum k / n for each.
-    temperature : float or array_like, optional
-        Width of the transition, in the units of x; broadcast over the batch. Default: 1.
-    curve, alpha : optional
-        As for `thretopk`. Default: "laplace".
-    axis : tuple of two int, optional
-        The axes along which rows and columns are counted. Default: (-2, -1).
-    at_most : bool, optional
+        of its type, and is then scaled to that. None is sum k / n for each.
+    temperature : float or array_like, default=1.0
+        Width of the transition, in the units of x; broadcast over the batch.
+    curve : str or Curve, default="laplace"
+        As for `thretopk`.
+    alpha : float, default=None
+        As for `thretopk`.
+    axis : tuple of two int, default=(-2, -1)
+        The axes along which rows and columns are counted.
+    at_most : bool, default=False
         Whether the load is an upper bound, which may be inf. Then b >= 0, and b_j = 0 where column
-        j stays below its bound. Default: False.
-    where : array_like of bool, optional
-        Entries that take part; the others get 0, as if they were not there. Default: all.
-    tol : float, optional
-        How far the columns' sums may be off, as a part of max(1, load). Default: 1e-10.
-    max_iter : int, optional
-        How many steps to make at the temperature given. Default: 100.
+        j stays below its bound.
+    where : array_like of bool, default=None
+        Entries that take part, all if None; the others get 0, as if they were not there.
+    tol : float, default=1e-10
+        How far the columns' sums may be off, as a part of max(1, load).
+    max_iter : int, default=100
+        How many steps to make at the temperature given.
 
     Returns
     -------
@@ -106,7 +108,8 @@ class BalancedTopK:
     Raises
     ------
     TypeError
-        An argument of a wrong type; an array of PyTorch, JAX or Dask.
+        An argument of a wrong type; an array of Dask, or on a CUDA device: PyTorch's tensors there
+        are taken by `softtopk_nb.torch.balancedtopk`.
     ValueError
         Budgets that cannot be met, by how much: k outside [0, n], a load outside [0, m], sums that
         differ (with `at_most`, a load that sums to less than k), rows or columns with fewer entries
@@ -219,7 +222,7 @@ class BalancedTopK:
             As in a call.
         dx : array_like
             The direction in x, broadcastable to its shape.
-        dk, dload, dtemperature : array_like, optional
+        dk, dload, dtemperature : array_like, default=None
             Directions in the others, broadcastable as they are; not moved by default. Loads that
             must be met are scaled to the sum of k, and so is `dload`.
 

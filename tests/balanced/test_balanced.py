@@ -484,20 +484,11 @@ def test_is_an_object_like_a_ufunc():
 
 @every_curve
 def test_steps(options, rng):
-    """thm-balanced-convergence: few steps where alternating takes hundreds, the last ones squared."""
+    """thm-balanced-convergence: a few steps where alternating rows and columns is far off."""
     x, k, load = problem(rng, 60, 8, skew=2.0)
     kept = {**options, "temperature": 0.1}
-
-    def error_after(steps):
-        try:
-            stk.balancedtopk(x, k, load, max_iter=steps, tol=1e-12, **kept)
-        except stk.ConvergenceError as error:
-            assert error.iterations == steps
-            return error.error
-        return 0.0
-
-    errors = [error_after(steps) for steps in range(1, 13)]
-    assert errors[-1] == 0.0
+    found = stk.balancedtopk(x, k, load, max_iter=12, tol=1e-12, **kept)
+    assert_balanced(found, k, load, 1e-11)
     b = np.zeros(8)
     for _ in range(12):
         a = stk.thretopk.threshold(x - b, k, **kept)
