@@ -24,7 +24,7 @@ STEPS, BATCH, TEST, RATE = 400, 256, 2048, 0.05
 torch.set_num_threads(1)  # the matrices are small: one thread is faster
 generator = torch.Generator().manual_seed(0)
 topics, maps = torch.randn(2, SEEDS, TOPICS, WIDTH, generator=generator)
-common = 1.0 / torch.arange(1, TOPICS + 1)  # Zipf's law
+common = 1.0 / torch.arange(1, TOPICS + 1)  # as Zipf has it
 
 
 def sample(n, generator):

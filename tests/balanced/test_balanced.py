@@ -463,7 +463,7 @@ def test_a_matrix_has_the_same_bits_in_any_batch(rng):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(0, 2**32 - 1), st.booleans())
 def test_any_shape(m, n, seed, at_most):
-    """Sums, range and form for random budgets, with ties among the scores."""
+    """thm-balanced-feasible: sums, range and form for random budgets, with ties."""
     rng = np.random.default_rng(seed)
     x = rng.integers(-3, 4, size=(m, n)).astype(float)
     p = rng.uniform(size=(m, n)).round(1)

@@ -51,6 +51,7 @@ def rows(rng, shape=(3, 40)):
 @dtypes
 @pytest.mark.parametrize("given", ROWS)
 def test_sixty_digits(name, dtype, given):
+    """thm-prices: p, the threshold and the potential."""
     n, orders, offset, tau, share = given
     options = CURVES[name]
     x, cost, k = row(n, orders, offset, share, dtype)
@@ -76,7 +77,7 @@ def test_sixty_digits(name, dtype, given):
 
 @every_curve
 def test_gradients_are_differences(name, rng):
-    """In x, k, the temperature and the costs; and those of the potential: p, lambda, -lambda p."""
+    """thm-prices-derivatives: in x, k, the temperature and the costs; and of the potential."""
     options, tau, h = CURVES[name], 0.7, 1e-6
     x, cost, k = rows(rng)
     g, dx, dcost = rng.normal(size=(3, *x.shape))

@@ -153,10 +153,10 @@ def begin(state, curve, x, cost, unit, present, k, inv):
     state[MAX] = highest if highest < most_of_type else most_of_type
     q = quantile(curve, k / present) + origin(curve)
     slack = 1e-3 * (1.0 + abs(q))  # the quantile is rounded, and the bracket must still hold
-    cheap, dear = np.float64(from_ordinal(least)), np.float64(from_ordinal(most))
+    cheap, costly = np.float64(from_ordinal(least)), np.float64(from_ordinal(most))
     upper, lower = q + slack, q - slack
-    state[LO_D] = -upper / (cheap if upper > 0.0 else dear) - 4.0 * eps * abs(state[MIN]) * inv
-    state[HI_D] = -lower / (dear if lower > 0.0 else cheap) + 4.0 * eps * abs(state[MAX]) * inv
+    state[LO_D] = -upper / (cheap if upper > 0.0 else costly) - 4.0 * eps * abs(state[MIN]) * inv
+    state[HI_D] = -lower / (costly if lower > 0.0 else cheap) + 4.0 * eps * abs(state[MAX]) * inv
     state[LO_R], state[HI_R] = present - k, -k
     enter(state, np.float64(pivot), guess(curve, sums, k), inv, True)
 
@@ -207,7 +207,7 @@ def verdict(curve, k, sums, d, one, modelled):
     eps, least, most = limits(one)
     first, third, _ = tolerances(curve, eps)
 
-    def judge(curve, k, sums, d, one, modelled):
+    def verdict_of(curve, k, sums, d, one, modelled):
         m, a, b, w, v = sums
         r, tails = (m - k) - a + b, a + b
         step, rho, bent = r / w if w > 0.0 else np.nan, 1.0, 0.0
@@ -232,7 +232,7 @@ def verdict(curve, k, sums, d, one, modelled):
         arrives = arrives & (exponential | (abs(r) <= 16.0 * least_r))
         return r, step, moved, stays, modelled & arrives
 
-    return judge
+    return verdict_of
 
 
 @scalar
