@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import os
-import platform
 import re
 import shutil
 import signal
@@ -301,13 +300,6 @@ def release(step: Step) -> None:
     step.run(".ci/release", step.python, step.tree)
 
 
-def wheels(step: Step) -> None:
-    if platform.machine() != "x86_64" or sys.platform != "linux":
-        step.closing.append("no machine code is shipped for this platform")
-        return
-    step.run(sys.executable, ".ci/wheels", "--few")
-
-
 def install_programs(step: Step, *packages: str, programs: tuple[str, ...]) -> None:
     """Install packages of the system, if one of these programs is missing."""
     if all(map(shutil.which, programs)):
@@ -394,7 +386,6 @@ STEPS = {
     "pages": Plan(pages, "what pages say and name, and how they look in chromium"),
     "examples": Plan(examples, "the example programs"),
     "release": Plan(release, "a wheel as a user gets it"),
-    "wheels": Plan(wheels, "a wheel with machine code compiles nothing", ()),
     "readme-main": Plan(readme_main, "README's main job"),
 }
 
