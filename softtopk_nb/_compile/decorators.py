@@ -97,7 +97,7 @@ def _logged(dispatcher: Any) -> Any:
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function of arrays for Python: lazily, cached, without the GIL, IEEE arithmetic."""
     made = _cached(njit(**_INNER, **_EXACT)(function))
-    if precompiled.FOLDER.is_dir():
+    if precompiled.is_shipped():
 
         def unshipped() -> Cache:
             return Cache(function, shipped=False)

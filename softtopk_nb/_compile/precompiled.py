@@ -76,6 +76,11 @@ def supported() -> tuple[str, ...]:
     return tuple(name for name, needs in LEVELS.items() if all(host.get(f) for f in needs))
 
 
+def is_shipped() -> bool:
+    """Whether compiled code came with the package; False too where its folder cannot be read."""
+    return os.path.isdir(FOLDER)
+
+
 def tag() -> str:
     """What compiled code is for, besides a level: the folder that holds it."""
     python = f"{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}"
@@ -145,7 +150,7 @@ def _choose() -> tuple[Store | None, str]:
 
     for level in [asked] if asked else supported():
         path = FOLDER / tag() / f"{level}.zip"
-        if path.is_file():
+        if os.path.isfile(path):
             try:
                 return Store.open(level, path, package_stamp()), str(path)
             except ValueError as error:
@@ -161,7 +166,7 @@ def chosen() -> tuple[Store | None, str]:
     asked = os.environ.get(VARIABLE, "")
     if store is None and asked in LEVELS:
         warnings.warn(f"{VARIABLE} is {asked!r} and has no effect: {why}", stacklevel=2)
-    elif store is None and FOLDER.is_dir() and asked != NATIVE:
+    elif store is None and is_shipped() and asked != NATIVE:
         _LOG.info("compiling kernels for this processor: %s", why)
     return store, why
 
