@@ -387,7 +387,10 @@ def test_compiled_transforms_of_potentials_and_losses(name, kind, rng):
 def test_custom_operators(op, options, rng):
     """PyTorch's own checks of an operator that it cannot look into."""
     x, k, tau = (each.detach() for each in problem(op, rng))
-    x, how = x.float(), custom_ops._words(op, options)  # another type than that of its numbers
+    x, how = (
+        x.float(),
+        custom_ops.written(op.__name__, options),
+    )  # another type than that of its numbers
     verbs = torch.ops.softtopk_nb
     p, state = verbs.solve(x, k, tau, *how)
     still = torch.zeros(3, dtype=torch.float64)

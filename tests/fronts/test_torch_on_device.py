@@ -150,7 +150,7 @@ def verbs_of(op, device="cpu"):
     """Each verb as compilers see it, with arguments."""
     x, tau = torch.randn(3, 7, device=device), torch.ones(3, device=device)
     k = torch.full((3,), 2, device=device)
-    still, how = tau.double(), custom_ops._words(op, {})
+    still, how = tau.double(), custom_ops.written(op.__name__, {})
     verbs = torch.ops.softtopk_nb
     p, state = verbs.solve(x, k, tau, *how)
     yield verbs.solve, (x, k, tau, *how)
@@ -160,7 +160,7 @@ def verbs_of(op, device="cpu"):
         yield verbs.hvp, (x, k, tau, state, p, still, still, p, *how)
     if op.has_potential:
         yield verbs.potential, (x, k, tau, *how)
-        none, with_constant = torch.zeros_like, custom_ops._words(op, {"constant": True})
+        none, with_constant = torch.zeros_like, custom_ops.written(op.__name__, {"constant": True})
         yield verbs.loss, (x, none(k), tau, none(x), *with_constant)
     if op.real_k:
         yield verbs.threshold, (x, k, tau, *how)
