@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-LIMIT = 2400  # seconds for one command
+LIMIT = 3000  # seconds for one command
 # One environment for all steps but README's own and the lowest versions; with which versions of the
 # fronts' libraries, of which pyproject.toml takes many, CONSTRAINTS says.
 CONSTRAINTS = ROOT / ".ci" / "constraints.txt"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import os
 import shutil
 import subprocess
@@ -222,6 +223,7 @@ def pretend_gpu(torch: Any) -> None:
     Its times mean nothing; that it runs to its end does.
     """
     pretend_cuda(torch)
+    importlib.import_module("torch._dynamo")  # it needs the generator as a type
     made = torch.Generator
 
     class Cpu(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
