@@ -113,7 +113,7 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method, typed.
     *With a cost* p is the smooth fractional knapsack, for up to four times the time; `vjp` returns
     the gradient in the costs too, `threshold` the marginal value of a unit of k. A shift of x
     changes p. For the accuracy R = max abs(x)/temperature + k max dp/dk; above 1e21 the budget is
-    not kept. alpha is at most 10. A k within rounding of sum c gives ones. Entries of +inf use up
+    not kept. alpha is at most 2. A k within rounding of sum c gives ones. Entries of +inf use up
     their costs.
 
     Source: Su, "Softmax Sequel: Finding Smooth Approximations for Top-K" (2024).

@@ -13,7 +13,7 @@ from .._curves.user import UserCurve
 from .._threshold.methods import METHODS
 from .cpu import priced
 
-STEEPEST = 10.0  # the largest alpha of entmax: for a larger one t has too few digits near its edge
+STEEPEST = 2.0  # the largest alpha of entmax: for a larger one t has too few digits near its edge
 
 
 class Priced(RowOperator):
@@ -37,16 +37,15 @@ class Priced(RowOperator):
             raise ValueError(
                 "method is 'scan', which has no cost; expected 'auto', 'newton' or 'bisect'"
             )
-        if is_steep(found.curve) and found.curve.alpha > STEEPEST:
+        if is_steep(found.curve):
             raise ValueError(
                 f"alpha is {found.curve.alpha:g}; expected at most {STEEPEST:g} with a cost"
             )
         return found
 
     def computed_in(self, options: Any, given: type) -> type:
-        """The type of the rows: float64 for a user's curve and for a steep one."""
-        wide = isinstance(options.curve, UserCurve) or is_steep(options.curve)
-        return np.float64 if wide else given
+        """The type of the rows: float64 for a user's curve."""
+        return np.float64 if isinstance(options.curve, UserCurve) else given
 
     def check_second(self) -> None:
         """Raise: second derivatives are not known."""

@@ -20,7 +20,6 @@ CURVES = {
     **{name: {"curve": name} for name in reference.CURVES},
     "entmax": {"curve": "entmax", "alpha": 1.5},
     "entmax-1.2": {"curve": "entmax", "alpha": 1.2},
-    "entmax-8": {"curve": "entmax", "alpha": 8.0},
 }
 every_curve = pytest.mark.parametrize("name", slow_unless(OF_EVERY_KIND, CURVES))
 EPS = {np.float64: 2.0**-52, np.float32: 2.0**-23}
