@@ -9,10 +9,10 @@ from .._compile.array_intrinsics import records_in
 # The threshold is c + tau (d + rest); every table of a search begins with these fields.
 C, D, REST = range(3)
 
-# A solved row: the number of passes over the whole row, the sum of f' in the last of them, and its
-# d, from which p is shifted to the threshold; the kind of row (`_nonfinite`).
-TAKEN, WEIGHT, SEEN, CODE = range(3, 7)
-SOLUTION = 7
+# A solved row: the number of passes over the whole row, the sum of f' in the last of them; the kind
+# of row (`_nonfinite`).
+TAKEN, WEIGHT, CODE = range(3, 6)
+SOLUTION = 6
 UNSOLVED = -1.0  # the code of a row that has not been solved yet
 UNTRIED = -3.0  # the code of a row that no search has looked at
 # The code of a row that its moments do not describe: `order_statistics` writes its distribution.

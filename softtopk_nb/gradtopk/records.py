@@ -44,7 +44,7 @@ ODD = POWERS + ORDER  # ORDER steps at most
 # A solved row: log P(N = k), the s above which an entry is of the core, the steps of the Chebyshev
 # series (0 for power series and a core), the number of nodes on the circle and of those used, their
 # weights; the kind lies between them.
-LOG_P, CORE_LIMIT, STEPS, SIZE, USED = 2, 3, 4, 5, 7
+LOG_P, CORE_LIMIT, STEPS, SIZE, USED = 2, 3, 4, 6, 7
 WEIGHTS = 8
 SOLUTION = WEIGHTS + 2 * NODES
 

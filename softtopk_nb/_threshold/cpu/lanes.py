@@ -56,7 +56,6 @@ from ..records import (
     LOST,
     REST,
     SEEKING,
-    SEEN,
     SOME_BAD_MOMENTS,
     SOME_UNSOLVED,
     TAKEN,
@@ -216,7 +215,7 @@ def store_row(table, r, x, curve, slopes, p, answer, flags):
         return
     T, shift = x.dtype.type, shift_of(table, r)
     answer[C], answer[D], answer[REST], answer[CODE] = at.c, at.d, at.rest, FINITE
-    answer[TAKEN], answer[WEIGHT], answer[SEEN] = at.tries, sums_of(table, r).w, at.last
+    answer[TAKEN], answer[WEIGHT] = at.tries, sums_of(table, r).w
     below, above = T(shift.below), T(shift.above)
     if p.shape[0] > 0 and below != T(0):
         inv = T(given_of(table, r).inv)

@@ -49,7 +49,6 @@ from ..records import (
     PASSES,
     REST,
     SEEKING,
-    SEEN,
     SOLUTION,
     STATE,
     TAKEN,
@@ -253,7 +252,7 @@ def _solve_fast(
     if at.status != FOUND:
         return
     solution[C], solution[D], solution[REST], solution[CODE] = at.c, at.d, at.rest, FINITE
-    solution[TAKEN], solution[WEIGHT], solution[SEEN] = at.tries, found.w, at.last
+    solution[TAKEN], solution[WEIGHT] = at.tries, found.w
     if len(kept):
         moved = kernel_for(curve, correct_parts)
         yield Pass(moved, x.size // 4, (x, table, curve, out, slopes), changed=(out,))
@@ -279,13 +278,12 @@ def _solve_robustly(
     final = kernel_for(curve, open_robust)(few, len(x), k, tau, curve, method, start, state, table)
     exact, ended = len(out) > 0 or method.enough == 0.0, False
     while not ended:
-        at = read(Search, table)
         found = yield from _sums(x, table, curve, nothing(x), nothing(x), exact and final)
         ended, final = kernel_for(curve, step_robust)(
             few, len(x), k, curve, method, tuple(found), final or not exact, state, table
         )
     solution[C], solution[D], solution[REST], solution[CODE] = *state[[C, D, REST]], FINITE
-    solution[TAKEN], solution[WEIGHT], solution[SEEN] = state[PASSES], found.w, at.d
+    solution[TAKEN], solution[WEIGHT] = state[PASSES], found.w
     yield from _fill(x, table, curve, out)
 
 

@@ -23,7 +23,7 @@ from ..._threads.sampling import sample, sample_size
 from ..methods import Bisect, Newton, Scan
 from ..newton import begin, inverse_temperature, update
 from ..policy import FAINT, ROUGH, enough_for, searched, when_final
-from ..records import CODE, MAX, MIN, PASSES, REST, SEEN, STATE, TAKEN, UNSOLVED, WEIGHT, C, D
+from ..records import CODE, MAX, MIN, PASSES, REST, STATE, TAKEN, UNSOLVED, WEIGHT, C, D
 from .passes import fill, pass_scratch, search_pass
 from .scan import scan
 from .start import SAMPLED, guess
@@ -75,7 +75,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
         answer[CODE], answer[TAKEN] = code, 0.0
         if code > WITH_INFINITIES:
             answer[C] = np.nan if code == UNDEFINED else -np.inf if code == ALL else np.inf
-            answer[D] = answer[REST] = answer[WEIGHT] = answer[SEEN] = 0.0
+            answer[D] = answer[REST] = answer[WEIGHT] = 0.0
             if p.shape[0] > 0:
                 fill_constant(entries, k[i], code, above, p)
             continue
@@ -114,7 +114,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution):
                 final = begins_final
 
         answer[C], answer[D], answer[REST] = state[C], state[D], state[REST]
-        answer[TAKEN], answer[WEIGHT], answer[SEEN] = state[PASSES], sums[3], seen
+        answer[TAKEN], answer[WEIGHT] = state[PASSES], sums[3]
         if p.shape[0] > 0:
             values = p[:n]
             step = state[D] + state[REST] - seen

@@ -33,7 +33,18 @@ from ..formulas import (
     node_weight,
 )
 from ..nodes import NODES, node
-from ..records import CORE_LIMIT, LOG_P, ORDER, ORDER_32, POWERS, SIZE, SUMS, USED, WEIGHTS
+from ..records import (
+    CORE_LIMIT,
+    LOG_P,
+    ORDER,
+    ORDER_32,
+    POWERS,
+    SIZE,
+    STEPS,
+    SUMS,
+    USED,
+    WEIGHTS,
+)
 from .nodes import TWO, fold, lane, over_core, polynomials, warp_sum
 
 LESS = 0.5  # k less the sum of the tilted probabilities
@@ -163,7 +174,7 @@ def keep(weights, level, notes, solution, base):
     if lane() == 0:
         solution[base + C], solution[base + D] = level.c, level.d
         solution[base + CORE_LIMIT] = level.cut
-        solution[base + LOG_P] = log_p
+        solution[base + LOG_P], solution[base + STEPS] = log_p, 0.0
         solution[base + SIZE], solution[base + USED] = notes[OF], notes[TAKEN]
 
 
