@@ -320,7 +320,7 @@ def _check_budgets(
         columns = np.repeat(total / n, n).reshape(count, n)
     else:
         raw = arguments.real_array(load, "load")
-        _check_range(raw, 0, np.inf if bounded else m, "load", "m", "rows")
+        _check_range(raw, 0, m, "load", "m", "rows")
         columns = _broadcast(load, (*batch, n), "load").reshape(count, n)
         same = max(same, _rounding(raw))
     for i in range(count):
@@ -339,8 +339,6 @@ def _check_range(given: Array, least: float, most: float, name: str, limit: str,
     ok = (given >= least) & (given <= most)
     if not ok.all():
         bad = given[~ok].flat[0]
-        if most == np.inf:
-            raise ValueError(f"{name} is {bad}; expected at least 0")
         raise ValueError(
             f"{name} is {bad}; expected 0 <= {name} <= {limit} = {most}, the number of {what}"
         )

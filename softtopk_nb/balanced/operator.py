@@ -89,8 +89,8 @@ class BalancedTopK:
     axis : tuple of two int, default=(-2, -1)
         The axes along which rows and columns are counted.
     at_most : bool, default=False
-        Whether the load is an upper bound, which may be inf. Then b >= 0, and b_j = 0 where column
-        j stays below its bound.
+        Whether the load is an upper bound, where m bounds nothing. Then b >= 0, and b_j = 0 where
+        column j stays below its bound.
     where : array_like of bool, default=None
         Entries that take part, all if None; the others get 0, as if they were not there.
     tol : float, default=1e-10
@@ -139,8 +139,9 @@ class BalancedTopK:
 
     *Cost*: a step takes a `thretopk` of the matrix and O(m n^2); mostly 3 to 6 steps, and some at
     higher temperatures, of 2048 rows where there are many. n^3 grows fast: give the longer axis as
-    that of the rows. Curves that saturate (clip, entmax) may need many steps where the temperature
-    is a thousandth of the gaps between scores, mostly with `at_most`, or not converge. The
+    that of the rows. Curves that saturate (clip, entmax) with unequal bounds and `at_most` may not
+    converge at low temperatures: of 40 problems of 5 to 80 rows none failed at a thirtieth of the
+    scores' deviation, 4 to 5 at a hundredth, 5 to 8 at a thousandth (laplace: 1). The
     derivative is a system of n columns, factored once. Three arrays of the size of x are kept.
 
     *Derivatives*: only changes of k and load with the same total are possible, so gradients in both
