@@ -131,6 +131,11 @@ def in_memory(compiled: Any) -> Any:
     return _logged(_collector_paused(njit(**_INNER, **_EXACT)(compiled.py_func)))
 
 
+def is_cached(compiled: Any) -> bool:
+    """Whether the kernel has a disk cache, whether or not a folder could be written."""
+    return isinstance(compiled._cache, Cache)
+
+
 def own(function: Callable[..., Any]) -> Any:
     """Compile a user's own function, for this process alone; it becomes part of its kernels."""
     return _collector_paused(njit(forceinline=True, **_EXACT)(function))

@@ -21,7 +21,7 @@ import numpy as np
 from numba import _dispatcher, config, int64, typeof
 
 from .._compile import subnormals
-from .._compile.decorators import in_memory
+from .._compile.decorators import in_memory, is_cached
 from .jobs import BOX, NEXT, WORD, serve, shared
 
 WORTH_A_THREAD = 1 << 16  # nanoseconds of work, roughly; waking a thread takes about 40 us
@@ -238,7 +238,7 @@ def over(count: int, work: int, kernel: Any, *args: Any) -> None:
         return
     address = code_of(kernel, args).address
     share = in_memory(shared)
-    if kernel.stats.cache_path:
+    if is_cached(kernel):
         # `shared` gets a curve as a plain tuple of its numbers, so that one compilation serves all.
         share, args = shared, tuple(tuple(a) if isinstance(a, tuple) else a for a in args)
     helpers: list[_Helper] = []
