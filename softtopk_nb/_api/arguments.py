@@ -110,6 +110,8 @@ _HINTS = {
     "mask": "where",
     "dim": "axis, or dim for tensors of PyTorch",
     "hard": "hardtopk, or hard for arrays of PyTorch and JAX",
+    "scale": "temperature",
+    "descending": "largest",
 }
 
 
@@ -146,7 +148,7 @@ def check_k(
     value = value.k if clamps else value
     given = real_array(value, "k")
     if not real_k and given.dtype.kind not in "iu":
-        raise TypeError(f"k is {show(value)} of dtype {given.dtype}; expected integers")
+        raise TypeError(f"k is {show(value)} of dtype {given.dtype}; expected integers; thretopk takes any k")
     given = np.minimum(given, np.int64(n)) if clamps else given
     check_range_of_k(given, n, batch, axis)
     return given.astype(np.float64 if real_k else np.int64)
@@ -186,7 +188,10 @@ def entries_as_rows(
     return rows.copy() if out is not None and np.may_share_memory(out, rows) else rows
 
 
-def whole(value: Any, name: str = "k", expected: str = "one whole number for all rows") -> int:
+_ONE_K = "one whole number for all rows, known before tracing; thretopk takes any k"
+
+
+def whole(value: Any, name: str = "k", expected: str = _ONE_K) -> int:
     """The argument `name`, which is one whole number: a k that is the same for all rows."""
     try:
         if not isinstance(value, (bool, np.bool_)):

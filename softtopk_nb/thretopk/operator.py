@@ -298,7 +298,8 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method, typed.
             chosen, name = CURVES[curve], curve
         else:
             known = ", ".join(map(repr, NAMES))
-            raise ValueError(f"curve is {curve!r}; expected one of {known} or a Curve")
+            hint = f"; you may want {_OTHERS[curve]}" if str(curve) in _OTHERS else ""
+            raise ValueError(f"curve is {curve!r}; expected one of {known} or a Curve{hint}")
         if alpha is not None and name != "entmax":
             raise ValueError(
                 f"alpha is {alpha!r}, but curve {name!r} has no alpha; you may want temperature"
@@ -323,6 +324,16 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method, typed.
         return np.float64 if is_steep(options.curve) else self.computed_in(options, given)
 
 
+# What others call a curve.
+_OTHERS = {
+    "entmax15": "curve='entmax' with alpha=1.5",
+    "sparsemax": "curve='clip' with k = 1",
+    "softmax": "curve='exp' with k = 1",
+    "lapsum": "curve='laplace'",
+    "lml": "curve='sigmoid'",
+}
+
+
 def _check_alpha(alpha: Any) -> float:
     expected = f"a number above 1, at most {MOST_ALPHA:g}"
     if alpha is None:
@@ -330,7 +341,9 @@ def _check_alpha(alpha: Any) -> float:
     if isinstance(alpha, (bool, np.bool_)) or not isinstance(
         alpha, (int, float, np.integer, np.floating)
     ):
-        raise TypeError(f"alpha is {alpha!r}; expected {expected}")
+        raise TypeError(
+            f"alpha is {alpha!r}; expected {expected}, of Python or NumPy: it has no gradient"
+        )
     if not (1 < alpha <= MOST_ALPHA and float(alpha) > 1.0):
         raise ValueError(f"alpha is {alpha!r}; expected {expected}")
     return float(alpha)

@@ -849,6 +849,7 @@ def test_bad_directions(op, options):
     ("options", "error", "message"),
     [
         ({"curve": "relu"}, ValueError, "curve is 'relu'; expected one of 'exp'"),
+        ({"curve": "sparsemax"}, ValueError, "or a Curve; you may want curve='clip' with k = 1"),
         ({"curve": None}, ValueError, "curve is None"),
         ({"curve": ["exp"]}, ValueError, r"curve is \['exp'\]"),
         ({"curve": "entmax"}, ValueError, "needs alpha"),
