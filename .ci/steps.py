@@ -300,6 +300,11 @@ def release(step: Step) -> None:
     step.run(".ci/release", step.python, step.tree)
 
 
+def wheels(step: Step) -> None:
+    said = step.run(sys.executable, step.tree / ".ci" / "wheels", "--few")
+    step.closing += re.findall("^(?:first |Python ).*$", said, re.MULTILINE)
+
+
 def install_programs(step: Step, *packages: str, programs: tuple[str, ...]) -> None:
     """Install packages of the system, if one of these programs is missing."""
     if all(map(shutil.which, programs)):
@@ -386,6 +391,7 @@ STEPS = {
     "pages": Plan(pages, "what pages say and name, and how they look in chromium"),
     "examples": Plan(examples, "the example programs"),
     "release": Plan(release, "a wheel as a user gets it"),
+    "wheels": Plan(wheels, "two operators in a wheel with machine code", ()),
     "readme-main": Plan(readme_main, "README's main job"),
 }
 

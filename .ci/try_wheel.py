@@ -108,8 +108,6 @@ def main() -> int:
     names = given.operators or [
         *("hardtopk", "thretopk", "gradtopk", "itertopk", "wsoftmaxtopk", *WITHOUT_K)
     ]
-    if given.operators:
-        OPTIONS["thretopk"] = [{"curve": "clip"}]
     for call in calls(names):
         use(*call)
     if given.readme and doctest.testfile(given.readme, module_relative=False).failed:

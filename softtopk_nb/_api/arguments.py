@@ -148,7 +148,9 @@ def check_k(
     value = value.k if clamps else value
     given = real_array(value, "k")
     if not real_k and given.dtype.kind not in "iu":
-        raise TypeError(f"k is {show(value)} of dtype {given.dtype}; expected integers; thretopk takes any k")
+        raise TypeError(
+            f"k is {show(value)} of dtype {given.dtype}; expected integers; thretopk takes any k"
+        )
     given = np.minimum(given, np.int64(n)) if clamps else given
     check_range_of_k(given, n, batch, axis)
     return given.astype(np.float64 if real_k else np.int64)
