@@ -8,6 +8,7 @@ import pathlib
 import zlib
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 from numba import config as numba_config
@@ -16,6 +17,12 @@ if numba_config.ENABLE_CUDASIM:
     import simulator
 
     simulator.install()
+
+# The same examples in each run; the first of them compiles, for which there is no deadline.
+hypothesis.settings.register_profile(
+    "deterministic", derandomize=True, deadline=None, database=None
+)
+hypothesis.settings.load_profile("deterministic")
 
 
 @pytest.fixture

@@ -460,7 +460,7 @@ def test_a_matrix_has_the_same_bits_in_any_batch(rng):
         np.testing.assert_array_equal(stk.balancedtopk(x[i], 2, temperature=0.2).p, found.p[i])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(0, 2**32 - 1), st.booleans())
 def test_any_shape(m, n, seed, at_most):
     """thm-balanced-feasible: sums, range and form for random budgets, with ties."""

@@ -33,11 +33,6 @@ every_method = pytest.mark.parametrize("method", ["auto", "contour", "dp"])
 both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
 
 
-def bounded(examples):
-    """The same few examples in every run."""
-    return settings(max_examples=examples, derandomize=True, deadline=None, database=None)
-
-
 def spread(x, tau):
     x = np.asarray(x, dtype=np.float64)
     return float(np.max(x) - np.min(x)) / tau
@@ -285,7 +280,7 @@ def test_generated_rows_vary():
     """The strategy is not stuck: kinds, lengths, scales, offsets, k and the entries all vary."""
     seen = []
 
-    @bounded(300)
+    @settings(max_examples=300)
     @given(problems())
     def collect(problem):
         seen.append(problem)
@@ -307,7 +302,7 @@ def test_generated_rows_vary():
 
 
 @every_method
-@bounded(40)
+@settings(max_examples=40)
 @given(problems(SHORT))
 def test_generated_rows(method, problem):
     """p against 80 digits on rows of every kind, small p by their own digits."""
@@ -320,7 +315,7 @@ def test_generated_rows(method, problem):
 
 @every_method
 @both_dtypes
-@bounded(60)
+@settings(max_examples=60)
 @given(problems())
 def test_range_and_sum(dtype, method, problem):
     """thm-grad-range: 0 <= p <= 1 and sum p = k; strictly between where float64 can say so."""
@@ -352,7 +347,7 @@ def test_range_and_sum_of_many_rows(dtype, method):
 
 
 @every_method
-@bounded(60)
+@settings(max_examples=60)
 @given(problems())
 def test_monotone(method, problem):
     """thm-grad-monotone: x_i >= x_j implies p_i >= p_j, to a few units of the last place."""
@@ -378,7 +373,7 @@ def test_strictly_monotone():
 
 
 @every_method
-@bounded(40)
+@settings(max_examples=40)
 @given(problems(), st.integers(-(2**30), 2**30))
 def test_shift_invariance(method, problem, shift):
     """thm-grad-invariance: p(x + c) = p(x), for integers, whose sum is exact; p(ax; a tau)."""
@@ -393,7 +388,7 @@ def test_shift_invariance(method, problem, shift):
 
 
 @every_method
-@bounded(40)
+@settings(max_examples=40)
 @given(problems(), st.integers(0, 2**32 - 1))
 def test_permutation_equivariance(method, problem, seed):
     """thm-grad-invariance: permuting x permutes p."""
@@ -405,7 +400,7 @@ def test_permutation_equivariance(method, problem, seed):
 
 
 @both_dtypes
-@bounded(60)
+@settings(max_examples=60)
 @given(problems())
 def test_methods_agree(dtype, problem):
     """contour and dp, which share no formula, end at the same p and the same potential."""
@@ -457,7 +452,7 @@ def test_potential_does_not_depend_on_the_method():
             np.testing.assert_array_equal(stk.gradtopk.potential(x, k, method=method), phi)
 
 
-@bounded(60)
+@settings(max_examples=60)
 @given(problems())
 def test_bounds_of_potential(problem):
     """thm-grad-potential: s_k <= phi <= s_k + tau log C(n, k)."""
@@ -585,7 +580,7 @@ def test_temperature_moves_generated_rows():
 
 
 @every_method
-@bounded(30)
+@settings(max_examples=30)
 @given(problems((2, 3, 7, 13, 33, 60)), st.integers(0, 2**32 - 1))
 def test_jacobian(method, problem, seed):
     """thm-grad-jacobian: symmetric, positive semidefinite, rows sum to 0, off the diagonal <= 0.
@@ -652,7 +647,7 @@ def test_conditioning():
 
 
 @every_method
-@bounded(60)
+@settings(max_examples=60)
 @given(problems())
 def test_k1_is_softmax(method, problem):
     """prop-grad-k1: softmax at k = 1, and log Z_1 is logsumexp."""
@@ -680,7 +675,7 @@ def test_conditional_bernoulli():
 
 
 @every_method
-@bounded(60)
+@settings(max_examples=60)
 @given(problems())
 def test_complement(method, problem):
     """prop-grad-complement: p(x, k) + p(-x, n - k) = 1."""
@@ -696,7 +691,7 @@ def test_complement(method, problem):
 
 
 @pytest.mark.parametrize("curve", ["sigmoid", "laplace", "normal"])
-@bounded(40)
+@settings(max_examples=40)
 @given(problems())
 def test_complement_thretopk(curve, problem):
     """thm-complement in float32: the same symmetry of the threshold operator's odd curves."""

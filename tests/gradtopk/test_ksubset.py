@@ -177,7 +177,7 @@ def test_pair_marginals_of_many_rows(monkeypatch):
         np.testing.assert_allclose(pairs[:, i], column, rtol=0, atol=1e-13)
 
 
-@settings(max_examples=40, derandomize=True, deadline=None, database=None)
+@settings(max_examples=40)
 @given(st.integers(2, 9), st.integers(0, 2**32 - 1), st.floats(-1.5, 1.5), st.data())
 def test_conditional_structure(n, seed, log_tau, data):
     """Given that i is in S, the rest of S is a (k-1)-subset of the other entries."""

@@ -76,14 +76,10 @@ def problems(draw):
     return x, draw(st.integers(0, n)), 10.0 ** draw(st.floats(-2, 2))
 
 
-def sometimes(examples):
-    return settings(max_examples=examples, derandomize=True, deadline=None, database=None)
-
-
 def test_generated_rows_vary():
     seen = []
 
-    @sometimes(100)
+    @settings(max_examples=100)
     @given(problems())
     def collect(problem):
         seen.append(problem)
@@ -113,7 +109,7 @@ def test_value_is_the_loop(name, n, rng):
 def test_sum_and_sign(name):
     """Theorem thm-iter-sum: p sums to k; itertopk is never negative, wsoftmaxtopk not to k = 2."""
 
-    @sometimes(300)
+    @settings(max_examples=300)
     @given(problems())
     def check(problem):
         x, k, tau = problem

@@ -28,10 +28,6 @@ dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32])
 EPS = {np.float64: 2.0**-52, np.float32: 2.0**-23}
 
 
-def bounded(examples):
-    return settings(max_examples=examples, derandomize=True, deadline=None, database=None)
-
-
 def tolerance(x, tau, dtype=np.float64):
     spread = (float(np.max(x)) - float(np.min(x))) / tau
     return (1e-13 if dtype is np.float64 else 1e-6) + 4 * EPS[dtype] * spread
@@ -160,7 +156,7 @@ def test_an_error_of_the_sum_is_no_larger_in_the_logarithm():
 # -------------------------------------------------------------------------------------- theorems
 
 
-@bounded(60)
+@settings(max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 40), st.floats(-3, 3))
 def test_logsumexp_bounds(seed, n, log_tau):
     """thm-lse-bounds: max x < value <= max x + tau log n, the right side for constant rows."""

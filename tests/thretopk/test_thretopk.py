@@ -39,11 +39,6 @@ a_curve_by_every_method = pytest.mark.parametrize("name", slow_unless(["laplace"
 EPS = {np.float64: 2.0**-52, np.float32: 2.0**-23}
 
 
-def bounded(examples):
-    """The same few examples in every run."""
-    return settings(max_examples=examples, derandomize=True, deadline=None, database=None)
-
-
 def spread(x, tau):
     x = np.asarray(x, dtype=np.float64)
     return float(np.max(x) - np.min(x)) / tau
@@ -134,7 +129,7 @@ def test_generated_rows_vary():
     """The strategy is not stuck: kinds, lengths, scales, offsets, k and the entries all vary."""
     seen = []
 
-    @bounded(300)
+    @settings(max_examples=300)
     @given(problems())
     def collect(problem):
         seen.append(problem)
@@ -163,7 +158,7 @@ def test_generated_rows_vary():
 
 
 @every_curve
-@bounded(25)
+@settings(max_examples=25)
 @given(problems(SHORT))
 def test_threshold_exists_and_p_is_unique(name, problem):
     """thm-existence: some threshold gives the sum k, and whichever it is, p is the same."""
@@ -181,7 +176,7 @@ def test_threshold_exists_and_p_is_unique(name, problem):
 
 @every_curve
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@bounded(80)
+@settings(max_examples=80)
 @given(problems((1, *MEDIUM)))
 def test_range_and_sum(name, dtype, problem):
     """thm-range: 0 <= p <= 1 and sum p = k."""
@@ -207,7 +202,7 @@ def test_range_and_sum_of_long_rows(name, n):
 
 
 @every_curve
-@bounded(40)
+@settings(max_examples=40)
 @given(problems())
 def test_monotone(name, problem):
     """thm-monotone: x_i >= x_j implies p_i >= p_j, up to the last bits of the exponential."""
@@ -236,7 +231,7 @@ def test_converse_of_monotone_only_for_strict_curves():
 
 
 @every_curve
-@bounded(30)
+@settings(max_examples=30)
 @given(problems(), st.integers(-(2**30), 2**30))
 def test_shift_invariance(name, problem, shift):
     """thm-invariance: p(x + c) = p(x), for integers x and c, whose sum is exact; p(ax; a tau)."""
@@ -250,7 +245,7 @@ def test_shift_invariance(name, problem, shift):
 
 
 @every_curve
-@bounded(30)
+@settings(max_examples=30)
 @given(problems(), st.integers(0, 2**32 - 1))
 def test_permutation_equivariance(name, problem, seed):
     """thm-invariance: permuting x permutes p."""
@@ -280,7 +275,7 @@ def assert_rows_are_independent(name, x, dx):
 
 @every_curve
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@bounded(8)
+@settings(max_examples=8)
 @given(st.sampled_from([1, 3, 17, 64, 257, 1000]), st.integers(2, 9), st.integers(0, 2**32 - 1))
 def test_rows_are_independent(name, dtype, n, batch, seed):
     """A row's value and derivatives have the same bits alone, in any batch, at any place in it."""
@@ -335,7 +330,7 @@ def test_convergence_rate(name):
 
 
 @every_curve
-@bounded(30)
+@settings(max_examples=30)
 @given(problems())
 def test_limits(name, problem):
     """thm-convergence: T_k as the temperature falls, its ties in equal parts; k/n as it rises."""
@@ -411,7 +406,7 @@ def test_duality(name):
 
 
 @every_curve
-@bounded(40)
+@settings(max_examples=40)
 @given(problems())
 def test_potential_bounds(name, problem):
     """prop-bounds: s_k - tau k omega(1) <= phi <= s_k - tau n omega(k/n); left for integer k."""
@@ -542,7 +537,7 @@ def test_jacobian_is_a_graph_laplacian(name):
 
 
 @every_curve
-@bounded(40)
+@settings(max_examples=40)
 @given(problems(SHORT), st.integers(0, 2**32 - 1))
 def test_jacobian_properties(name, problem, seed):
     """thm-jacobian: J = J^T >= 0, zero row sums, no positive entry off the diagonal; vjp = jvp."""
@@ -853,7 +848,7 @@ def test_stop_gradient_identity(name):
 # --------------------------------------------------------------------------------- special cases
 
 
-@bounded(60)
+@settings(max_examples=60)
 @given(problems())
 def test_k1_exp_is_softmax(problem):
     """thm-k1-exp: p = softmax(x/tau), lam = tau logsumexp(x/tau), phi = lam + tau."""
@@ -906,7 +901,7 @@ def test_k1_laplace_is_softmax_iff():
     assert_close(p, [0.5, 0.25, 0.25], tolerance(half, 1.0))
 
 
-@bounded(40)
+@settings(max_examples=40)
 @given(problems())
 def test_k1_clip_is_sparsemax(problem):
     """thm-k1-clip: clip at k = 1 is sparsemax, here by its sorted support."""
@@ -922,7 +917,7 @@ def test_k1_clip_is_sparsemax(problem):
 
 
 @pytest.mark.parametrize("name", SYMMETRIC)
-@bounded(40)
+@settings(max_examples=40)
 @given(problems())
 def test_complement(name, problem):
     """thm-complement: p(x, k) + p(-x, n - k) = 1 if f(t) + f(c - t) = 1 for some c."""
@@ -965,7 +960,7 @@ def test_auto_is_newton(name):
 
 @a_curve_by_every_method
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@bounded(50)
+@settings(max_examples=50)
 @given(problems())
 def test_methods_agree(name, dtype, problem):
     """prop-solver: every method ends at the same p."""
