@@ -9,7 +9,7 @@ import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from ._compile.cache import WRITTEN
 from ._curves.registry import CURVES, FAMILIES, NAMES
 from ._threads.long_rows import LONG
 from ._threshold.cpu.scan import SCANNED
+from ._threshold.methods import METHODS
 from ._versions import show_versions
-from .gradtopk.operator import METHODS
+from .gradtopk.operator import METHODS as OF_GRADTOPK
 
 WITHOUT_K: dict[str, Any] = {
     "softmax": softmax,
@@ -33,20 +34,32 @@ OPERATORS: dict[str, Any] = {**registry, **WITHOUT_K}
 SHAPES = (8, 64), (256, 1024), (8, 5000), (1, LONG)
 BETWEEN = (256, 300)
 ALPHA = 1.5  # any value gives the same code
+DTYPES = "float32", "float64"
 
 Call = tuple[str, Callable[[], Any]]
 
 
-def _options(name: str, curves: list[str]) -> Iterator[dict[str, Any]]:
+class Wanted(NamedTuple):
+    """What to compile: the names given, or all there are."""
+
+    operators: list[str]
+    curves: list[str]
+    methods: list[str]
+    dtypes: list[str]
+
+
+def _options(name: str, wanted: Wanted) -> Iterator[dict[str, Any]]:
     """Yield each set of the operator's own options that has compiled code of its own."""
+    methods = wanted.methods
     if name == "gradtopk":
-        yield from ({"method": method} for method in METHODS)
+        yield from ({"method": each} for each in OF_GRADTOPK if each in (methods or OF_GRADTOPK))
     elif name == "thretopk":
-        for curve in curves or NAMES:
+        for curve in wanted.curves:
             alpha = {"alpha": ALPHA} if curve in FAMILIES else {}
             scanned = isinstance(CURVES.get(curve), SCANNED)
-            methods = ("newton", "bisect", *["scan"] * scanned)
-            yield from ({"curve": curve, **alpha, "method": method} for method in methods)
+            for each in methods or METHODS:  # "auto" is "newton"
+                if each in ("auto", "newton", "bisect", *["scan"] * scanned):
+                    yield {"curve": curve, **alpha, "method": each}
     else:
         yield {}
 
@@ -68,7 +81,8 @@ def _verbs(
     op(x, *k, where=there, **options)
     op(x, *k, **options)
     op(np.ascontiguousarray(x.T), *k, axis=0, **options)
-    op(x.astype(np.float16), *k, **options)
+    if dtype is np.float32:
+        op(x.astype(np.float16), *k, **options)
     if isinstance(op, Differentiable) or not k:
         op.jvp(x, *k, v, where=there, dtemperature=1.0, **options)
         p, vjp_function = op.vjp(x, *k, **options)
@@ -83,15 +97,15 @@ def _verbs(
         vjp_function(loss)
 
 
-def _calls(operators: list[str], curves: list[str]) -> Iterator[Call]:
-    for name in operators:
+def _calls(wanted: Wanted) -> Iterator[Call]:
+    for name in wanted.operators:
         op, k = OPERATORS[name], () if name in WITHOUT_K else (3,)
         shapes = (*SHAPES, BETWEEN) if name == "gradtopk" else SHAPES
-        for options in _options(name, curves):
-            for dtype in (np.float32, np.float64):
+        for options in _options(name, wanted):
+            for dtype in wanted.dtypes:
+                label, kind = " ".join([name, *map(str, options.values()), dtype]), np.dtype(dtype)
                 for shape in shapes:
-                    label = " ".join([name, *map(str, options.values()), dtype.__name__])
-                    yield label, functools.partial(_verbs, op, shape, dtype, k, options)
+                    yield label, functools.partial(_verbs, op, shape, kind.type, k, options)
 
 
 def _progress(done: int, total: int, label: str) -> None:
@@ -100,11 +114,11 @@ def _progress(done: int, total: int, label: str) -> None:
         print(f"\r[{bar:<20}] {done}/{total} {label:<40.40}", end="", file=sys.stderr, flush=True)
 
 
-def compile_ahead(operators: list[str], curves: list[str], more: list[Call]) -> None:
+def compile_ahead(wanted: Wanted, more: list[Call]) -> None:
     """Call these operators, and `more`, so that their compiled code is cached on disk."""
     # Run in a clone, `-m` imports the clone's package and not the installed one.
     print(f"compiling for the package in {pathlib.Path(__file__).parent}", flush=True)
-    calls = [*_calls(operators, curves), *more]
+    calls = [*_calls(wanted), *more]
     begun = time.perf_counter()
     for done, (label, call) in enumerate(calls):
         _progress(done, len(calls), label)
@@ -133,6 +147,13 @@ def main(arguments: list[str] | None = None) -> None:
     ahead.add_argument(
         "--curve", action="append", choices=NAMES, help="of thretopk; may be repeated; all if not"
     )
+    ahead.add_argument(
+        "--method",
+        action="append",
+        choices=tuple(dict.fromkeys((*OF_GRADTOPK, *METHODS))),
+        help="of thretopk and gradtopk; may be repeated; all if not; auto is what calls take",
+    )
+    ahead.add_argument("--dtype", action="append", choices=DTYPES, help="both if not given")
     ahead.add_argument("--jax", action="store_true", help="also what softtopk_nb.jax needs")
     given = parser.parse_args(arguments)
     if given.command is None:
@@ -141,14 +162,20 @@ def main(arguments: list[str] | None = None) -> None:
     for name in given.operator:
         if name not in OPERATORS:
             ahead.error(f"operator is {name!r}; expected some of {', '.join(OPERATORS)}")
-    operators, curves, more = given.operator or list(OPERATORS), given.curve or [], []
+    wanted = Wanted(
+        given.operator or list(OPERATORS),
+        given.curve or list(NAMES),
+        given.method or [],
+        given.dtype or list(DTYPES),
+    )
+    more = []
     if given.jax:
         try:
             from .jax import ahead as of_jax
         except ImportError as error:
             ahead.error(str(error))
-        more = list(of_jax.calls(operators, curves, ALPHA))
-    compile_ahead(operators, curves, more)
+        more = list(of_jax.calls(wanted.operators, wanted.curves, wanted.dtypes, ALPHA))
+    compile_ahead(wanted, more)
 
 
 if __name__ == "__main__":

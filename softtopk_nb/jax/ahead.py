@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .._compile import subnormals
-from .._curves.registry import FAMILIES, NAMES
+from .._curves.registry import FAMILIES
 from .._threshold.cpu.start import SAMPLED
 from . import compiled
 from .operators import OPERATORS
@@ -39,17 +39,16 @@ def _lower(op: Any, options: dict[str, Any], shape: tuple[int, int], dtype: Any)
 
 
 def calls(
-    names: list[str], curves: list[str], alpha: float
+    names: list[str], curves: list[str], dtypes: list[str], alpha: float
 ) -> Iterator[tuple[str, Callable[[], None]]]:
     """Yield (label, function to call) for those of these operators that JAX has."""
     jax.config.update("jax_enable_x64", True)
     for name in filter(OPERATORS.__contains__, names):
         of_curves = [
-            {"curve": curve, **({"alpha": alpha} if curve in FAMILIES else {})}
-            for curve in curves or NAMES
+            {"curve": curve, **({"alpha": alpha} if curve in FAMILIES else {})} for curve in curves
         ]
         for options in of_curves if name == "thretopk" else [{}]:
-            for dtype in (jnp.float32, jnp.float64, jnp.bfloat16):
+            for dtype in map(jnp.dtype, (*dtypes, *["bfloat16"] * ("float32" in dtypes))):
                 for shape in LARGE if dtype == jnp.bfloat16 else SHAPES:
-                    label = " ".join(["jax", name, *map(str, options.values()), dtype.__name__])
+                    label = " ".join(["jax", name, *map(str, options.values()), dtype.name])
                     yield label, functools.partial(_lower, OPERATORS[name], options, shape, dtype)

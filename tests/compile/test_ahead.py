@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import softtopk_nb
+from softtopk_nb import __main__ as ahead
 from softtopk_nb._curves.registry import NAMES
 
 LOGGED = """
@@ -173,6 +174,15 @@ def test_unknown_names_are_refused(tmp_path):
     wrong = run("-m", "softtopk_nb", "compile", "thretopk", "--curve", "gauss", folder=tmp_path)
     assert wrong.returncode == 2
     assert all(name in wrong.stderr for name in NAMES)
+
+
+def test_what_is_named_is_compiled_alone():
+    wanted = ahead.Wanted(["thretopk", "gradtopk"], ["clip"], ["auto", "scan"], ["float32"])
+    labels = {label for label, _ in ahead._calls(wanted)}
+    kinds = "thretopk clip auto", "thretopk clip scan", "gradtopk auto"
+    assert labels == {f"{kind} float32" for kind in kinds}
+    wanted = ahead.Wanted(["thretopk"], ["sigmoid"], ["scan", "recursion"], ["float64"])
+    assert list(ahead._calls(wanted)) == []
 
 
 def test_without_a_command_it_shows_versions(tmp_path):
