@@ -23,6 +23,7 @@ from .schur import Schur, schur
 
 COOLING = 4.0  # from each temperature to the next
 FALL = 0.9  # the largest part of the total excess that a step of Newton may leave
+WELL = 0.05  # the largest part that a step by a known matrix may leave, for a further one
 REACH = 32.0  # the longest step, in temperatures
 DAMPINGS = 0.0, 1e-2  # of the diagonal, one after the other
 TRIES = 6  # points of a line
@@ -72,11 +73,23 @@ class _Point(NamedTuple):
         return float(abs(self.excess).sum())
 
 
+class _Known(NamedTuple):
+    """Newton's matrix at an earlier point, and how the excess has moved since then."""
+
+    system: Schur
+    share: float  # of the rows, that the matrix is of
+    steps: list[Array]  # changes of the thresholds
+    falls: list[Array]  # and of the excess by them
+
+
 class _Search:
     """A matrix at one temperature, with the memory for p, x - b and the weights."""
 
-    def __init__(self, matrix: Matrix, memory: tuple[Array, Array, Array]) -> None:
+    def __init__(
+        self, matrix: Matrix, memory: tuple[Array, Array, Array], known: _Known | None = None
+    ) -> None:
         self.matrix = matrix
+        self.known, self.large = known, known is not None
         self.p, self.y, self.v = memory
         self.steps, self.record = 0, np.inf
 
@@ -114,6 +127,7 @@ class _Search:
         None if there is none. On a line the function falls as long as `over` has a part along it.
         """
         system, fallen = self.schur(point, temperature), None
+        self.known = _Known(system, 1.0, [], []) if self.large else None
         for damping in DAMPINGS:
             d = system.solve(point.excess, damping)
             step = d * min(1.0, REACH * temperature / max(abs(d).max(), temperature))
@@ -142,6 +156,22 @@ class _Search:
             if fallen is not None:
                 return fallen, False
         return None
+
+    def again(self, point: _Point, temperature: float, known: _Known) -> _Point:
+        """The next point by a matrix that is known, which takes less time than Newton's here.
+
+        What the steps with it have done to the excess corrects it (Anderson acceleration).
+        """
+        step, left = np.zeros(len(point.b)), point.excess
+        if known.steps:
+            steps, falls = np.array(known.steps).T, np.array(known.falls).T
+            part = np.linalg.lstsq(falls, left)[0]
+            step, left = steps @ part, left - falls @ part
+        b = self.moved(point.b + step + known.share * known.system.solve(left))
+        found = self.at(b, temperature)
+        known.steps.append(b - point.b)
+        known.falls.append(point.excess - found.excess)
+        return found
 
     def length(self, b: Array, along: Array) -> float:
         """How far a line from b goes before a threshold of a bound would be negative."""
@@ -184,6 +214,14 @@ class _Search:
         self.record = point.total
         while self.steps < most and not (abs(point.excess) <= goal).all():
             self.steps += 1
+            if self.known is not None:
+                found = self.again(point, temperature, self.known)
+                if found.total > WELL * self.record:
+                    self.known = None
+                if found.total <= FALL * self.record:
+                    point, self.record = found, found.total
+                    continue
+                point = self.at(point.b, temperature)
             found = self.newton(point, temperature)
             if found is None and (abs(point.excess) <= limit).all():
                 return self.at(point.b, temperature)
@@ -202,22 +240,26 @@ def solve(matrix: Matrix, tol: float, max_iter: int, start: Array | None = None)
     """
     x, tau = matrix.x, matrix.temperature
     memory = np.empty_like(x), np.empty_like(x), np.empty_like(x)
-    search = _Search(matrix, memory)
     finest = FINEST[x.dtype.type]
     low = x.min(where=x > -np.inf, initial=np.inf)
     reach = (float(x.max()) - float(low)) / tau
     scale = np.maximum(1.0, matrix.load)
     goal = max(tol, finest)
     limit = max(tol, finest + 4.0 * float(np.finfo(x.dtype).eps) * reach)
-    b = _start(matrix, memory) if start is None else search.moved(start)
+    b, known = (start, None) if start is not None else _start(matrix, memory)
+    search = _Search(matrix, memory, known)
+    b = search.moved(b)
     point = search.run(b, tau, goal * scale, limit * scale, max_iter)
     error = float((abs(point.excess) / scale).max())
     a = search.thresholds(point.solution, tau)
     return Solved(search.p, a, point.b, search.y, point.solution, error, limit, search.steps)
 
 
-def _start(matrix: Matrix, memory: tuple[Array, Array, Array]) -> Array:
-    """Thresholds of the columns near the solution: by higher temperatures, of a sample if large."""
+def _start(matrix: Matrix, memory: tuple[Array, Array, Array]) -> tuple[Array, _Known | None]:
+    """Thresholds of the columns near the solution: by higher temperatures, of a sample if large.
+
+    With them Newton's matrix of the sample, if there is one.
+    """
     some = _sample(matrix)
     if some is not matrix:
         memory = np.empty_like(some.x), np.empty_like(some.x), np.empty_like(some.x)
@@ -236,13 +278,15 @@ def _start(matrix: Matrix, memory: tuple[Array, Array, Array]) -> Array:
         if (abs(point.excess) <= near).all():
             b, solved = point.b, width
             if width == tau:
+                if some is not matrix:
+                    return b, _Known(search.schur(point, tau), len(x) / len(matrix.x), [], [])
                 break
             width = max(tau, width / COOLING)
         elif solved == np.inf:
             b, width = point.b, COOLING * width
         else:
             width = np.sqrt(width * solved)
-    return b
+    return b, None
 
 
 def _sample(matrix: Matrix) -> Matrix:

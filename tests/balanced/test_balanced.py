@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import softtopk_nb as stk
+from softtopk_nb.balanced import solve as search
 
 #: Curves of each kind: with kinks, smooth, saturating, of heavy tails, with a parameter.
 CURVES = {
@@ -196,6 +197,28 @@ def test_scores_and_temperature_in_other_units(rng):
 
 
 # ----------------------------------------------------------------------------------------- limits
+
+
+@some_curves
+@pytest.mark.parametrize("at_most", [False, True])
+@pytest.mark.parametrize("temperature", [1.0, 0.05])
+def test_many_rows(options, at_most, temperature, rng, monkeypatch):
+    """They begin at the solution of a sample, with its matrix, and end where all rows do."""
+    x, k, load = problem(rng, 4 * search.SAMPLE + 5, 6)
+    load = load * rng.uniform(1.0, 1.2, 6) if at_most else load
+    kept = {**options, "temperature": temperature, "at_most": at_most, "tol": 1e-12}
+    counts = []
+    again = search._Search.again
+    counted = lambda *args: counts.append(1) or again(*args)  # noqa: E731
+    monkeypatch.setattr(search._Search, "again", counted)
+    found = stk.balancedtopk(x, k, load, **kept)
+    assert len(counts) >= 2
+    monkeypatch.setattr(search, "SAMPLE", len(x))
+    whole = stk.balancedtopk(x, k, load, **kept)
+    assert_close(found.p, whole.p, 1e-9)
+    assert_close(found.columns, whole.columns, 1e-9)
+    if not at_most:
+        assert_balanced(found, k, load, 1e-12)
 
 
 def transport(x, k, load, at_most=False):
