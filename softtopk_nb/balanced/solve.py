@@ -215,11 +215,11 @@ class _Search:
         while self.steps < most and not (abs(point.excess) <= goal).all():
             self.steps += 1
             if self.known is not None:
-                found = self.again(point, temperature, self.known)
-                if found.total > WELL * self.record:
+                near = self.again(point, temperature, self.known)
+                if near.total > WELL * self.record:
                     self.known = None
-                if found.total <= FALL * self.record:
-                    point, self.record = found, found.total
+                if near.total <= FALL * self.record:
+                    point, self.record = near, near.total
                     continue
                 point = self.at(point.b, temperature)
             found = self.newton(point, temperature)
