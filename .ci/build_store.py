@@ -75,9 +75,9 @@ def stripped(payload: Any) -> Any:
 def write(path: Path, kernels: dict[str, bytes]) -> None:
     """Write a store, the same for the same kernels."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as store:
+    with zipfile.ZipFile(path, "w") as store:
         for name, content in sorted({precompiled.STAMP: package_stamp(), **kernels}.items()):
-            store.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)
+            store.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_LZMA)
 
 
 def main() -> None:

@@ -21,7 +21,6 @@ import pickle
 import sys
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -34,6 +33,11 @@ from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
+
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python without it cannot open a store
+    LZMAError = zipfile.BadZipFile  # type: ignore[misc, assignment]
 
 _V3 = {
     *("cx16", "sahf", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2", "avx", "avx2"),
@@ -121,8 +125,8 @@ class Store(NamedTuple):
             # In memory, once: a process that is forked must not share a place in a file.
             kernels = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
             found = kernels.read(STAMP)
-        except (OSError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-            raise ValueError(f"{path} is damaged ({error})") from error
+        except (OSError, KeyError, RuntimeError, zipfile.BadZipFile, LZMAError) as error:
+            raise ValueError(f"{path} cannot be read ({error})") from error
         if found != stamp:
             raise ValueError(f"{path} was compiled from other sources")
         of_level = type("_Codegen", (_LevelCodegen,), {"level": level})
@@ -134,7 +138,7 @@ class Store(NamedTuple):
             return pickle.loads(self.kernels.read(name))
         except KeyError:
             return None
-        except (zipfile.BadZipFile, zlib.error) as error:  # it is compiled for the level instead
+        except (zipfile.BadZipFile, LZMAError) as error:  # it is compiled for the level instead
             _LOG.info("a kernel in %s is damaged (%s); compiling it", self.path, error)
             return None
 

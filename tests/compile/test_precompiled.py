@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
     place = tmp_path / precompiled.tag()
     place.mkdir()
     for level in (V3, V4):
-        with zipfile.ZipFile(place / f"{level}.zip", "w", zipfile.ZIP_DEFLATED) as store:
+        with zipfile.ZipFile(place / f"{level}.zip", "w", zipfile.ZIP_LZMA) as store:
             store.writestr(precompiled.STAMP, cache.package_stamp())
             store.writestr(NAME, pickle.dumps((level, "kernel" * 100)))
     monkeypatch.setattr(precompiled, "FOLDER", tmp_path)
@@ -80,7 +80,7 @@ def _of_other_sources(path):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "why"), [(_cut, "is damaged"), (_of_other_sources, "compiled from other sources")]
+    ("spoil", "why"), [(_cut, "cannot be read"), (_of_other_sources, "compiled from other sources")]
 )
 def test_a_spoilt_store_is_left_alone(spoil, why, folder, caplog):
     spoil(folder / f"{V4}.zip")
