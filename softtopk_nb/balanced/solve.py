@@ -241,7 +241,9 @@ def solve(matrix: Matrix, tol: float, max_iter: int, start: Array | None = None)
     x, tau = matrix.x, matrix.temperature
     memory = np.empty_like(x), np.empty_like(x), np.empty_like(x)
     finest = FINEST[x.dtype.type]
-    low = x.min(where=x > -np.inf, initial=np.inf)
+    low = x.min()
+    if low == -np.inf:
+        low = x.min(where=x > -np.inf, initial=np.inf)
     reach = (float(x.max()) - float(low)) / tau
     scale = np.maximum(1.0, matrix.load)
     goal = max(tol, finest)
@@ -264,7 +266,7 @@ def _start(matrix: Matrix, memory: tuple[Array, Array, Array]) -> tuple[Array, _
     if some is not matrix:
         memory = np.empty_like(some.x), np.empty_like(some.x), np.empty_like(some.x)
     x, tau = some.x, some.temperature
-    present = x > -np.inf
+    present = True if x.min() > -np.inf else x > -np.inf
     mean = x.mean(axis=0, where=present, dtype=np.float64)
     spread = np.std(x - mean, where=present, dtype=np.float64)
     b = np.zeros(x.shape[1]) if some.bounded else mean - mean.mean()
