@@ -10,13 +10,13 @@ import contextlib
 import errno
 import os
 import pathlib
-import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
+import types
 
 import numpy as np
 import pytest
@@ -179,6 +179,14 @@ def _flipped(old, rng):
 # Who may read it
 
 
+def imported(path, monkeypatch):
+    """The function in this file, of a module that is found by the name in its compiled code."""
+    module = types.ModuleType("module_of_test_cache")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(path.read_text("utf-8"), str(path), "exec"), module.__dict__)
+    return module.double
+
+
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """A function in a module as it may be installed, where NUMBA_CACHE_DIR is not set."""
@@ -189,7 +197,7 @@ def installed(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(Cache, "_warned", False)
-    return runpy.run_path(str(module))["double"]
+    return imported(module, monkeypatch)
 
 
 @pytest.fixture
@@ -239,7 +247,7 @@ def test_what_one_user_has_compiled_serves_another(named, home, installed, tmp_p
         ).parent
         if named:
             monkeypatch.setattr(config, "CACHE_DIR", str(root / "named"))
-        double = runpy.run_path(str(root / "site" / "module.py"))["double"]
+        double = imported(root / "site" / "module.py", monkeypatch)
         assert not loaded(double)
         for path in (root, *root.rglob("*")):
             path.chmod(0o755 if path.is_dir() else 0o644)
