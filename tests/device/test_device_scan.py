@@ -92,18 +92,21 @@ def test_any_group(group, curve, dtype, rng, monkeypatch):
 
 
 def solved(x, k, curve):
-    """All that is in memory, by the length of a row's share, once rows are solved."""
+    """The solutions, and all that is in memory by the length of a row's share."""
     problem, allocated = rows_of(x, k, 0.05)
     plan = SimpleNamespace(curve=CURVES[curve], method=METHODS["scan"])
     out = problem.empty(x.size, np.float64)
     room.linearize(problem, plan, out)
-    return {a.size // len(x): a.copy_to_host().reshape(len(x), -1) for a in allocated}
+    memory = [a.copy_to_host().reshape(len(x), -1) for a in allocated]
+    return memory[1], {a.shape[1]: a for a in memory}  # solutions have room first, after p
 
 
 @each_curve
 def test_the_scan_lands_on_the_threshold(curve, rng):
     """Proposition prop-scan: no search is left to do, so its first passes end it."""
-    taken = solved(rng.normal(size=(4, 60)), 17.25, curve)[SOLUTION][:, TAKEN]
+    solution, _ = solved(rng.normal(size=(4, 60)), 17.25, curve)
+    assert solution.shape == (4, SOLUTION)
+    taken = solution[:, TAKEN]
     assert np.all(taken >= 1)
     assert np.all(taken <= 3)
 
@@ -173,8 +176,8 @@ def test_there_are_enough_launches_in_parts(k, curve, rng, in_parts):
     """A bisection for the last of 256 places takes as many steps as any."""
     start = importlib.import_module("softtopk_nb._threshold.cuda.long_start")
     in_parts()
-    left = solved(rng.normal(size=(1, 256)), k, curve)
-    assert np.all(left[SOLUTION][:, TAKEN] <= 3)
+    solution, left = solved(rng.normal(size=(1, 256)), k, curve)
+    assert np.all(solution[:, TAKEN] <= 3)
     record = left[start.record_of(CURVES[curve], METHODS["scan"])]
     bisections = record[:, start.RECORD :].reshape(-1, start.BISECTION)
     assert len(bisections) == (2 if curve == "clip" else 1)
