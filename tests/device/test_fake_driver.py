@@ -148,7 +148,7 @@ def asked(call, x, g, numbers):
         words = []
         for word in launch.parameters:
             value = int.from_bytes(word, "little")
-            if 1 << 40 < value < 1 << 48:  # an address
+            if 1 << 22 < value < 1 << 48:  # an address; no other number is as large
                 words.append(names.setdefault(value, f"scratch {len(names)}"))
             else:
                 words.append(word)
