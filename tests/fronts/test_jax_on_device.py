@@ -177,7 +177,7 @@ def asked(call, names, most=1000):
         words = []
         for word in launch.parameters:
             value = int.from_bytes(word, "little")
-            if 1 << 40 < value < 1 << 48:
+            if 1 << 22 < value < 1 << 48:
                 words.append(names.setdefault(value, f"scratch {len(names)}"))
             else:
                 words.append(word)
