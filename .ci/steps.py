@@ -468,6 +468,8 @@ def main() -> int:
     if any("install" in STEPS[name].needs for name in wanted):
         wanted = ["install", *wanted]
     with tempfile.TemporaryDirectory() as work:
+        # What PyTorch compiled of an older version of the package would be used again.
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(work, "inductor"))
         machine = Machine(Path(work), whole=not given.steps)
         if machine.whole:
             machine.fresh_copy("tree")
