@@ -325,7 +325,8 @@ def pages(step: Step) -> None:
 
 def ptx(step: Step) -> None:
     install_programs(step, "gcc", "libc6-dev", programs=("gcc",))  # for a driver without a device
-    step.pytest("-m", "ptx", may_skip=False, STK_REQUIRE="ptx")
+    # One process: it compiles on all cores, and each of several would compile everything.
+    step.pytest("-n", "0", "-m", "ptx", may_skip=False, STK_REQUIRE="ptx")
 
 
 def simulator(step: Step) -> None:

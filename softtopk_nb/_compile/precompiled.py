@@ -34,11 +34,6 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
-try:
-    from lzma import LZMAError
-except ImportError:  # a Python without it cannot open a store
-    LZMAError = zipfile.BadZipFile  # type: ignore[misc, assignment]
-
 _V3 = {
     *("cx16", "sahf", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2", "avx", "avx2"),
     *("bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"),
@@ -53,6 +48,14 @@ VARIABLE = "SOFTTOPK_NB_LEVEL"
 FOLDER = pathlib.Path(__file__).parent.parent / "_precompiled"
 #: The name under which a store has the digest of the sources that it was compiled from.
 STAMP = "sources"
+
+# What reading damaged code raises; a Python without lzma cannot open a store.
+_DAMAGED: tuple[type[Exception], ...] = (zipfile.BadZipFile,)
+with contextlib.suppress(ImportError):
+    from lzma import LZMAError
+
+    _DAMAGED += (LZMAError,)
+_UNREADABLE: tuple[type[Exception], ...] = (OSError, KeyError, RuntimeError, *_DAMAGED)
 
 _LOG = logging.getLogger("softtopk_nb")
 
@@ -125,7 +128,7 @@ class Store(NamedTuple):
             # In memory, once: a process that is forked must not share a place in a file.
             kernels = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
             found = kernels.read(STAMP)
-        except (OSError, KeyError, RuntimeError, zipfile.BadZipFile, LZMAError) as error:
+        except _UNREADABLE as error:
             raise ValueError(f"{path} cannot be read ({error})") from error
         if found != stamp:
             raise ValueError(f"{path} was compiled from other sources")
@@ -138,7 +141,7 @@ class Store(NamedTuple):
             return pickle.loads(self.kernels.read(name))
         except KeyError:
             return None
-        except (zipfile.BadZipFile, LZMAError) as error:  # it is compiled for the level instead
+        except _DAMAGED as error:  # it is compiled for the level instead
             _LOG.info("a kernel in %s is damaged (%s); compiling it", self.path, error)
             return None
 

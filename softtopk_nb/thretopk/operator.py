@@ -298,7 +298,7 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method, typed.
             chosen, name = CURVES[curve], curve
         else:
             known = ", ".join(map(repr, NAMES))
-            hint = f"; you may want {_OTHERS[curve]}" if str(curve) in _OTHERS else ""
+            hint = f"; you may want {_OTHERS[str(curve)]}" if str(curve) in _OTHERS else ""
             raise ValueError(f"curve is {curve!r}; expected one of {known} or a Curve{hint}")
         if alpha is not None and name != "entmax":
             raise ValueError(

@@ -207,10 +207,13 @@ def test_many_rows(options, at_most, temperature, rng, monkeypatch):
     x, k, load = problem(rng, 4 * search.SAMPLE + 5, 6)
     load = load * rng.uniform(1.0, 1.2, 6) if at_most else load
     kept = {**options, "temperature": temperature, "at_most": at_most, "tol": 1e-12}
-    counts = []
-    again = search._Search.again
-    counted = lambda *args: counts.append(1) or again(*args)  # noqa: E731
-    monkeypatch.setattr(search._Search, "again", counted)
+    counts, chord = [], search._Search.chord
+
+    def counted(*arguments):
+        counts.append(1)
+        return chord(*arguments)
+
+    monkeypatch.setattr(search._Search, "chord", counted)
     found = stk.balancedtopk(x, k, load, **kept)
     assert len(counts) >= 2
     monkeypatch.setattr(search, "SAMPLE", len(x))

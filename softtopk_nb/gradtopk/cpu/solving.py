@@ -138,7 +138,8 @@ def _solve_rows(rows: Rows, out: Array, solution: Array, limits: Limits) -> Shor
 def _solve_open(rows: Rows, these: Array, out: Array, solution: Array) -> None:
     """Solve the rows with these indices, whose tilts need a search."""
     some, flags = take(rows, these), np.zeros(FLAGS, np.bool_)
-    p, answers = np.empty_like(out[these]), np.zeros_like(solution[these])
+    p = np.empty((len(these), out.shape[1]), out.dtype)
+    answers = np.zeros((len(these), solution.shape[1]))
     problem = *some, tilts(some), NONE_SHORT, p, answers, flags
     pool.over(len(these), 2 * some.x.size, kernels.solve, *problem)
     out[these], solution[these] = p, answers
