@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 from typing import Any, Never, Unpack
 
 import numpy as np
@@ -13,6 +15,12 @@ from ._api.operator import chosen
 from .gradtopk.operator import Method as OfGradTopK
 from .hardtopk.operator import hardtopk
 from .thretopk.operator import CurveChoice, Method
+
+
+@functools.cache
+def _device() -> Any:
+    """The module for arrays on a device, imported with the first of them."""
+    return importlib.import_module(".hardtopk.device_selection", __package__)
 
 
 class Own(typed.Own[CurveChoice, float, Method | OfGradTopK, Never]):
@@ -58,8 +66,7 @@ def topk(
     Parameters
     ----------
     x : array_like, shape (..., n, ...)
-        Scores, as the operator takes them; on a device as a tensor of PyTorch or an array of JAX,
-        which ``torch.from_dlpack`` makes of an array of CuPy or Numba without a copy.
+        Scores, as the operator takes them.
     k : int
         How many to choose, one number for all rows, from 0 to n.
     op : operator or str, default="thretopk"
@@ -85,8 +92,7 @@ def topk(
     Raises
     ------
     TypeError, ValueError
-        k is not one whole number in [0, n]; x is on a device, but of neither PyTorch nor JAX, or
-        what the operator refuses.
+        k is not one whole number in [0, n], or what the operator refuses.
 
     See Also
     --------
@@ -94,7 +100,8 @@ def topk(
 
     Notes
     -----
-    O(n) for each row, and O(k log k) for the order. In a row with NaN, or with fewer than k entries
+    O(n) for each row, and O(k log k) for the order; for arrays of CuPy and Numba on a device
+    O(k^2), which `sorted=False` saves. In a row with NaN, or with fewer than k entries
     that take part, the values are NaN and the indices are the first k.
 
     In PyTorch and JAX, `softtopk_nb.torch.topk` and `softtopk_nb.jax.topk` are differentiable in
@@ -117,13 +124,10 @@ def topk(
         given = {"op": inner, "sorted": sorted, "largest": largest, "where": where}
         given["clamp_k"] = clamp_k
         return front(x, k, **fronts.named(options, axis, **given))  # type: ignore[no-any-return]
-    if host_arrays.on_device(x):
-        raise TypeError(
-            f"x is a CUDA array ({type(x).__name__}); expected one in memory, a tensor of PyTorch "
-            "or an array of JAX: torch.from_dlpack(x) is a tensor of the same memory"
-        )
-    scores = host_arrays.as_numpy(x, "x")
     common: dict[str, Any] = {"axis": axis, "largest": largest, "where": where, "clamp_k": clamp_k}
+    if host_arrays.on_device(x):
+        return TopK(*_device().select(x, inner(x, k, **common, **options), k, sorted, **common))
+    scores = host_arrays.as_numpy(x, "x")
     p = inner(scores, k, **common, **options)
     mask = np.moveaxis(hardtopk(scores, k, **common), axis, -1)
     n = mask.shape[-1]

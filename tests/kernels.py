@@ -37,6 +37,7 @@ from softtopk_nb.gradtopk.cuda import rows as cuda_rows
 from softtopk_nb.gradtopk.cuda import tangent as cuda_tangent
 from softtopk_nb.hardtopk import cuda as hardtopk
 from softtopk_nb.hardtopk.cuda import long as long_hardtopk
+from softtopk_nb.hardtopk.cuda import selection
 from softtopk_nb.hardtopk.cuda import solve as hard_rows
 from softtopk_nb.iterative import cuda as iterative
 from softtopk_nb.iterative.cuda import long as long_iterated
@@ -330,6 +331,8 @@ KERNELS = {
     "copy, to float16": without_group(copying.make_copy, None, np.float16),
     "copy, from int64": without_group(copying.make_copy, np.int64, None),
     "sum": without_group(copying.make_sum, None),
+    "list of the chosen": without_group(selection.make_list, None),
+    "weights of the chosen": without_group(selection.make_weights, None),
     "clamp k": without_group(copying.make_clamped, None),
 }
 

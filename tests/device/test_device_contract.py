@@ -526,14 +526,6 @@ def test_a_library_that_is_not(rng):
 
 
 @simulated
-def test_the_chosen_entries_of_another_librarys_array_are_refused(rng):
-    """By `topk`, which has no kernel of its own: it names the way, and copies nothing."""
-    x = standin.Array(rng.normal(size=(4, 12)).astype(np.float32))
-    with pytest.raises(TypeError, match=r"x is a CUDA array \(Array\); .* torch.from_dlpack\(x\)"):
-        stk.topk(x, 2)
-
-
-@simulated
 def test_the_input_is_not_written_to(rng):
     x = rng.normal(size=(4, 12)).astype(np.float32)
     d = on(x)

@@ -39,6 +39,7 @@ for n in (64, 5000):
     where = put(rng.random((3, n)) < 0.9)
     for name, op in registry.items():
         calls += verbs(op, x, g, 2, where)
+    calls.append(lambda x=x, where=where: stk.topk(x, 2, where=where))
 """
 
 
