@@ -91,6 +91,8 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method, typed.
     See Also
     --------
     hardtopk : the limit of temperature 0.
+    softtopk_nb.torch.thretopk, softtopk_nb.jax.thretopk : with autograd, and `hard=True` for a 0/1
+        mask that has the derivatives of p.
 
     Notes
     -----

@@ -19,9 +19,12 @@ from torch.compiler import is_compiling
 from torch.library import Library, register_fake, register_vmap
 
 from .._api.front import named
+from .._compile.cache import package_stamp
 from ..thretopk import Curve
 
 Tensor = torch.Tensor
+
+_STAMP = package_stamp().hex()[:16]
 
 #: To call one of its operators adds less than half of the time that `custom_op` adds.
 _OPERATORS = Library("softtopk_nb", "FRAGMENT")
@@ -44,9 +47,11 @@ def is_transformed() -> bool:
 def written(name: str, options: dict[str, Any]) -> tuple[str, list[float]]:
     """(a function's name and options as a string for a graph, the values of numeric options).
 
-    The compiler may know a number only as a symbol, which is passed on as a number.
+    The compiler may know a number only as a symbol, which is passed on as a number. The string
+    begins with a digest of the package: PyTorch keeps compiled graphs on disk, and one that was
+    compiled for other sources may expect a state of another size.
     """
-    words, numbers = [name], []
+    words, numbers = [_STAMP, name], []
     for key, option in options.items():
         if isinstance(option, Curve):
             raise TypeError(f"{key} is {option!r}, which a compiled graph cannot hold")
@@ -60,7 +65,7 @@ def written(name: str, options: dict[str, Any]) -> tuple[str, list[float]]:
 
 def read(text: str, numbers: list[float]) -> tuple[str, dict[str, Any]]:
     """Undo `written`: returns (name, options)."""
-    name, *words = text.split(_SEPARATOR)
+    _, name, *words = text.split(_SEPARATOR)
     options: dict[str, Any] = {}
     left = iter(numbers)
     for word in words:

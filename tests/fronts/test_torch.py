@@ -383,6 +383,15 @@ def test_compiled_transforms_of_potentials_and_losses(name, kind, rng):
     close(compiled(lambda x: jvp(function, (x,), (x,))[1])(x), jvp(function, (x,), (x,))[1])
 
 
+def test_a_graph_of_other_sources_is_another_graph(monkeypatch):
+    """So PyTorch does not take what it compiled for them, and still reads what they exported."""
+    options = {"curve": "entmax", "alpha": 1.5}
+    text, numbers = custom_ops.written("thretopk", options)
+    monkeypatch.setattr(custom_ops, "_STAMP", "another")
+    assert custom_ops.written("thretopk", options)[0] != text
+    assert custom_ops.read(text, numbers) == ("thretopk", options)
+
+
 @smooth_once
 def test_custom_operators(op, options, rng):
     """PyTorch's own checks of an operator that it cannot look into."""
