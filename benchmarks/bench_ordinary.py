@@ -3,7 +3,8 @@
 Masks, layouts, types and the potential: the plain call is the same operator on a float32 array in C
 order, along the last axis; both take turns. The verbs are the value, and the pullback without the
 value before it. Rows of other kinds (`fallback.kinds`): the plain call is that on normal rows. The
-method that `gradtopk` chooses: the plain call takes the contour.
+method that `gradtopk` chooses: the plain call takes the contour. Costs, and loads of the columns
+(`balancedtopk`): the plain call is `thretopk` of the same array.
 """
 
 from __future__ import annotations
@@ -31,6 +32,14 @@ OPERATORS: dict[str, tuple[Any, dict[str, Any]]] = {
     "softmax": (stk.softmax, {}),
 }
 QUICK = {(1024, 1024, 32)}
+
+#: What is given, with the shape and k of the case.
+BUDGETS = {
+    "costs": (1024, 1024, 32),
+    "costs and vjp": (1024, 1024, 32),
+    "loads": (16384, 64, 2),
+    "loads and vjp": (16384, 64, 2),
+}
 
 Prepared = tuple[np.ndarray, dict[str, Any]]  # x, and keyword arguments
 
@@ -107,6 +116,11 @@ def _choices(selection: str) -> list[tuple[str, str, float, tuple[int, int, int]
 
 def pytest_generate_tests(metafunc):
     selection = metafunc.config.getoption("--selection")
+    if "budget" in metafunc.fixturenames:
+        chosen = list(itertools.product(BUDGETS, (0.1, 1.0)))
+        names = [f"{budget}, {tau}" for budget, tau in chosen]
+        metafunc.parametrize(("budget", "temperature"), chosen, ids=names)
+        return
     if "dtype" in metafunc.fixturenames:
         chosen = _choices(selection)
         names = [f"{verb} {rows}x{n}, k={k}, {t}, {tau}" for verb, t, tau, (rows, n, k) in chosen]
@@ -168,3 +182,34 @@ def bench_choice(benchmark, verb, dtype, temperature, shape, request):
     group = f"gradtopk {verb} {rows}x{n}, k={k}, {dtype}, temperature {temperature}"
     use = f"the chosen method, k={k}"
     take_turns(benchmark, request, used, plain, group, use=use, temperature=temperature, **fields)
+
+
+def _of_budget(budget: str, x: np.ndarray, k: int, temperature: float) -> tuple[Any, Any]:
+    """The call to time, and the plain one."""
+    rng = np.random.default_rng(1)
+    g = rng.normal(size=x.shape).astype(x.dtype)
+    given: dict[str, Any] = {"temperature": temperature}
+    plain = functools.partial(stk.thretopk, x, k, **given)
+    if budget == "loads":
+        return functools.partial(stk.balancedtopk, x, k, **given), plain
+    if budget == "loads and vjp":
+        return lambda: stk.balancedtopk.vjp(x, k, **given)[1](g), plain
+    cost = rng.uniform(0.5, 1.5, size=x.shape).astype(x.dtype)
+    if budget == "costs":
+        return functools.partial(stk.thretopk, x, k, cost=cost, **given), plain
+    both: list[Any] = []
+    for more in ({"cost": cost}, {}):
+        both.append(lambda more=more: stk.thretopk.vjp(x, k, **given, **more)[1](g))
+    return both[0], both[1]
+
+
+def bench_budget(benchmark, budget, temperature, request):
+    rows, n, k = BUDGETS[budget]
+    x = cases.scores(rows, n, "float32", "normal")
+    if budget.startswith("loads"):  # that thretopk's own columns are far from
+        x = x + cases.scores(1, n, "float32", "normal")
+    used, plain = _of_budget(budget, x, k, temperature)
+    operator = "balancedtopk" if budget.startswith("loads") else "thretopk laplace"
+    fields = {"operator": operator, "what": "value", "use": budget, "rows": rows, "n": n, "k": k}
+    group = f"{budget} {rows}x{n}, temperature {temperature}"
+    take_turns(benchmark, request, used, plain, group, temperature=temperature, **fields)
