@@ -11,8 +11,9 @@ _require("torch", "PyTorch")
 from .assignment import sinkhorn
 from .balanced import balancedtopk
 from .distribution import KSubset
+from .gate import TopKGate
 from .gumbel import gumbel_softmax, gumbel_topk
-from .modules import FenchelYoungLoss, SoftTopK, TopKGate
+from .modules import FenchelYoungLoss, SoftTopK
 from .operators import (
     fenchel_young,
     gradtopk,

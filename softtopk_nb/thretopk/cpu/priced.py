@@ -17,7 +17,7 @@ from ..._nonfinite import UNDEFINED
 from ..._threads import pool
 from ..._threshold.records import REST, C, D
 from ..curve import check_integral, check_one_mass
-from . import priced_rows as kernels
+from . import priced_derivatives, priced_rows
 
 PASSES = 8  # over a row in a search, roughly
 
@@ -32,9 +32,9 @@ def _solve(rows: Any, options: Any, out: Array) -> Array:
     x, curve = rows.x, options.curve
     user = isinstance(curve, UserCurve)
     p = np.empty_like(x) if user and out.shape != x.shape else out
-    solution = np.empty((len(x), kernels.SOLUTION))
+    solution = np.empty((len(x), priced_rows.SOLUTION))
     given = x, rows.k, rows.temperature, *rows.cost, curve, options.method, p, solution
-    _over(rows, options, PASSES, kernels.solve, *given)
+    _over(rows, options, PASSES, priced_rows.solve, *given)
     if user:
         _check_mass(rows, options, p, solution)
     return solution
@@ -44,7 +44,7 @@ def _check_mass(rows: Any, options: Any, p: Array, solution: Array) -> None:
     """Raise ValueError if the search has failed for any row: the user's curve has a jump."""
     spent = np.where(p > 0.0, rows.cost.table, 0.0)
     spent *= p
-    for i in np.flatnonzero(solution[:, kernels.CODE] != UNDEFINED):
+    for i in np.flatnonzero(solution[:, priced_rows.CODE] != UNDEFINED):
         check_one_mass(options.name, rows.k[i], spent[i].sum(), f"row {i}")
 
 
@@ -71,7 +71,7 @@ def jvp(
     """Write dp along (dx, dk, dtau, dcost)."""
     table, _, unit = rows.cost
     given = rows.x, rows.temperature, table, unit, options.curve, state, dx, dcost, out, dk, dtau
-    _over(rows, options, 4, kernels.jvp, *given)
+    _over(rows, options, 4, priced_derivatives.jvp, *given)
 
 
 def vjp(
@@ -87,7 +87,7 @@ def vjp(
     """Write the gradients of <g, p>."""
     table, _, unit = rows.cost
     given = rows.x, rows.temperature, table, unit, options.curve, state, g, gx, gk, gtau, gcost
-    _over(rows, options, 4, kernels.vjp, *given)
+    _over(rows, options, 4, priced_derivatives.vjp, *given)
 
 
 def potential(rows: Any, options: Any, out: Array) -> None:
@@ -95,7 +95,7 @@ def potential(rows: Any, options: Any, out: Array) -> None:
     check_integral(options.curve, options.name)
     solution = _solve(rows, options, np.empty((len(rows.x), 0), rows.x.dtype))
     given = rows.x, rows.k, rows.temperature, *rows.cost, options.curve, solution, out
-    _over(rows, options, 16, kernels.potential, *given)
+    _over(rows, options, 16, priced_derivatives.potential, *given)
 
 
 def threshold(rows: Any, options: Any, out: Array) -> None:
@@ -108,7 +108,7 @@ def threshold(rows: Any, options: Any, out: Array) -> None:
 
 def state_width(n: int, options: Any) -> int:
     """Number of float64 per row in the state."""
-    return kernels.SOLUTION
+    return priced_rows.SOLUTION
 
 
 def pack(rows: Any, options: Any, state: Array) -> Array:
