@@ -36,6 +36,12 @@ K = 3
 WITH_POTENTIAL = [name for name, op in registry.items() if op.has_potential]
 
 
+@pytest.fixture(autouse=True)
+def _seeded():
+    """Weights of layers are drawn by PyTorch's own generator."""
+    torch.manual_seed(1)
+
+
 def front(op):
     return operators.OPERATORS[op.__name__]
 
@@ -701,7 +707,7 @@ def test_a_balanced_gate_loads_experts_equally(rng):
     weights, experts = gate(tokens)
     flat = gate.scores(tokens).reshape(120, 8)
     p, _, columns = stt.balancedtopk(flat, 2, temperature=gate.temperature)
-    close(p.sum(0), torch.full((8,), 30.0).double())
+    assert (p.sum(0) - 30).abs().max() <= 1e-10 * 30  # the default of `tol`, of the load
     assert torch.equal(experts.reshape(120, 2), (flat - columns).topk(2).indices)
     found = p.gather(-1, experts.reshape(120, 2))
     close(weights.reshape(120, 2), found / found.sum(-1, keepdim=True))
