@@ -43,6 +43,17 @@ def test_the_exponential_in_float64():
     assert FOUND["rounded"]["float64 exponential"] + 1.0 < 2.4
 
 
+def test_the_circle_in_float64():
+    """thm-grad-budget: cosine and sine to 1.4 units, by intervals; relative ones of small sines."""
+    for rounding in ("fused", "rounded"):
+        certified = FOUND[rounding]["float64 circle"]
+        assert 1.2 < max(certified["cosine"], certified["sine"]) < 1.4
+        assert 1.0 <= certified["relative sine"] < 1.001
+    again = certify.circle_in_float64(True, pieces=64)  # on wider intervals
+    for kind, most in FOUND["fused"]["float64 circle"].items():
+        assert most < again[kind] < 1.3
+
+
 def test_sums_of_equal_numbers():
     """What the page on ThreTopK says: 8.5 roundings for 32, of every float32."""
     assert 8.4 < FOUND["roundings of the sum of 32 equal numbers"] < 8.5
