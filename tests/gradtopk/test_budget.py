@@ -21,6 +21,7 @@ from worst_place import largest
 import softtopk_nb as stk
 from softtopk_nb.gradtopk import formulas, nodes
 from softtopk_nb.gradtopk.cpu import contour, moments, rows
+from softtopk_nb.gradtopk.records import SHORT
 
 U = 2.0**-53  # a rounding
 STEPS, FEWER = moments.STEPS, moments.STEPS - 4
@@ -210,3 +211,52 @@ def test_rows(shape):
         assert abs(p - answer).max() <= bound
         nearest = max(nearest, abs(p - answer).max() / bound)
     assert nearest > 1e-4
+
+
+def test_short_rows():
+    """prop-grad-short-budget: what it proves for rows of every length; errors of rows below it."""
+
+    def rarity(v, off):
+        bounds = [least_mass(v, 0.5 + off)]
+        if off < 0.5:  # thm-grad-mass, parts 2 and 3
+            bounds.append((0.5 - off) / (1.5 - off) / math.sqrt(1 + 12 * v))
+        return 1 / max(bounds)
+
+    def bound(n, v, off, rarity):
+        roundings = 3 * n + 9 + 2 * math.sqrt(v + (0.5 + off) ** 2)
+        return roundings * U * rarity + (10 + n / 8) * U
+
+    def proved(n):
+        # A tilt is off by less than 0.11 v and 0.49 sqrt(v); by that v may exceed 27.5.
+        most = n / 4 if n <= SHORT.always else 30.3
+        offs = np.linspace(0, 1, 6)
+        return largest(
+            lambda v: max(
+                bound(n, v, off, rarity(v, off))
+                for off in offs * min(0.11 * v, 0.49 * math.sqrt(v))
+            ),
+            0.25,
+            most,
+            points=30,
+            zooms=1,
+        )[0]
+
+    assert 30.3 - 0.49 * math.sqrt(30.3) >= SHORT.variance + 0.5
+    for n, most in ((28, 1e-13), (SHORT.always, 8e-13), (SHORT.most, 3e-12)):
+        slack = 2 * U * (math.log(n / 0.25) + 10)
+        assert 0.9 * most < proved(n) + slack < most
+    rng, nearest = np.random.default_rng(10), 0.0
+    for n, k, tau in ((5, 2, 1.0), (28, 14, 5.0), (100, 50, 1.0), (128, 3, 0.3), (400, 20, 0.5)):
+        x = rng.normal(size=n) - 3.0
+        answer = reference.to_float64(reference.gradtopk(x, k, tau).p)
+        p = stk.gradtopk(x, k, temperature=tau)
+        chance = np.ones(1)
+        tilt = stk.thretopk.threshold(x, k - 0.5, curve="sigmoid", temperature=tau)
+        pi = special.expit((x - tilt) / tau)
+        for each in pi:
+            chance = np.convolve(chance, [1 - each, each])
+        reach = (x.max() - x.min()) / tau + abs(math.log((k - 0.5) / (n - k + 0.5))) + 0.1
+        most = bound(n, float((pi * (1 - pi)).sum()), 1.0, 1 / chance[k]) + 2 * U * reach
+        assert abs(p - answer).max() <= most
+        nearest = max(nearest, abs(p - answer).max() / most)
+    assert nearest > 1e-3
