@@ -89,7 +89,7 @@ class Budget:
         both = np.where(j > 0, 2.0, 1.0)
         self.share = share = both * np.exp(-2 * v * sine**2) / size / mass
         self.turned = np.minimum(1.0, (1 + 2 * off) * angle + 4 * v * (tangent - angle))
-        self.tangent = tangent
+        self.angle, self.tangent = angle, tangent
         self.other = (share * tangent * (0.5 * self.turned + 0.2 * tangent)).sum()
         root = np.tan(angle / 2)
         rho = root * root
@@ -133,6 +133,34 @@ class Budget:
         """A of the theorem."""
         parts = self.rounding, self.series, self.polynomials, self.written, self.dropped
         return float(sum(parts))
+
+
+def test_errors_of_the_weights():
+    """thm-grad-budget: what errors of the logarithms of c_j change, against the sums themselves."""
+    rng, nearest = np.random.default_rng(11), 0.0
+    for scale, level in ((0.5, 0.0), (1.0, 1.0), (2.0, -2.0)):
+        pi = special.expit(scale * rng.normal(size=400) - level)
+        v, mean = float((pi * (1 - pi)).sum()), float(pi.sum())
+        for k in (math.ceil(mean), math.ceil(mean - 0.4 * math.sqrt(v))):
+            off = mean - k + 0.5
+            budget, steps = Budget(v, off, FEWER), 1e-6
+            w = np.exp(2j * budget.angle)
+            u, both = w - 1, np.where(budget.angle > 0, 2.0, 1.0)
+            c = both * np.exp(np.log1p(np.outer(pi, u)).sum(axis=0)) / w**k
+
+            def p_of(c, u=u, pi=pi):
+                c = c / c.real.sum()
+                return pi + pi * (1 - pi) * (c * u / (1 + np.outer(pi, u))).real.sum(axis=1)
+
+            for size in (budget.angle, budget.angle**2, budget.angle > 0.3):
+                for sign in (1.0, rng.choice([-1.0, 1.0], len(c))):
+                    for unit, most in (
+                        (1.0, budget.moved(size, 0.0)),
+                        (1j, budget.moved(0.0, size)),
+                    ):
+                        moved = p_of(c * np.exp(steps * unit * sign * size)) - p_of(c)
+                        nearest = max(nearest, abs(moved).max() / steps / most)
+    assert 0.2 < nearest <= 1.0
 
 
 def worst(what, least):
