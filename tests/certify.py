@@ -2,9 +2,8 @@
 
 float32: over every argument from 2^-30 on, and at the ends of each binade below, where f has one
 value; beside float64. The process runs itself for processors that fuse a product with a sum and for
-those that round it first. float64: the exponential, the sine and the cosine by interval arithmetic,
-from the coefficients of their kernels; what follows from them is added up in docs/math, Theorems
-thm-budget and thm-grad-budget.
+those that round it first. float64: by interval arithmetic, from the coefficients of the kernels
+(`certify_float64`). What follows is added up in docs/math, Theorems thm-budget and thm-grad-budget.
 
 The result is tests/data/certified/errors.json; tests/math/test_certified.py repeats a part of it.
 """
@@ -20,14 +19,13 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import certify_float64
 import numpy as np
-from mpmath import iv
-from numba import njit, types
+from numba import njit
 from scipy import special
 
 from softtopk_nb._curves.base import split
 from softtopk_nb._curves.registry import CURVES
-from softtopk_nb._math import elementary
 
 RESULT = pathlib.Path(__file__).parent / "data" / "certified" / "errors.json"
 EPS = 2.0**-23
@@ -133,121 +131,6 @@ def sum_of_equal(count: int) -> float:
     return float(np.abs(total / (count * each.astype(np.float64)) - 1).max() / (EPS / 2))
 
 
-def exponential_in_float64(fused: bool, pieces: int = 256) -> float:
-    """A bound on the relative error of float64's `exp_neg`, in units of eps, by intervals.
-
-    r is t - n log 2 but for its rounding and what the two parts of log 2 lack; the polynomial is
-    compared with Taylor's on pieces of [-log(2)/2, log(2)/2]; each operation of Horner's scheme
-    adds its rounding, two where a product is rounded before it is added.
-    """
-    iv.prec = 120
-    u = iv.mpf(2) ** -53
-    cells = constants_of(elementary._exponential(types.float64, 1.0))
-    (hi, lo), c = exactly((-cells["minus_hi"], -cells["minus_lo"])), exactly(cells["c"])
-    most = iv.mpf(1022)
-    # n times the first part is exact, and so is the difference; then a rounding, and the rest.
-    reach = iv.log(2) / 2 + iv.mpf(2) ** -40
-    off_r = u * reach + (0 if fused else u * most * abs(lo)) + most * abs(hi + lo - iv.log(2))
-    worst_of_all = iv.mpf(0)
-    # The polynomial less Taylor's, by its value in the middle of a piece and its slope.
-    both, terms = [iv.mpf(1), iv.mpf(1), *c], 24
-    lacks = [
-        (both[i] if i < len(both) else iv.mpf(0)) - 1 / iv.mpf(math.factorial(i))
-        for i in range(terms + 1)
-    ]
-    for j in range(-pieces, pieces):
-        r = reach * iv.mpf([j, j + 1]) / pieces
-        size = iv.mpf([0, max(abs(r.a), abs(r.b))])
-        _, lost = rounded_horner(both, r, size, fused)
-        middle = iv.mpf(r.mid)
-        slope = horner([i * a for i, a in enumerate(lacks)][1:], r)
-        difference = horner(lacks, middle) + slope * (r - middle)
-        remainder = 2 * size ** (terms + 1) / math.factorial(terms + 1)  # of Taylor's
-        error = (abs(difference) + remainder + lost) / iv.exp(r) + off_r * iv.exp(off_r)
-        worst_of_all = iv.mpf([0, max(worst_of_all.b, error.b)])
-    return float(worst_of_all.b) / 2.0**-52
-
-
-def horner(coefficients: list[Any], r: Any) -> Any:
-    """The polynomial with these coefficients, the constant first, at r."""
-    value = iv.mpf(0)
-    for a in reversed(coefficients):
-        value = value * r + a
-    return value
-
-
-def rounded_horner(coefficients: list[Any], r: Any, size: Any, fused: bool) -> tuple[Any, Any]:
-    """(the polynomial at r, the rounding error of Horner's scheme), where |r| is in `size`."""
-    u = iv.mpf(2) ** -53
-    value, lost = coefficients[-1], iv.mpf(0)
-    for a in coefficients[-2::-1]:
-        lost = lost * size + (0 if fused else u * abs(value) * size)
-        value = value * r + a
-        lost += u * (abs(value) + lost)
-    return value, lost
-
-
-def circle_in_float64(fused: bool, pieces: int = 256) -> dict[str, float]:
-    """Bounds on the errors of float64's `circular` for |t| <= 1000, in units of eps, by intervals.
-
-    Absolute errors of cosine and sine; and the relative error of the sine up to pi/4, where t is
-    not reduced.
-    """
-    iv.prec = 120
-    u, most = iv.mpf(2) ** -53, iv.mpf(638)  # quarters of the circle
-    cells = constants_of(elementary._circular(types.float64))
-    cosine, sine = exactly(cells["c"]), exactly(cells["s"][1:])
-    parts = exactly(cells[f"part_{i}"] for i in (1, 2, 3))
-    for part in parts[:2]:  # products with the quarter are exact, and so is the first difference
-        assert (float(part.a) * 2.0**32 / 2.0 ** math.floor(math.log2(float(part.a)))).is_integer()
-    reach = iv.pi / 4 + iv.mpf(2) ** -40
-    off_r = 2 * u * reach + u * most * parts[2] + most * abs(sum(parts) - iv.pi / 2)
-    found = {"cosine": iv.mpf(0), "sine": iv.mpf(0), "relative sine": iv.mpf(0)}
-    for j in range(pieces):
-        r = reach * iv.mpf([j, j + 1]) / pieces
-        z, size = r * r, iv.mpf([0, (r * r).b])
-        off_z = u * size
-        value, lost = rounded_horner(cosine, z, size, fused)
-        slope = abs(horner([i * a for i, a in enumerate(cosine)][1:], z))
-        off_cosine = lost + slope * off_z + lacks_of_series(cosine, 0, size)
-        value, lost = rounded_horner(sine, z, size, fused)
-        slope = abs(horner([i * a for i, a in enumerate(sine)][1:], z))
-        off_series = lost + slope * off_z + lacks_of_series(sine, 1, size)  # of (sin r - r)/r^3
-        # r z times the series plus r, over r: products of r and z, with the series, and the sum.
-        off_sine = size * off_series + (2 if fused else 3) * u * size * abs(value)
-        off_sine += u * abs(1 + value * z)
-        relative = off_sine / (iv.sin(r) / r if j else 1 - size / 6)
-        for kind, error in (
-            ("cosine", off_cosine + off_r * iv.sin(r)),
-            ("sine", off_sine * r + off_r),
-            ("relative sine", relative),
-        ):
-            found[kind] = iv.mpf([0, max(found[kind].b, error.b)])
-    return {kind: float(error.b) / 2.0**-52 for kind, error in found.items()}
-
-
-def lacks_of_series(coefficients: list[Any], odd: int, size: Any) -> Any:
-    """What these coefficients of cos r, or of (sin r - r)/r^3 (`odd`), lack; r^2 is in `size`."""
-    lacks = iv.mpf(0)
-    first = 3 * odd
-    for i, a in enumerate(coefficients):
-        exact = (-1) ** (i + odd) / iv.mpf(math.factorial(2 * i + first))
-        lacks += abs(a - exact) * size**i
-    terms = len(coefficients)
-    return lacks + 2 * size**terms / math.factorial(2 * terms + first)
-
-
-def exactly(numbers: Any) -> list[Any]:
-    """These floats as intervals."""
-    return [iv.mpf(float(v)) for v in numbers]
-
-
-def constants_of(function: Any) -> dict[str, Any]:
-    """The numbers that a function which Numba compiles is closed over, by name."""
-    cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
-    return {name: cell.cell_contents for name, cell in cells}
-
-
 def assembled(parts: dict[str, Any]) -> dict[str, Any]:
     """The file, from what the processes have found in float32."""
     result: dict[str, Any] = {
@@ -265,8 +148,10 @@ def assembled(parts: dict[str, Any]) -> dict[str, Any]:
         fused = rounding == "fused"
         result[rounding] = {
             "float32": part,
-            "float64 exponential": exponential_in_float64(fused),
-            "float64 circle": circle_in_float64(fused),
+            "float64 exponential": certify_float64.exponential(fused),
+            "float64 circle": certify_float64.circle(fused),
+            "float64 normal": certify_float64.normal(fused),
+            "float64 cauchy": certify_float64.cauchy(fused),
         }
     return result
 
