@@ -353,6 +353,39 @@ def test_limits(name, problem):
 
 
 @every_curve
+def test_rate_at_ties(name):
+    """thm-ties: both bounds, which rows of three values come near, and the whole gap's rate."""
+    curve, nearest, rates = KNOWN[name], 0.0, []
+
+    def quantile(level):
+        low, high = -1e3, 1e3
+        while low < (middle := 0.5 * (low + high)) < high:
+            low, high = (middle, high) if curve.cdf(mp.mpf(middle)) < level else (low, middle)
+        return low
+
+    for a, b, rest, k in ((2, 3, 4, 3.0), (0, 1, 5, 0.4), (3, 1, 0, 3.5), (5, 2, 30, 6.0)):
+        n = a + b + rest
+        x = np.repeat([1.3, 0.0, -1.0], [a, b, rest])
+        limit = np.repeat([1.0, (k - a) / b, 0.0], [a, b, rest])
+        low, high = quantile((k - a) / (n - a)), quantile(k / (a + b))
+        for tau in (2.0, 0.5, 0.2, 0.1):
+            p = to_float64(reference.thretopk(x, k, temperature=tau, **CURVES[name]).p)
+            off = np.abs(p - limit).sum()
+            above, below = mp.mpf(1.3 / tau + low), mp.mpf(high - 1 / tau)
+            lacks = a * (1 - curve.cdf(above)), rest * curve.cdf(below)
+            most = 2 * float(max(lacks))
+            assert off <= most * (1 + 1e-9) + 1e-12
+            nearest = max(nearest, off / most if most > 1e-9 else 0.0)
+            if name == "sigmoid":
+                up = a * (n - k) / (k - a) * math.exp(-1.3 / tau)
+                down = rest * k / (a + b - k) * math.exp(-1.0 / tau)
+                assert off <= 2 * max(up, down)
+                rates.append(off / math.exp(-1.0 / tau))
+    assert nearest > (0.03 if name in SUPPORTED else 0.3)
+    assert name != "sigmoid" or 1e-3 < min(rates) < max(rates) < 1e3
+
+
+@every_curve
 def test_infinite_scores(name):
     """thm-infinite: what a score without bound leaves to the others, and what infinity returns."""
     rng, tau, at = np.random.default_rng(91), 0.7, 2
