@@ -2,8 +2,8 @@
 
 float32: over every argument from 2^-30 on, and at the ends of each binade below, where f has one
 value; beside float64. The process runs itself for processors that fuse a product with a sum and for
-those that round it first. float64: the exponential by interval arithmetic, from the coefficients of
-its kernel; what follows from it is added up in docs/math/thretopk.md, Theorem thm-budget.
+those that round it first. float64: by interval arithmetic, from the coefficients of the kernels
+(`certify_float64`). What follows is added up in docs/math, Theorems thm-budget and thm-grad-budget.
 
 The result is tests/data/certified/errors.json; tests/math/test_certified.py repeats a part of it.
 """
@@ -19,14 +19,13 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import certify_float64
 import numpy as np
-from mpmath import iv
 from numba import njit
 from scipy import special
 
 from softtopk_nb._curves.base import split
 from softtopk_nb._curves.registry import CURVES
-from softtopk_nb._math import elementary
 
 RESULT = pathlib.Path(__file__).parent / "data" / "certified" / "errors.json"
 EPS = 2.0**-23
@@ -132,62 +131,6 @@ def sum_of_equal(count: int) -> float:
     return float(np.abs(total / (count * each.astype(np.float64)) - 1).max() / (EPS / 2))
 
 
-def exponential_in_float64(fused: bool, pieces: int = 256) -> float:
-    """A bound on the relative error of float64's `exp_neg`, in units of eps, by intervals.
-
-    r is t - n log 2 but for its rounding and what the two parts of log 2 lack; the polynomial is
-    compared with Taylor's on pieces of [-log(2)/2, log(2)/2]; each operation of Horner's scheme
-    adds its rounding, two where a product is rounded before it is added.
-    """
-    iv.prec = 120
-    u = iv.mpf(2) ** -53
-    cells = dict(zip(_impl().__code__.co_freevars, _impl().__closure__, strict=True))
-    c = [iv.mpf(float(v)) for v in cells["c"].cell_contents]
-    hi, lo = (-iv.mpf(float(cells[k].cell_contents)) for k in ("minus_hi", "minus_lo"))
-    most = iv.mpf(1022)
-    # n times the first part is exact, and so is the difference; then a rounding, and the rest.
-    reach = iv.log(2) / 2 + iv.mpf(2) ** -40
-    off_r = u * reach + (0 if fused else u * most * abs(lo)) + most * abs(hi + lo - iv.log(2))
-    worst_of_all = iv.mpf(0)
-    # The polynomial less Taylor's, by its value in the middle of a piece and its slope.
-    both, terms = [iv.mpf(1), iv.mpf(1), *c], 24
-    lacks = [
-        (both[i] if i < len(both) else iv.mpf(0)) - 1 / iv.mpf(math.factorial(i))
-        for i in range(terms + 1)
-    ]
-    for j in range(-pieces, pieces):
-        r = reach * iv.mpf([j, j + 1]) / pieces
-        size = iv.mpf([0, max(abs(r.a), abs(r.b))])
-        value, lost = c[-1], iv.mpf(0)  # Horner's value, and its error from rounding
-        for a in [*c[-2::-1], iv.mpf(1), iv.mpf(1)]:
-            product = abs(value) * size
-            lost = lost * size + (0 if fused else u * product)
-            value = value * r + a
-            lost += u * (abs(value) + lost)
-        middle = iv.mpf(r.mid)
-        slope = horner([i * a for i, a in enumerate(lacks)][1:], r)
-        difference = horner(lacks, middle) + slope * (r - middle)
-        remainder = 2 * size ** (terms + 1) / math.factorial(terms + 1)  # of Taylor's
-        error = (abs(difference) + remainder + lost) / iv.exp(r) + off_r * iv.exp(off_r)
-        worst_of_all = iv.mpf([0, max(worst_of_all.b, error.b)])
-    return float(worst_of_all.b) / 2.0**-52
-
-
-def horner(coefficients: list[Any], r: Any) -> Any:
-    """The polynomial with these coefficients, the constant first, at r."""
-    value = iv.mpf(0)
-    for a in reversed(coefficients):
-        value = value * r + a
-    return value
-
-
-def _impl() -> Any:
-    """The Python function that Numba compiles for float64's exponential."""
-    from numba import types
-
-    return elementary._exponential(types.float64, 1.0)
-
-
 def assembled(parts: dict[str, Any]) -> dict[str, Any]:
     """The file, from what the processes have found in float32."""
     result: dict[str, Any] = {
@@ -202,8 +145,14 @@ def assembled(parts: dict[str, Any]) -> dict[str, Any]:
         "roundings of the sum of 32 equal numbers": sum_of_equal(32),
     }
     for rounding, part in parts.items():
-        certificate = exponential_in_float64(rounding == "fused")
-        result[rounding] = {"float32": part, "float64 exponential": certificate}
+        fused = rounding == "fused"
+        result[rounding] = {
+            "float32": part,
+            "float64 exponential": certify_float64.exponential(fused),
+            "float64 circle": certify_float64.circle(fused),
+            "float64 normal": certify_float64.normal(fused),
+            "float64 cauchy": certify_float64.cauchy(fused),
+        }
     return result
 
 

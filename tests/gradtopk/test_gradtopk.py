@@ -412,6 +412,18 @@ def test_methods_agree(dtype, problem):
     assert abs(float(phi[0]) - float(phi[1])) <= mass_tolerance(dtype) * scale
 
 
+def test_infinite_scores():
+    """thm-infinite: what a score without bound leaves to the others, and what infinity returns."""
+    others, at = np.random.default_rng(93).normal(size=6), 2
+    for k in range(1, 7):
+        for sign, left in ((1, k - 1), (-1, k)):
+            limit = np.insert(to_float64(reference.gradtopk(others, left).p), at, k - left)
+            p = to_float64(reference.gradtopk(np.insert(others, at, 90.0 * sign), k).p)
+            np.testing.assert_allclose(p, limit, rtol=0, atol=1e-15)
+            p = stk.gradtopk(np.insert(others, at, np.inf * sign), k)
+            np.testing.assert_allclose(p, limit, rtol=0, atol=tolerance(others, 1.0))
+
+
 @pytest.mark.parametrize("kind", ["normal", "ties"])
 def test_convergence_rate(kind):
     """thm-grad-convergence: ||p - T_k||_1 <= 2 k (n - k) e^(-g/tau), and so p -> T_k if g > 0."""

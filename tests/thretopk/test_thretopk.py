@@ -352,6 +352,84 @@ def test_limits(name, problem):
         assert_close(p, np.full(n, k / n), 2e-12)
 
 
+@every_curve
+def test_rate_at_ties(name):
+    """thm-ties: both bounds, which rows of three values come near, and the whole gap's rate."""
+    curve, nearest, rates = KNOWN[name], 0.0, []
+
+    def quantile(level):
+        low, high = -1e3, 1e3
+        while low < (middle := 0.5 * (low + high)) < high:
+            low, high = (middle, high) if curve.cdf(mp.mpf(middle)) < level else (low, middle)
+        return low
+
+    for a, b, rest, k in ((2, 3, 4, 3.0), (0, 1, 5, 0.4), (3, 1, 0, 3.5), (5, 2, 30, 6.0)):
+        n = a + b + rest
+        x = np.repeat([1.3, 0.0, -1.0], [a, b, rest])
+        limit = np.repeat([1.0, (k - a) / b, 0.0], [a, b, rest])
+        low, high = quantile((k - a) / (n - a)), quantile(k / (a + b))
+        for tau in (2.0, 0.5, 0.2, 0.1):
+            p = to_float64(reference.thretopk(x, k, temperature=tau, **CURVES[name]).p)
+            off = np.abs(p - limit).sum()
+            above, below = mp.mpf(1.3 / tau + low), mp.mpf(high - 1 / tau)
+            lacks = a * (1 - curve.cdf(above)), rest * curve.cdf(below)
+            most = 2 * float(max(lacks))
+            assert off <= most * (1 + 1e-9) + 1e-12
+            nearest = max(nearest, off / most if most > 1e-9 else 0.0)
+            if name == "sigmoid":
+                up = a * (n - k) / (k - a) * math.exp(-1.3 / tau)
+                down = rest * k / (a + b - k) * math.exp(-1.0 / tau)
+                assert off <= 2 * max(up, down)
+                rates.append(off / math.exp(-1.0 / tau))
+    assert nearest > (0.03 if name in SUPPORTED else 0.3)
+    assert name != "sigmoid" or 1e-3 < min(rates) < max(rates) < 1e3
+
+
+@every_curve
+def test_infinite_scores(name):
+    """thm-infinite: what a score without bound leaves to the others, and what infinity returns."""
+    rng, tau, at = np.random.default_rng(91), 0.7, 2
+    others = rng.normal(size=6)
+
+    def value(x, k):
+        return to_float64(reference.thretopk(x, k, temperature=tau, **CURVES[name]).p)
+
+    moved = 0.0
+    for k in (0.3, 1, 1.5, 3, 5.8, 6, 6.6):
+        for far, mine, left in (
+            (1e12, min(1, k), max(0, k - 1)),
+            (-1e12, max(0, k - 6), min(k, 6)),
+        ):
+            p = value(np.insert(others, at, far), k)
+            limit = np.insert(value(others, left), at, mine)
+            assert_close(p, limit, 1e-11)
+            moved = max(moved, abs(value(np.insert(others, at, 0.0), k) - limit).max())
+            if 1 <= k <= 6:
+                p = stk.thretopk(
+                    np.insert(others, at, far * np.inf), k, temperature=tau, **CURVES[name]
+                )
+                assert_close(p, limit, tolerance(others, tau))
+    assert moved > 0.5
+
+
+@every_curve
+def test_the_inverse(name):
+    """thm-inverse: rows made for a given p have it, at every threshold."""
+    rng = np.random.default_rng(92)
+    for n in (2, 7, 40):
+        # f at numbers between its corners, whose inverses they are.
+        upper = 1.0 / (CURVES[name]["alpha"] - 1) if "alpha" in CURVES[name] else 1.0
+        low, high = (0.05, 0.95) if name in SUPPORTED else (-4.0, -0.02)
+        t = rng.uniform(low, high, n) * (upper if name in SUPPORTED else 1.0)
+        q = to_float64([KNOWN[name].cdf(mp.mpf(float(v))) for v in t])
+        assert 0 < q.min() <= q.max() < 1
+        for lam, tau in ((0.0, 1.0), (-3.0, 0.2), (50.0, 7.0)):
+            x = lam + tau * t
+            p = stk.thretopk(x, q.sum(), temperature=tau, **CURVES[name])
+            slack = 4 * EPS[np.float64] * (abs(lam) / tau + 10)
+            assert_close(p, q, tolerance(x, tau) + slack)
+
+
 # --------------------------------------------------------------------------- potential, duality
 
 
