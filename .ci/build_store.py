@@ -1,23 +1,26 @@
-"""Make a store of compiled kernels, as wheels hold it, of a cache that was filled for a level.
+"""Make a store of compiled kernels, as wheels hold it, of the kernels in a cache.
 
-    build_store.py CACHE LEVEL FOLDER
+    NUMBA_CACHE_DIR=CACHE NUMBA_CPU_NAME=LEVEL NUMBA_CPU_FEATURES= build_store.py FOLDER
 
-CACHE is a folder that NUMBA_CACHE_DIR named while kernels were compiled with NUMBA_CPU_NAME=LEVEL
-and an empty NUMBA_CPU_FEATURES. The store is written to FOLDER, under the tag of this Python and
-its libraries. It holds no path, no date and no order that depends on this machine.
+What CACHE has for another processor alone is compiled for LEVEL first. No kernel is run, so that
+this processor need not have the level. The store is written to FOLDER, under the tag of this Python
+and its libraries. It holds no path, no date and no order that depends on this machine.
 """
 
 from __future__ import annotations
 
 import pickle
+import pkgutil
 import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite.binding as llvm
 import llvmlite.ir as ir
+from numba import config
+from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 
 import softtopk_nb  # noqa: F401  # what the pickles name is imported
@@ -27,21 +30,51 @@ from softtopk_nb._compile.cache import package_stamp
 DIGEST = 32  # bytes before each pickle of the cache
 
 
-def cached(folder: Path, level: str) -> Iterator[tuple[str, Any]]:
-    """Each kernel in the cache: its name in a store, and what Numba makes it of."""
-    for index in folder.rglob("*.nbi"):
-        for (signature, magic, about), file in pickle.loads(index.read_bytes()[DIGEST:]).items():
-            if magic[1] != level:
-                raise SystemExit(f"{index} was compiled for {magic[1]}, expected {level}")
+class Cached(NamedTuple):
+    """A kernel in the cache."""
+
+    processor: tuple[str, str, str]
+    label: str
+    signature: Any
+    payload: Any
+
+    @property
+    def function(self) -> tuple[str, str]:
+        """The names of its module and of the function in it."""
+        described = self.payload[1]
+        return described.modname, described.qualname
+
+    @property
+    def name(self) -> str:
+        """Its name in a store."""
+        return precompiled.entry(*self.function, self.label, self.signature)
+
+
+def cached(folder: Path) -> Iterator[Cached]:
+    """Each kernel in the cache that a store can hold, for every processor."""
+    for index in sorted(folder.rglob("*.nbi")):
+        for (signature, processor, about), file in pickle.loads(
+            index.read_bytes()[DIGEST:]
+        ).items():
             payload = pickle.loads((index.parent / file).read_bytes()[DIGEST:])
-            about_closure = about if isinstance(about, str) else ""
-            described = payload[1]
-            if "<locals>" in described.qualname and not about_closure:
+            label = about if isinstance(about, str) else ""
+            if "<locals>" in payload[1].qualname and not label:
                 continue  # its name does not say what it holds
-            name = precompiled.entry(
-                described.modname, described.qualname, about_closure, signature
-            )
-            yield name, stripped(payload)
+            yield Cached(processor, label, signature, payload)
+
+
+def of_level(folder: Path) -> dict[str, Any]:
+    """What Numba makes the kernels of, by their names, for the processor that Numba is told."""
+    processor = cpu_target.target_context.codegen().magic_tuple()
+    found = {each.name for each in cached(folder) if each.processor == processor}
+    others = {each.name: each for each in cached(folder) if each.name not in found}
+    for name in sorted(others):
+        module, function = others[name].function
+        pkgutil.resolve_name(f"{module}:{function}").compile(others[name].signature)
+    kernels = {each.name: each.payload for each in cached(folder) if each.processor == processor}
+    if missing := others.keys() - kernels.keys():
+        raise SystemExit(f"{others[missing.pop()].function} was compiled and is not in {folder}")
+    return kernels
 
 
 def stripped(payload: Any) -> Any:
@@ -82,9 +115,11 @@ def write(path: Path, kernels: dict[str, bytes]) -> None:
 
 def main() -> None:
     """Run the command."""
-    cache, level, folder = sys.argv[1:]
-    kernels = {name: dumps(payload) for name, payload in cached(Path(cache), level)}
-    path = Path(folder) / precompiled.tag() / f"{level}.zip"
+    (folder,) = sys.argv[1:]
+    kernels = {
+        name: dumps(stripped(payload)) for name, payload in of_level(Path(config.CACHE_DIR)).items()
+    }
+    path = Path(folder) / precompiled.tag() / f"{config.CPU_NAME}.zip"
     write(path, kernels)
     size = path.stat().st_size / 2**20
     print(f"{len(kernels)} kernels, {size:.1f} MB in {path}")

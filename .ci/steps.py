@@ -302,7 +302,7 @@ def release(step: Step) -> None:
 
 def wheels(step: Step) -> None:
     said = step.run(sys.executable, step.tree / ".ci" / "wheels", "--few")
-    step.closing += re.findall("^(?:first |Python ).*$", said, re.MULTILINE)
+    step.closing += re.findall("^(?:first |Python |x86-64-).*$", said, re.MULTILINE)
 
 
 def install_programs(step: Step, *packages: str, programs: tuple[str, ...]) -> None:

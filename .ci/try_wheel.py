@@ -1,8 +1,10 @@
 """Call what a user calls, of an installed wheel with machine code: nothing may compile.
 
     try_wheel.py [--readme README.md] [--operators NAME ..]
+    try_wheel.py --load LEVEL
 
-Prints the level, and what a first call takes beside `import numba`.
+Prints the level, and what a first call takes beside `import numba`. The second form is for a level
+that this processor may lack: each kernel of it is loaded, and none is run.
 """
 
 from __future__ import annotations
@@ -15,8 +17,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
+import llvmlite.binding as llvm
 import numpy as np
+from numba.core.compiler import CompileResult
+from numba.core.registry import cpu_target
+from numba.core.runtime import rtsys
 
 import softtopk_nb as stk
 from softtopk_nb._compile import precompiled
@@ -97,11 +104,35 @@ def first_call(call: str) -> tuple[float, float]:
     return statistics.median(imports), statistics.median(firsts)
 
 
+def load(level: str) -> int:
+    """Load each kernel of the level, chosen as a processor that has it would; how many there are.
+
+    LLVM ends the process where machine code uses something that nobody defines.
+    """
+    context = cpu_target.target_context
+    rtsys.initialize(context)  # for this processor
+    has = dict.fromkeys(precompiled.LEVELS[level], True)
+    with mock.patch.object(llvm, "get_host_cpu_features", return_value=has):
+        found, why = precompiled.chosen()
+    if found is None or found.level != level:
+        raise SystemExit(f"a processor with {level} would not use it: {why}")
+    names = [name for name in found.kernels.namelist() if name != precompiled.STAMP]
+    for name in names:
+        with precompiled.compiling():
+            CompileResult._rebuild(context, *found.load(name))
+    return len(names)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--readme")
     parser.add_argument("--operators", nargs="*")
+    parser.add_argument("--load", metavar="LEVEL", choices=precompiled.LEVELS)
     given = parser.parse_args()
+    if given.load:
+        loaded = load(given.load)
+        print(f"{given.load}: {loaded} kernels were loaded and not run: this processor lacks it")
+        return 0
     log = Compiled()
     logging.getLogger("softtopk_nb").addHandler(log)
     logging.getLogger("softtopk_nb").setLevel(logging.INFO)
