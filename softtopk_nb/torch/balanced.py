@@ -10,6 +10,7 @@ from torch.autograd import Function
 from torch.library import custom_op
 
 from ..balanced import Balanced, call
+from ..balanced.checks import check_axes
 from . import arguments, calls
 from .custom_ops import is_tracing, read, with_one_more_axis, written
 from .functions import Rowwise
@@ -92,7 +93,7 @@ def balancedtopk(
     if axis is not None and dim is not None:
         raise TypeError(f"dim is {dim!r} and axis is {axis!r}; expected one of them")
     name, pair = ("axis", axis) if dim is None else ("dim", dim)
-    at = call.check_axes((-2, -1) if pair is None else pair, x, name)
+    at = check_axes((-2, -1) if pair is None else pair, x, name)
     matrices = arguments.computed(x).movedim(at, (-2, -1))
     *leading, m, n = matrices.shape
     batch = tuple(leading)
