@@ -203,8 +203,9 @@ def check(
 
     `start` are the thresholds of the columns of a solution, from which it is found again at once.
     """
-    on_device = host_arrays.on_device(x)
-    if not on_device and (front := fronts.name_of(x)):
+    front = fronts.name_of(x)
+    on_device = front in (None, "torch") and host_arrays.on_device(x)
+    if front and not on_device:
         raise TypeError(
             f"x is an array of {front}, for which there is no balancedtopk yet; pass it as NumPy's"
         )

@@ -17,9 +17,10 @@ def check_axes(axis: Any, values: Any, name: str = "axis") -> tuple[int, int]:
     """The axes of rows and of columns as non-negative integers."""
     if not isinstance(axis, (tuple, list)) or len(axis) != 2:
         raise TypeError(f"{name} is {arguments.show(axis)}; expected two axes, of rows and columns")
-    if values.ndim < 2:
+    ndim = len(values.shape)
+    if ndim < 2:
         raise ValueError(f"x has shape {tuple(values.shape)}; expected at least two axes")
-    first, second = (arguments.check_axis(each, values.ndim) for each in axis)
+    first, second = (arguments.check_axis(each, ndim) for each in axis)
     if first == second:
         raise ValueError(f"{name} is {axis}, the same axis twice; expected two axes")
     if not (values.shape[first] and values.shape[second]):
