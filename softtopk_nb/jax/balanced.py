@@ -72,7 +72,8 @@ def balancedtopk(
     Notes
     -----
     The gradient is that of the solution, by one system of n equations for each matrix. Both are
-    computed by `jax.pure_callback`. There is no second derivative.
+    computed by `jax.pure_callback`, on the host for an array on a device too. There is no second
+    derivative.
 
     Examples
     --------

@@ -166,7 +166,7 @@ SHAPES = [(1, 1, False), (258, 2, False), (3, 130, True)]
         [(*shape, T) for shape in SHAPES for T in (np.float32, np.float64)],
         [(*SHAPES[0], np.float64), (*SHAPES[1], np.float32), (*SHAPES[2], np.float64)],
     ),
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_passes(m, n, streams, T, rng, monkeypatch):
     """One entry; several blocks of rows; several tiles, and rows that are read again."""
