@@ -5,7 +5,7 @@
 
 `device/fake_driver/driver.c` says what it does. It is found in place of the system's by a process
 that is started with `environment(folder)`: real kernels are compiled and loaded, and every launch
-is kept. A kernel does nothing, so that what is in memory afterwards means nothing.
+is kept. A kernel does nothing, and memory has zeros: what is in it afterwards means nothing.
 """
 
 from __future__ import annotations
@@ -102,12 +102,13 @@ class Driver:
         self._library: Any = ctypes.CDLL("libcuda.so.1")
         self._library.fake_launches.restype = ctypes.c_long
         self._library.fake_waits.restype = ctypes.c_long
+        self._library.fake_largest_to_host.restype = ctypes.c_long
         self._library.fake_launch.restype = ctypes.POINTER(_Launch)
         self._library.fake_launch.argtypes = [ctypes.c_long]
         self._library.fake_set_capturing.argtypes = [ctypes.c_void_p]
 
     def reset(self) -> None:
-        """Forget all launches and waits."""
+        """Forget all launches, waits and copies."""
         self._library.fake_reset()
 
     def set_device(self, device: int) -> None:
@@ -122,6 +123,11 @@ class Driver:
     def waits(self) -> int:
         """How often the host has waited for the device."""
         return int(self._library.fake_waits())
+
+    @property
+    def largest_to_host(self) -> int:
+        """Bytes of the largest copy from the device to the host."""
+        return int(self._library.fake_largest_to_host())
 
     @property
     def launches(self) -> list[Launch]:

@@ -27,6 +27,8 @@ from softtopk_nb._threshold.cuda import long as long_threshold
 from softtopk_nb._threshold.cuda import long_start
 from softtopk_nb._threshold.cuda import rows as threshold
 from softtopk_nb._threshold.methods import METHODS
+from softtopk_nb.balanced.cuda import rows as balanced_rows
+from softtopk_nb.balanced.cuda import tables as balanced
 from softtopk_nb.gradtopk import cuda as gradtopk
 from softtopk_nb.gradtopk.cuda import cumulant as cuda_cumulant
 from softtopk_nb.gradtopk.cuda import long as long_gradtopk
@@ -134,6 +136,7 @@ LAPLACE, NEWTON, SCAN = CURVES["laplace"], METHODS["newton"], METHODS["scan"]
 LONG: Any = {"groups": lambda T: [launch.streaming(T)]}
 SUMS: Any = {"reads": 0, "writes": 0, **LONG}  # of the sums over parts
 TWO_ROWS: Any = {"reads": 2, "groups": groups_of(launch.choose_for_two)}
+ONE_OF_TWO: Any = {**TWO_ROWS, "reads": 1}
 HEIGHTS: Any = {"writes": 0, "in_float64": True}
 LOSS: Any = {"reads": 0, "writes": 0, "in_float64": True}  # read entry by entry
 WHOLE_WARPS: Any = {"groups": groups_of(cuda_nodes.choose_whole)}
@@ -322,6 +325,24 @@ KERNELS = {
         )
         for part in parts
     },
+    "balancedtopk, less": without_group(balanced.make_less, None),
+    **{
+        f"balancedtopk, sums of {term.__name__}": without_group(
+            balanced.make_column_sums, None, term
+        )
+        for term in (balanced.entry, balanced.square, balanced.finite)
+    },
+    "balancedtopk, products": without_group(balanced.make_products, None),
+    "balancedtopk, survey": without_group(balanced.make_survey, None),
+    "balancedtopk, gather": without_group(balanced.make_gather, None, True),
+    "balancedtopk, spread out": without_group(balanced.make_spread_out, None, True),
+    "balancedtopk, weigh": made(balanced_rows.make_weigh, LAPLACE, **ONE_OF_TWO),
+    "balancedtopk, weigh, user": made(
+        balanced_rows.make_weigh, MIXTURE, in_float64=True, **ONE_OF_TWO
+    ),
+    "balancedtopk, project": made(balanced_rows.make_project, **{**TWO_ROWS, "reads": 3}),
+    "balancedtopk, spread": made(balanced_rows.make_spread, **TWO_ROWS),
+    "balancedtopk, along t": made(balanced_rows.make_along_t, writes=0, **TWO_ROWS),
     "sort, short": made(sorting.make_short, writes=0, groups=one_warp),
     "sort, chunks": without_group(sorting.make_chunks, None, sorting.CHUNK, False),
     "sort, merge": without_group(sorting.make_chunks, None, sorting.CHUNK, True),

@@ -101,7 +101,7 @@ class Call(NamedTuple):
             return buffer_of(view)
         with self.given.kind.device:
             made = new_buffer(self.given.kind, view.size, np.float64)
-            copy(self.given.kind.stream, view, _dense_view(made, view.shape, np.float64))
+            copy(self.given.kind.stream, view, dense_view(made, view.shape, np.float64))
             return made
 
     def kept(self) -> Call:
@@ -176,7 +176,7 @@ class Call(NamedTuple):
             target = tangent(given, y, "target")
             found = self.engine.losses(self.rows, self.options, target, constant, None)
             array = given.kind.empty(given.batch, given.dtype)
-            each = _dense_view(found, given.batch, np.float64)
+            each = dense_view(found, given.batch, np.float64)
             copy(given.kind.stream, each, view_of(array, "the loss"))
             return array
 
@@ -212,7 +212,7 @@ def as_rows(view: View, axis: int) -> View:
     )
 
 
-def _broadcast(view: View, shape: tuple[int, ...], name: str) -> View:
+def broadcast(view: View, shape: tuple[int, ...], name: str) -> View:
     """The view broadcast to `shape`, with strides of 0."""
     try:
         fits = np.broadcast_shapes(view.shape, shape) == shape
@@ -227,7 +227,7 @@ def _broadcast(view: View, shape: tuple[int, ...], name: str) -> View:
     return view._replace(shape=shape, strides=tuple(strides))
 
 
-def _dense_view(buffer: Buffer, shape: tuple[int, ...], dtype: Any) -> View:
+def dense_view(buffer: Buffer, shape: tuple[int, ...], dtype: Any) -> View:
     """A contiguous buffer as an array of this shape."""
     return View(buffer.address, shape, dense(shape), np.dtype(dtype), True, buffer.owner)
 
@@ -240,7 +240,7 @@ def _elsewhere(value: Any, name: str) -> TypeError:
     )
 
 
-def _beside(x: View, value: Any, name: str) -> View:
+def beside(x: View, value: Any, name: str) -> View:
     """The view of an argument that lies on the device of x."""
     if not host_arrays.on_device(value):
         raise _elsewhere(value, name)
@@ -265,10 +265,10 @@ def _check_rows(x: Any, axis: Any, where: Any = None) -> GivenArray:
     axis = _arguments.check_axis(axis, len(view.shape))
     mask = None
     if where is not None:
-        mask = _beside(view, where, "where")
+        mask = beside(view, where, "where")
         if mask.dtype != np.bool_:
             raise TypeError(f"where has dtype {mask.dtype}; expected bool")
-        mask = _broadcast(mask, view.shape, "where")
+        mask = broadcast(mask, view.shape, "where")
     batch = view.shape[:axis] + view.shape[axis + 1 :]
     return GivenArray(kind, view, view.shape, axis, batch, compute, dtype, mask)
 
@@ -285,7 +285,7 @@ def rows_of(given: GivenArray, view: View, sign: int = 1, fill: float = 0.0) -> 
     if as_they_are and sign > 0 and not _written_over(given, view):
         return buffer_of(rows)
     made = new_buffer(given.kind, view.size, given.compute)
-    target = _dense_view(made, rows.shape, given.compute)
+    target = dense_view(made, rows.shape, given.compute)
     mask = None if given.where is None else as_rows(given.where, given.axis)
     copy(given.kind.stream, rows, target, sign=sign, where=mask, fill=fill)
     return made
@@ -311,13 +311,13 @@ def _per_row(
         if np.ndim(number):
             raise _elsewhere(value, name)
         return Argument(excluded.pointer, float(number), 0), (), None
-    view = _beside(given.view, value, name)
-    stretched = _broadcast(view, given.shape_of_rows(len(view.shape)), name)
+    view = beside(given.view, value, name)
+    stretched = broadcast(view, given.shape_of_rows(len(view.shape)), name)
     as_it_is = view.dtype == np.float64 and stretched.contiguous and not _written_over(given, view)
     if not view.shape or not as_it_is:
         made = new_buffer(given.kind, stretched.size, np.float64)
         flat = stretched if stretched.shape else stretched._replace(shape=(1,), strides=(0,))
-        copy(given.kind.stream, flat, _dense_view(made, flat.shape, np.float64))
+        copy(given.kind.stream, flat, dense_view(made, flat.shape, np.float64))
         return Argument(made.pointer, 0.0, 1), view.shape, made.owner
     return Argument(buffer_of(stretched).pointer, 0.0, 1), view.shape, view.owner
 
@@ -354,7 +354,7 @@ def engine_of(cpu: str) -> Any:
 
 
 def _check_out(op: Any, given: GivenArray, out: Any) -> View:
-    target = _beside(given.view, out, "out")
+    target = beside(given.view, out, "out")
     shape, what = op.shape_of_out(given.shape, given.batch)
     if target.shape != shape:
         raise ValueError(f"out has shape {target.shape}; expected {what} {shape}")
@@ -427,16 +427,16 @@ class Target:
     def finish(self) -> Any:
         """The array, to be called once the kernels that write its rows have been launched."""
         if self._apart:
-            source = _dense_view(self.rows, self._view.shape, self._type)
+            source = dense_view(self.rows, self._view.shape, self._type)
             copy(self._stream, source, self._view, sign=self._sign)
         return self.array
 
 
 def tangent(given: GivenArray, value: Any, name: str, sign: int = 1) -> Buffer:
     """A direction or cotangent of x's shape as rows, 0 where the entry is masked."""
-    view = _beside(given.view, value, name)
+    view = beside(given.view, value, name)
     host_arrays.compute_dtype(view.dtype, name)
-    return rows_of(given, _broadcast(view, given.shape, name), sign)
+    return rows_of(given, broadcast(view, given.shape, name), sign)
 
 
 def _move(given: GivenArray, value: Any, name: str) -> tuple[Argument, Any]:

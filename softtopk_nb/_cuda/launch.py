@@ -102,7 +102,7 @@ _words = _Words()
 
 
 @functools.cache
-def _driver() -> Any:
+def driver() -> Any:
     """NVIDIA's functions of the driver, which numba-cuda brings along: needed to launch alone."""
     return importlib.import_module("cuda.bindings.driver")
 
@@ -110,8 +110,7 @@ def _driver() -> Any:
 @functools.cache
 def launching() -> int:
     """The address of `cuLaunchKernel`."""
-    driver = _driver()
-    error, address, _ = driver.cuGetProcAddress(b"cuLaunchKernel", 12000, 0)
+    error, address, _ = driver().cuGetProcAddress(b"cuLaunchKernel", 12000, 0)
     if error:
         raise RuntimeError(f"the driver has no cuLaunchKernel: {error.name}")
     return int(address)
@@ -163,7 +162,7 @@ class Kernel:
         if SIMULATED:
             self.compiled(None)[blocks, self.threads](*arguments)
         elif isinstance(stream, int):
-            self.launch(_current_device(), blocks, stream, _flat(arguments, []))
+            self.launch(current_device(), blocks, stream, _flat(arguments, []))
         else:
             stream.launch(self, blocks, _flat(arguments, []))
 
@@ -173,8 +172,8 @@ class Kernel:
         words = _words
         self._pack(words.values, 0, *parameters)
         given = handle, blocks, 1, 1, self.threads, 1, 1, 0, stream, words.places, 0
-        if error := _driver().cuLaunchKernel(*given)[0]:
-            retry(device, error, lambda: _driver().cuLaunchKernel(*given)[0])
+        if error := driver().cuLaunchKernel(*given)[0]:
+            retry(device, error, lambda: driver().cuLaunchKernel(*given)[0])
 
     def compiled(self, capability: Any) -> Any:
         """The kernel for a kind of device, as Numba has it: compiled once."""
@@ -211,30 +210,34 @@ class Kernel:
             capability = cuda.get_current_device().compute_capability
             (compiled,) = self.compiled(capability).overloads.values()
             self._handles[device] = handle = int(compiled._codelibrary.get_cufunc().handle)
-            _driver().cuKernelGetFunction(handle)  # loads it now, and not within a CUDA graph
+            driver().cuKernelGetFunction(handle)  # loads it now, and not within a CUDA graph
         return handle
 
 
-def retry(device: int, error: int, launch: Callable[[], int]) -> None:
+def retry(
+    device: int,
+    error: int,
+    launch: Callable[[], int],
+    failed: str = "a kernel could not be launched",
+) -> None:
     """Launch again if the thread had no context yet on this device, and raise what is wrong."""
-    code = _driver().CUresult
+    code = driver().CUresult
     if error == code.CUDA_ERROR_INVALID_CONTEXT:
         with cuda.gpus[device]:
             error = launch()
     if error:
-        raise RuntimeError(f"a kernel could not be launched: {code(error).name}")
+        raise RuntimeError(f"{failed}: {code(error).name}")
 
 
 def _is_capturing(stream: int) -> bool:
     """Whether what is launched on a stream becomes part of a graph."""
-    driver = _driver()
-    error, status = driver.cuStreamIsCapturing(stream)
-    active = driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
+    error, status = driver().cuStreamIsCapturing(stream)
+    active = driver().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE
     return bool(not error and status == active)
 
 
-def _current_device() -> int:
+def current_device() -> int:
     """The number of the device that is current in this thread."""
-    error, device = _driver().cuCtxGetDevice()
+    error, device = driver().cuCtxGetDevice()
     # A thread without a context gets one from Numba.
     return int(cuda.get_current_device().id) if error else int(device)

@@ -76,7 +76,7 @@ class BalancedTopK:
         Scores, of m rows (tokens) and n columns (experts), m, n >= 1. float16, float32 and float64
         keep their type (float16 is computed in float32); integers and bools give float64.
     k : float or array_like, shape (..., m)
-        Sum of each row, 0 <= k <= n.
+        Sum of each row, 0 <= k <= n; of the host, as the load and the temperature are.
     load : float or array_like, shape (..., n), default=None
         Sum of each column, 0 <= load <= m. It must have the sum of k, to 1e-9 of it or to rounding
         of its type, and is then scaled to that. None is sum k / n for each.
@@ -108,8 +108,7 @@ class BalancedTopK:
     Raises
     ------
     TypeError
-        An argument of a wrong type; an array of Dask, or on a CUDA device: PyTorch's tensors there
-        are taken by `softtopk_nb.torch.balancedtopk`.
+        An argument of a wrong type; an array of Dask; a k, load or temperature on a device.
     ValueError
         Budgets that cannot be met, by how much: k outside [0, n], a load outside [0, m], sums that
         differ (with `at_most`, a load that sums to less than k), rows or columns with fewer entries
@@ -143,6 +142,12 @@ class BalancedTopK:
     converge at low temperatures: of 40 problems of 5 to 80 rows none failed at a thirtieth of the
     scores' deviation, 4 to 5 at a hundredth, 5 to 8 at a thousandth (laplace: 1). The
     derivative is a system of n columns, factored once. Three arrays of the size of x are kept.
+
+    *On a CUDA device* x, `where`, p, directions and cotangents lie there, as do the thresholds that
+    are returned; gradients in k, load and temperature are of the host. Each step copies n^2 numbers
+    to the host, which solves the system of n columns, and n there and back for each point that it
+    tries; a call copies a few for each row and column, and no more. The host waits for these, so a
+    call cannot be captured in a CUDA graph. Budgets that a mask leaves no room for raise there too.
 
     *Derivatives*: only changes of k and load with the same total are possible, so gradients in both
     are known up to a constant. Here loads that must be met count by their shares of the total.

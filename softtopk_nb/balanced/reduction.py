@@ -3,6 +3,8 @@
 -inf and entries that are masked are as if they were not there. +inf is 1 and uses up one of both
 budgets. A row whose budget is 0, or the number of its entries, is all 0 or all 1, and so is a
 column; what that leaves to the others may decide more of them. The rest is a smaller matrix.
+
+Entries are not looked at here: how many there are is asked for, of whatever memory they lie in.
 """
 
 from __future__ import annotations
@@ -19,51 +21,59 @@ class Infeasible(ValueError):
 
 
 class Decided(NamedTuple):
-    """The rest of a matrix and what was decided; None for all rows and columns if nothing was."""
+    """The rest of a matrix and what was decided; `rows` and `columns` are None if nothing was.
 
-    x: Array  # (rows left, columns left), contiguous
-    k: Array
-    load: Array
+    `turns` say when each row and each column was decided, the first at 1 or -1: positive if it is
+    all 1, negative if it is all 0, and 0 if it was not. An entry was decided by the earlier one.
+    """
+
+    k: Array  # of the rows left
+    load: Array  # of the columns left
     rows: Array | None  # (m,) bool, the rows that are left
     columns: Array | None
-    ones: Array | None  # (m, n) bool, entries that are 1
-    full: tuple[Array, Array] | None  # rows and columns that are all 1
+    turns: tuple[Array, Array]  # (m,), (n,)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left."""
+        return not (len(self.k) and len(self.load))
 
 
-def reduce(x: Array, k: Array, load: Array, bounded: bool) -> Decided:
-    """Decide what can be; raises `Infeasible` where budgets ask for more than there is."""
-    m, n = x.shape
-    finite = np.isfinite(x.min(initial=0.0)) and np.isfinite(x.max(initial=0.0))
+def reduce(entries: Any, k: Array, load: Array, bounded: bool) -> Decided:
+    """Decide what can be; raises `Infeasible` where budgets ask for more than there is.
+
+    `entries` say how many of them are finite, and how many +inf (`memory.Entries`).
+    """
+    m, n = len(k), len(load)
     rows_open = k.min() > 0.0 and k.max() < n
     columns_open = load.min() > 0.0 and (bounded or load.max() < m)
-    if finite and rows_open and columns_open:
-        return Decided(x, k, _to_total(load, k, bounded), None, None, None, None)
-    ones = x == np.inf
-    left = np.isfinite(x)
-    k, load = k - ones.sum(axis=1), load - ones.sum(axis=0)
-    full = np.zeros(m, np.bool_), np.zeros(n, np.bool_)
-    changed = True
+    turns = np.zeros(m, np.int64), np.zeros(n, np.int64)
+    if entries.are_finite and rows_open and columns_open:
+        return Decided(k, _to_total(load, k, bounded), None, None, turns)
+    above = entries.above()
+    k, load = k - above[0], load - above[1]
+    left = np.ones(m, np.bool_), np.ones(n, np.bool_)
+    turn, changed = 0, True
     while changed:
         changed = False
         for axis, budget, other, name in ((0, k, load, "row"), (1, load, k, "column")):
-            limited = not (bounded and axis == 1)
-            there = left if axis == 0 else left.T
-            counts = there.sum(axis=1)
+            turn, limited = turn + 1, not (bounded and axis == 1)
+            counts = entries.counts(axis, *left)
             _check(budget, counts, name, limited)
             taken = (budget == counts) & (counts > 0) if limited else np.zeros(len(counts), bool)
             none = (budget == 0.0) & (counts > 0)
             if taken.any():
-                (ones if axis == 0 else ones.T)[taken] |= there[taken]
-                other -= there[taken].sum(axis=0)
+                part = (taken, left[1]) if axis == 0 else (left[0], taken)
+                other -= entries.counts(1 - axis, *part)
                 budget[taken] = 0.0
-                full[axis][taken] = True
             if (taken | none).any():
-                there[taken | none] = False
+                turns[axis][taken | none] = -turn
+                turns[axis][taken] = turn
+                left[axis][taken | none] = False
                 changed = True
-    rows, columns = np.asarray(left.any(axis=1)), np.asarray(left.any(axis=0))
-    rest = np.ascontiguousarray(np.where(left, x, x.dtype.type(-np.inf))[np.ix_(rows, columns)])
+    rows, columns = (entries.counts(axis, *left) > 0 for axis in (0, 1))
     load = _to_total(load[columns], k[rows], bounded)
-    return Decided(rest, k[rows], load, rows, columns, ones, full)
+    return Decided(k[rows], load, rows, columns, turns)
 
 
 def _check(budget: Array, counts: Array, name: str, limited: bool) -> None:
@@ -88,29 +98,11 @@ def _to_total(load: Array, k: Array, bounded: bool) -> Array:
     return scaled
 
 
-def expand(decided: Decided, solved: Any) -> tuple[Array, Array, Array]:
-    """(p, thresholds of rows, of columns) of the whole matrix; None for a rest without entries."""
-    if decided.rows is None or decided.columns is None or decided.full is None:
-        return solved.p, solved.rows, solved.columns
-    whole = decided.ones.astype(decided.x.dtype) if decided.ones is not None else decided.x
-    a, b = (np.where(full, -np.inf, np.inf) for full in decided.full)
+def thresholds(decided: Decided, solved: Any) -> tuple[Array, Array]:
+    """Those of the rows and the columns of a whole matrix; `solved` is None if nothing is left."""
+    if decided.rows is None or decided.columns is None:
+        return solved.rows, solved.columns
+    a, b = (np.where(turn > 0, -np.inf, np.inf) for turn in decided.turns)
     if solved is not None:
-        whole[np.ix_(decided.rows, decided.columns)] += solved.p
         a[decided.rows], b[decided.columns] = solved.rows, solved.columns
-    return whole, a, b
-
-
-def of_rest(decided: Decided, values: Array) -> Array:
-    """The entries of a matrix that belong to the rest."""
-    if decided.rows is None or decided.columns is None:
-        return np.ascontiguousarray(values)
-    return np.ascontiguousarray(values[np.ix_(decided.rows, decided.columns)])
-
-
-def to_whole(decided: Decided, values: Array, shape: tuple[int, int]) -> Array:
-    """A matrix that is 0 outside the rest."""
-    if decided.rows is None or decided.columns is None:
-        return values
-    whole = np.zeros(shape, values.dtype)
-    whole[np.ix_(decided.rows, decided.columns)] = values
-    return whole
+    return a, b

@@ -14,7 +14,7 @@ from scipy import linalg
 from scipy.sparse import csgraph
 
 from .._api.base import Array
-from .kernels import FAINTEST, products
+from .kernels import FAINTEST
 
 _ROUNDING = 64 * np.finfo(np.float64).eps  # least damping, of a diagonal of ones
 
@@ -66,9 +66,8 @@ class Schur(NamedTuple):
         return found
 
 
-def schur(v: Array, free: Array) -> Schur:
-    """The matrix for v = u/sqrt(r), where the thresholds of columns that are not `free` stay."""
-    w = products(v)
+def schur(w: Array, free: Array) -> Schur:
+    """The matrix for w, which is written, where the thresholds of columns not `free` stay."""
     np.fill_diagonal(w, 0.0)
     w[w < FAINTEST] = 0.0
     total, inner = w.sum(axis=0)[free], w[np.ix_(free, free)]

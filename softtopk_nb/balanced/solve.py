@@ -4,6 +4,9 @@ For thresholds b of the columns, each row of x - b is a problem of `thretopk`. W
 minimum of a smooth convex function of b, whose gradient is the load less the sums of the columns.
 A step of Newton is taken if it reduces the total excess; else the columns are solved as the rows
 are, which never raises it (thm-balanced-convergence).
+
+What is done to entries is done by the matrix's passes, in memory or on a device (`memory`); here
+are the numbers of rows and of columns, and the systems of the columns.
 """
 
 from __future__ import annotations
@@ -13,12 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._api.base import Array
-from .._api.operator import Rows
-from .._curves.base import origin
-from .._threads.transposing import transposed
-from .._threshold.records import REST, C, D
-from ..thretopk.operator import thretopk
-from . import kernels
 from .schur import Schur, schur
 
 COOLING = 4.0  # from each temperature to the next
@@ -38,22 +35,19 @@ FINEST = {np.float32: 1e-6, np.float64: 1e-13}  # the error of p, and of its sum
 class Matrix(NamedTuple):
     """A problem without what is decided beforehand (`reduction`): every budget leaves a choice."""
 
-    x: Array  # (m, n), contiguous; finite, or -inf for entries that are excluded
+    passes: Any  # over its entries, finite, or -inf for those that are excluded
     k: Array  # (m,), float64, between 0 and the number of entries of each row
     load: Array  # (n,), float64, between 0 and those of each column; bounds may be larger
     temperature: float
-    options: Any  # of thretopk
     bounded: bool  # whether the load is a bound, and not used up
 
 
 class Solved(NamedTuple):
-    """A matrix that was solved as far as it could be."""
+    """A matrix that was solved as far as it could be; its passes have p."""
 
-    p: Array  # (m, n)
     rows: Array  # (m,), the thresholds of the rows
     columns: Array  # (n,)
-    y: Array  # (m, n), x less the thresholds of the columns
-    solution: Array  # (m, SOLUTION), of the rows
+    solution: Any  # of the rows
     error: float  # the largest excess, of max(1, load)
     limit: float  # what it may be
     steps: int
@@ -63,7 +57,7 @@ class _Point(NamedTuple):
     """Thresholds of the columns, and what they give."""
 
     b: Array
-    solution: Array
+    solution: Any  # of the rows
     over: Array  # (n,), sums of the columns less the load: what the function falls by
     excess: Array  # (n,), the same as far as it breaks a condition
 
@@ -83,43 +77,28 @@ class _Known(NamedTuple):
 
 
 class _Search:
-    """A matrix at one temperature, with the memory for p, x - b and the weights."""
+    """A matrix, and how the search for its thresholds goes."""
 
-    def __init__(
-        self, matrix: Matrix, memory: tuple[Array, Array, Array], known: _Known | None = None
-    ) -> None:
-        self.matrix = matrix
+    def __init__(self, matrix: Matrix, known: _Known | None = None) -> None:
+        self.matrix, self.passes = matrix, matrix.passes
         self.known, self.large = known, known is not None
-        self.p, self.y, self.v = memory
         self.steps, self.record = 0, np.inf
-
-    def rows(self, temperature: float, out: Array | None = None) -> Rows:
-        """The rows of y as problems of `thretopk`."""
-        k = self.matrix.k
-        return Rows(self.y, k, np.full(len(k), temperature))
 
     def at(self, b: Array, temperature: float) -> _Point:
         """Solve the rows for these thresholds of the columns."""
         matrix = self.matrix
-        kernels.less(matrix.x, b, self.y)
-        solution = thretopk.cpu.linearize(self.rows(temperature), matrix.options, self.p)
-        over = kernels.column_sums(self.p) - matrix.load
+        solution, sums = self.passes.at(b, temperature)
+        over = sums - matrix.load
         excess = np.where(b > 0.0, over, np.maximum(over, 0.0)) if matrix.bounded else over
         return _Point(b, solution, over, excess)
 
-    def thresholds(self, solution: Array, temperature: float) -> Array:
-        """The thresholds of the rows."""
-        d = solution[:, D] + solution[:, REST] - origin(self.matrix.options.curve)
-        found: Array = solution[:, C] + temperature * d
-        return found
-
     def schur(self, point: _Point, temperature: float) -> Schur:
         """The matrix of Newton's step from the point, at which y and p are."""
-        kernels.weigh(self.y, temperature, self.matrix.options.curve, point.solution, self.v)
+        w = self.passes.weigh(point.solution, temperature)
         free = np.ones(len(point.b), np.bool_)
         if self.matrix.bounded:
             free = (point.b > 0.0) | (point.excess > 0.0)
-        return schur(self.v, free)
+        return schur(w, free)
 
     def newton(self, point: _Point, temperature: float) -> tuple[_Point, bool] | None:
         """A better point on a line along Newton's direction, and whether it has much less excess.
@@ -193,21 +172,6 @@ class _Search:
         found -= found.min()
         return found
 
-    def columns_solved(self, a: Array, temperature: float) -> Array:
-        """The thresholds of the columns, each solved for these of the rows."""
-        matrix, (m, n) = self.matrix, self.y.shape
-        # Of memory there is enough: the columns take that of the weights, transposed that of y.
-        turned = self.v.reshape(1, n, m)
-        flat = transposed(matrix.x[None], turned)[0]
-        kernels.less(flat, a, flat)
-        load = matrix.load
-        if matrix.bounded:
-            load = np.minimum(load, np.count_nonzero(flat > -np.inf, axis=1))
-        found = np.empty(n)
-        columns = Rows(flat, load, np.full(n, temperature))
-        thretopk.cpu.threshold(columns, matrix.options, found)
-        return self.moved(found)
-
     def run(self, b: Array, temperature: float, goal: Array, limit: Array, most: int) -> _Point:
         """Search from b until the excess is at most the goal, or the limit where rounding ends."""
         point = self.at(b, temperature)
@@ -227,8 +191,8 @@ class _Search:
                 return self.at(point.b, temperature)
             point, much = found or (point, False)
             if not much:
-                a = self.thresholds(point.solution, temperature)
-                point = self.at(self.columns_solved(a, temperature), temperature)
+                given = point.solution, temperature, self.matrix.load, self.matrix.bounded
+                point = self.at(self.moved(self.passes.columns_solved(*given)), temperature)
             self.record = min(self.record, point.total)
         return point
 
@@ -238,42 +202,34 @@ def solve(matrix: Matrix, tol: float, max_iter: int, start: Array | None = None)
 
     `start`: thresholds of the columns near the solution, if they are known.
     """
-    x, tau = matrix.x, matrix.temperature
-    memory = np.empty_like(x), np.empty_like(x), np.empty_like(x)
-    finest = FINEST[x.dtype.type]
-    low = x.min()
-    if low == -np.inf:
-        low = x.min(where=x > -np.inf, initial=np.inf)
-    reach = (float(x.max()) - float(low)) / tau
+    passes, tau = matrix.passes, matrix.temperature
+    finest = FINEST[passes.dtype]
+    low, high = passes.extremes()
     scale = np.maximum(1.0, matrix.load)
     goal = max(tol, finest)
-    limit = max(tol, finest + 4.0 * float(np.finfo(x.dtype).eps) * reach)
-    b, known = (start, None) if start is not None else _start(matrix, memory)
-    search = _Search(matrix, memory, known)
+    limit = max(tol, finest + 4.0 * float(np.finfo(passes.dtype).eps) * ((high - low) / tau))
+    b, known = (start, None) if start is not None else _start(matrix)
+    search = _Search(matrix, known)
     b = search.moved(b)
     point = search.run(b, tau, goal * scale, limit * scale, max_iter)
     error = float((abs(point.excess) / scale).max())
-    a = search.thresholds(point.solution, tau)
-    return Solved(search.p, a, point.b, search.y, point.solution, error, limit, search.steps)
+    a = passes.thresholds(point.solution, tau)
+    return Solved(a, point.b, point.solution, error, limit, search.steps)
 
 
-def _start(matrix: Matrix, memory: tuple[Array, Array, Array]) -> tuple[Array, _Known | None]:
+def _start(matrix: Matrix) -> tuple[Array, _Known | None]:
     """Thresholds of the columns near the solution: by higher temperatures, of a sample if large.
 
     With them Newton's matrix of the sample, if there is one.
     """
     some = _sample(matrix)
-    if some is not matrix:
-        memory = np.empty_like(some.x), np.empty_like(some.x), np.empty_like(some.x)
-    x, tau = some.x, some.temperature
-    present = True if x.min() > -np.inf else x > -np.inf
-    mean = x.mean(axis=0, where=present, dtype=np.float64)
-    spread = np.std(x - mean, where=present, dtype=np.float64)
-    b = np.zeros(x.shape[1]) if some.bounded else mean - mean.mean()
+    tau = some.temperature
+    mean, spread = some.passes.moments()
+    b = np.zeros(len(mean)) if some.bounded else mean - mean.mean()
     if some.bounded:
         spread = np.hypot(spread, mean.std())
     top = max(tau, 2.0 * spread)
-    search = _Search(some, memory)
+    search = _Search(some)
     near, width, solved = np.full(len(b), NEAR * some.load.mean()), top, np.inf
     for _ in range(STAGES):
         point = search.run(b, width, near, near, search.steps + PATIENCE)
@@ -281,7 +237,8 @@ def _start(matrix: Matrix, memory: tuple[Array, Array, Array]) -> tuple[Array, _
             b, solved = point.b, width
             if width == tau:
                 if some is not matrix:
-                    return b, _Known(search.schur(point, tau), len(x) / len(matrix.x), [], [])
+                    share = len(some.k) / len(matrix.k)
+                    return b, _Known(search.schur(point, tau), share, [], [])
                 break
             width = max(tau, width / COOLING)
         elif solved == np.inf:
@@ -293,12 +250,11 @@ def _start(matrix: Matrix, memory: tuple[Array, Array, Array]) -> tuple[Array, _
 
 def _sample(matrix: Matrix) -> Matrix:
     """Every so many of the rows, with their part of the load; the matrix itself if it is small."""
-    every = len(matrix.x) // SAMPLE
+    every = len(matrix.k) // SAMPLE
     if every < 4:
         return matrix
-    x, k = np.ascontiguousarray(matrix.x[::every]), matrix.k[::every]
+    passes, k = matrix.passes.sample(every), np.ascontiguousarray(matrix.k[::every])
     load = matrix.load * (k.sum() / matrix.k.sum())
-    counts = np.count_nonzero(x > -np.inf, axis=0)
-    if not matrix.bounded and not (load < counts).all():
+    if not matrix.bounded and not (load < passes.present()).all():
         return matrix
-    return matrix._replace(x=x, k=np.ascontiguousarray(k), load=load)
+    return matrix._replace(passes=passes, k=k, load=load)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..balanced import Balanced, call
+from ..balanced.checks import check_axes
 from . import arguments
 
 
@@ -71,7 +72,8 @@ def balancedtopk(
     Notes
     -----
     The gradient is that of the solution, by one system of n equations for each matrix. Both are
-    computed by `jax.pure_callback`. There is no second derivative.
+    computed by `jax.pure_callback`, on the host for an array on a device too. There is no second
+    derivative.
 
     Examples
     --------
@@ -84,7 +86,7 @@ def balancedtopk(
     >>> g = jax.grad(lambda scores: stj.balancedtopk(scores, 1).p[0, 0])(scores)
     """
     x = arguments.check_array(x, "x")
-    at = call.check_axes(axis, x)
+    at = check_axes(axis, x)
     dtype = arguments.computed_in(x.dtype)
     matrices = jnp.moveaxis(x.astype(dtype), at, (-2, -1))
     *leading, m, n = matrices.shape

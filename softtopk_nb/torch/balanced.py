@@ -10,6 +10,7 @@ from torch.autograd import Function
 from torch.library import custom_op
 
 from ..balanced import Balanced, call
+from ..balanced.checks import check_axes
 from . import arguments, calls
 from .custom_ops import is_tracing, read, with_one_more_axis, written
 from .functions import Rowwise
@@ -76,7 +77,8 @@ def balancedtopk(
     Notes
     -----
     The gradient is that of the solution, by one system of n equations for each matrix. There is no
-    second derivative. All of it is computed on the CPU, where a tensor on a device is copied to.
+    second derivative. A CUDA tensor is solved on its device, by steps for which the host waits;
+    k, the load and the temperature are copied to the host.
 
     Examples
     --------
@@ -92,7 +94,7 @@ def balancedtopk(
     if axis is not None and dim is not None:
         raise TypeError(f"dim is {dim!r} and axis is {axis!r}; expected one of them")
     name, pair = ("axis", axis) if dim is None else ("dim", dim)
-    at = call.check_axes((-2, -1) if pair is None else pair, x, name)
+    at = check_axes((-2, -1) if pair is None else pair, x, name)
     matrices = arguments.computed(x).movedim(at, (-2, -1))
     *leading, m, n = matrices.shape
     batch = tuple(leading)
@@ -126,15 +128,22 @@ def _problem(present: Any, tensors: Any) -> tuple[Any, ...]:
 
 def _checked(options: dict[str, Any], *problem: Any) -> Any:
     """The checked call; after the problem there may be the thresholds of the columns."""
-    x, k, temperature, load, where, *start = (
-        None if each is None else calls.array(each.cpu()) for each in problem
-    )
+    x, k, temperature, load, where, *start = problem
+    x, where = calls.given(x, where)
+    k, temperature, load, *start = map(_on_host, (k, temperature, load, *start))
     known = {"axis": (-2, -1), "where": where, "alpha": None, **options}
     return call.check(x, k, load, temperature, known, *start)
 
 
+def _on_host(numbers: Tensor | None) -> Any:
+    """Numbers of rows or columns as an array of NumPy, from a device too."""
+    return None if numbers is None else calls.array(numbers.cpu())
+
+
 def _as_tensors(x: Tensor, arrays: Any) -> tuple[Tensor, ...]:
-    return tuple(calls.tensor(each).contiguous().to(x.device) for each in arrays)
+    """Contiguous tensors on x's device."""
+    tensors = (each if isinstance(each, Tensor) else calls.tensor(each) for each in arrays)
+    return tuple(each.contiguous().to(x.device) for each in tensors)
 
 
 def _solve(options: dict[str, Any], *problem: Any) -> tuple[Tensor, ...]:
@@ -146,7 +155,7 @@ def _vjp(options: dict[str, Any], *problem: Any) -> tuple[Tensor, ...]:
     """The gradients in x, k, the temperature and the load; that is empty if there is none."""
     *solved, g = problem
     _, gradients = _checked(options, *solved).vjp()
-    gx, gk, gload, gtau = gradients(calls.array(g.cpu()))
+    gx, gk, gload, gtau = gradients(calls.given(g)[0])
     x, k, temperature, load, *_ = solved
     found = zip((gx, gk, gtau), (x, k, temperature), strict=True)
     in_load = x.new_empty(0) if load is None else _as_tensors(x, [gload])[0].to(load.dtype)
@@ -289,7 +298,7 @@ class Along(Rowwise):
     def forward(present: Any, options: Any, *tensors: Tensor) -> Tensor:
         """The derivative of p along (x, k, temperature, load)."""
         found = _problem(present, tensors)
-        dx, dk, dtau, *dload = (calls.array(each.cpu()) for each in found[6:])
+        (dx,), (dk, dtau, *dload) = calls.given(found[6]), map(_on_host, found[7:])
         in_load = dload[0] if dload else None
         _, dp = _checked(options, *found[:6]).jvp(dx, dk, in_load, dtau)
         return _as_tensors(tensors[0], [dp])[0]

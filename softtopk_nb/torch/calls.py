@@ -50,7 +50,7 @@ def _arrays(*tensors: Any) -> Any:
     return [array(v) if isinstance(v, Tensor) else v for v in tensors]  # or a number, or None
 
 
-def _given(x: Tensor, *others: Any) -> Any:
+def given(x: Tensor, *others: Any) -> Any:
     """What an operator takes of these: arrays; on a device tensors without their graph."""
     return [_plain(v) for v in (x, *others)] if x.is_cuda else _arrays(x, *others)
 
@@ -65,7 +65,7 @@ def _tensor(x: Tensor, result: Any) -> Any:
 
 def arguments(op: Any, x: Tensor, k: Any, temperature: Any, layout: Any) -> tuple[Any, ...]:
     """What an operator is given of these, up to its own options."""
-    x, k, temperature, where = _given(x, k, temperature, layout.where)
+    x, k, temperature, where = given(x, k, temperature, layout.where)
     return x, *known_to(op, k, temperature), layout.dim, layout.largest, where, None
 
 
@@ -143,14 +143,14 @@ def solve(
     op: Any, options: Options, x: Tensor, k: Tensor, temperature: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The value and the state of rows."""
-    p, state = array_calls.solve(op, options, _given(x, k, temperature))
+    p, state = array_calls.solve(op, options, given(x, k, temperature))
     return _tensor(x, p), _tensor(x, state)
 
 
 @opaque(_like_value)
 def constant(op: Any, options: Options, x: Tensor, k: Tensor, temperature: Tensor) -> Tensor:
     """The value alone."""
-    result: Tensor = _tensor(x, array_calls.value(op, options, _given(x, k, temperature)))
+    result: Tensor = _tensor(x, array_calls.value(op, options, given(x, k, temperature)))
     return result
 
 
@@ -167,7 +167,7 @@ def jvp(
     dtemperature: Tensor,
 ) -> Tensor:
     """The derivative along a direction in x, k and the temperature."""
-    *problem, solved, dx, dk, dtau = _given(x, k, temperature, state, dx, dk, dtemperature)
+    *problem, solved, dx, dk, dtau = given(x, k, temperature, state, dx, dk, dtemperature)
     moved = array_calls.jvp(op, options, problem, solved, (dx, dk, dtau))
     result: Tensor = _tensor(x, moved)
     return result
@@ -178,7 +178,7 @@ def vjp(
     op: Any, options: Options, x: Tensor, k: Tensor, temperature: Tensor, state: Tensor, g: Tensor
 ) -> Three:
     """The gradients of <g, value>, row by row."""
-    *problem, solved, cotangent = _given(x, k, temperature, state, g)
+    *problem, solved, cotangent = given(x, k, temperature, state, g)
     return _all_three(x, array_calls.vjp(op, options, problem, solved, cotangent))
 
 
@@ -204,7 +204,7 @@ def hvp(
 ) -> Three:
     """The gradients of <g, `jvp`>, row by row."""
     op.check_second()
-    *problem, solved, v, dk, dtau, a = _given(x, k, temperature, state, v, dk, dtemperature, g)
+    *problem, solved, v, dk, dtau, a = given(x, k, temperature, state, v, dk, dtemperature, g)
     other = a, None, None
     return _all_three(x, array_calls.second(op, options, problem, solved, (v, dk, dtau), other))
 
@@ -249,7 +249,7 @@ def threshold(op: Any, options: Options, x: Tensor, k: Tensor, temperature: Tens
 
 
 def _number(name: str, op: Any, options: Options, x: Tensor, *numbers: Tensor) -> Tensor:
-    found = array_calls.number(op, options, name, _given(x, *numbers))
+    found = array_calls.number(op, options, name, given(x, *numbers))
     result: Tensor = _tensor(x, found)
     return result
 
@@ -257,7 +257,7 @@ def _number(name: str, op: Any, options: Options, x: Tensor, *numbers: Tensor) -
 @opaque(_like_batch)
 def loss(op: Any, options: Options, x: Tensor, k: Tensor, temperature: Tensor, y: Tensor) -> Tensor:
     """The Fenchel-Young loss of each row against the target y; `options` include `constant`."""
-    *problem, target = _given(x, k, temperature, y)
+    *problem, target = given(x, k, temperature, y)
     if x.is_cuda:
         own = dict(options)
         with_constant = check_constant(own.pop("constant"))

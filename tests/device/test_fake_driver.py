@@ -320,3 +320,37 @@ for rows in (4, 9, 4):
 print("done")
 """
     assert run(program, driver) == "done\n"
+
+
+def test_balancedtopk_copies_no_matrix_to_the_host(driver):
+    """Each pass is a kernel, and the largest copy has a number for each row."""
+    program = """
+import re
+import numpy as np
+from numba import cuda
+import fake_driver
+import softtopk_nb as stk
+from softtopk_nb.balanced import call
+
+driver = fake_driver.Driver()
+m, n = 5000, 40
+x, start = cuda.to_device(np.ones((m, n), np.float32)), np.zeros(n)
+options = {"curve": "laplace", "alpha": None, "axis": (0, 1), "at_most": False, "where": None}
+asked = call.check(x, 1, None, 1.0, options | {"tol": 1e-6, "max_iter": 1}, start)
+
+def run():
+    try:
+        asked.value()
+    except stk.ConvergenceError:  # of kernels that do nothing
+        return
+
+run()
+driver.reset()
+run()
+names = [re.search("make_([a-z_]*)|RowKernel", each.name) for each in driver.launches]
+print(driver.largest_to_host == 8 * m, {each[1] or "row" for each in names if each})
+"""
+    printed = run(program, driver)
+    assert printed.startswith("True")
+    for name in ("survey", "less", "row", "column_sums", "sum", "products", "threshold"):
+        assert f"'{name}'" in printed

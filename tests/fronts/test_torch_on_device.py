@@ -396,3 +396,39 @@ def test_half_types_under_autocast(name, dtype, rng, pretended):
     for one, two in zip(found, both(), strict=True):
         assert one.dtype == dtype
         torch.testing.assert_close(one, two)
+
+
+def test_balancedtopk(rng, monkeypatch):
+    """Solved on the device with all derivatives; k and the load may lie there too."""
+    x, g = rng.normal(size=(2, 6, 4))
+    p = rng.uniform(0.1, 0.9, size=x.shape)
+    k, load, options = p.sum(axis=1), p.sum(axis=0), {"temperature": 0.5, "tol": 1e-13}
+    expected, pull = stk.balancedtopk.vjp(x, k, load, **options)
+    gradients, (_, dp) = pull(g), stk.balancedtopk.jvp(x, k, g, load, **options)
+    engine, made = importlib.import_module("softtopk_nb.balanced.cuda"), []
+    store = engine.Store
+
+    def counted(*arguments):
+        made.append(1)
+        return store(*arguments)
+
+    monkeypatch.setattr(engine, "Store", counted)
+    fake_driver.pretend_cuda(torch, monkeypatch.setattr)
+    given = [torch.from_numpy(each).requires_grad_() for each in (x, k, load)]
+    found = stt.balancedtopk(*given, **options)
+    in_each = torch.autograd.grad(found.p, given, torch.from_numpy(g))
+    plain = [each.detach() for each in given]
+    _, along = torch.func.jvp(
+        lambda x: stt.balancedtopk(x, *plain[1:], **options).p, (plain[0],), (torch.from_numpy(g),)
+    )
+    value, vjp = stk.balancedtopk.vjp(plain[0], k, load, **options)
+    same = vjp(torch.from_numpy(g)).x
+    monkeypatch.undo()
+    assert len(made) == 5
+    for one, other in zip(found, expected, strict=True):
+        close(one, other)
+    for one, other in zip(in_each, (gradients.x, gradients.k, gradients.load), strict=True):
+        close(one, other)
+    close(along, dp)
+    close(value.p, expected.p)
+    close(same, gradients.x)

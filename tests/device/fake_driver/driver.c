@@ -38,7 +38,7 @@ static int contexts[DEVICES];
 static void *current = contexts, *below[64], *capturing;
 static int depth;
 static Launch launches[MOST_LAUNCHES];
-static long launch_count, wait_count;
+static long launch_count, wait_count, largest_to_host;
 static Block blocks[MOST_BLOCKS];
 static int block_count;
 
@@ -46,7 +46,8 @@ static int block_count;
 
 EXPORT long fake_launches(void) { return launch_count; }
 EXPORT long fake_waits(void) { return wait_count; }
-EXPORT void fake_reset(void) { launch_count = wait_count = 0; }
+EXPORT long fake_largest_to_host(void) { return largest_to_host; }
+EXPORT void fake_reset(void) { launch_count = wait_count = largest_to_host = 0; }
 EXPORT const Launch *fake_launch(long i) { return &launches[i % MOST_LAUNCHES]; }
 EXPORT const char *fake_name(const Launch *launch) { return launch->kernel->name; }
 EXPORT const Kernel *fake_kernel(const Launch *launch) { return launch->kernel; }
@@ -227,7 +228,8 @@ EXPORT int cuCtxGetStreamPriorityRange(int *a, int *b) { *a = 0, *b = -5; return
 
 EXPORT int cuMemAlloc(uintptr_t *at, size_t bytes) {
     if (block_count == MOST_BLOCKS) return 2;
-    void *made = aligned_alloc(256, (bytes + 255) / 256 * 256);
+    size_t rounded = (bytes + 255) / 256 * 256;
+    void *made = memset(aligned_alloc(256, rounded), 0, rounded);
     blocks[block_count++] = (Block){(uintptr_t)made, bytes};
     *at = (uintptr_t)made;
     return OK;
@@ -263,13 +265,22 @@ static int copied_now(void *to, const void *from, size_t n) {
 }
 EXPORT int cuMemcpy(uintptr_t a, uintptr_t b, size_t n) { return copied_now((void *)a, (void *)b, n); }
 EXPORT int cuMemcpyHtoD(uintptr_t a, void *b, size_t n) { return copied_now((void *)a, b, n); }
-EXPORT int cuMemcpyDtoH(void *a, uintptr_t b, size_t n) { return copied_now(a, (void *)b, n); }
+static int copied_to_host(void *to, uintptr_t from, size_t n) {
+    if (largest_to_host < (long)n) largest_to_host = (long)n;
+    return copied(to, (void *)from, n);
+}
+EXPORT int cuMemcpyDtoH(void *a, uintptr_t b, size_t n) {
+    wait_count++;
+    return copied_to_host(a, b, n);
+}
 EXPORT int cuMemcpyDtoD(uintptr_t a, uintptr_t b, size_t n) { return copied((void *)a, (void *)b, n); }
 EXPORT int cuMemcpyAsync(uintptr_t a, uintptr_t b, size_t n, void *s) {
     return copied((void *)a, (void *)b, n);
 }
 EXPORT int cuMemcpyHtoDAsync(uintptr_t a, void *b, size_t n, void *s) { return copied((void *)a, b, n); }
-EXPORT int cuMemcpyDtoHAsync(void *a, uintptr_t b, size_t n, void *s) { return copied(a, (void *)b, n); }
+EXPORT int cuMemcpyDtoHAsync(void *a, uintptr_t b, size_t n, void *s) {
+    return copied_to_host(a, b, n);
+}
 EXPORT int cuMemcpyDtoDAsync(uintptr_t a, uintptr_t b, size_t n, void *s) {
     return copied((void *)a, (void *)b, n);
 }
