@@ -96,13 +96,14 @@ for dtype in (jnp.float32, jnp.float64, jnp.bfloat16):
 
 
 def run(*arguments: str, folder: pathlib.Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run Python, with a folder of its own for compiled code if one is given."""
+    """Run Python; with a folder of its own for compiled code, if one is given, it compiles."""
+    own = {"NUMBA_CACHE_DIR": str(folder), "SOFTTOPK_NB_LEVEL": "native"} if folder else {}
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
         timeout=1800,
-        env={**os.environ, **({"NUMBA_CACHE_DIR": str(folder)} if folder else {})},
+        env={**os.environ, **own},
         check=False,
     )
 

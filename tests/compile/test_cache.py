@@ -40,13 +40,14 @@ needs_root = pytest.mark.skipif(
 
 
 def start(code: str, folder: pathlib.Path, **environment: str) -> subprocess.Popen[str]:
-    """Run a script in a fresh interpreter whose cache lies in this folder."""
+    """Run a script in a fresh interpreter whose cache lies in this folder, and which compiles."""
+    own = {"NUMBA_CACHE_DIR": str(folder), "SOFTTOPK_NB_LEVEL": "native"}
     return subprocess.Popen(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(code)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **environment, "NUMBA_CACHE_DIR": str(folder)},
+        env={**os.environ, **environment, **own},
     )
 
 
