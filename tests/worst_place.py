@@ -35,3 +35,16 @@ def largest(
             found |= {float(a): float(function(a)) for a in np.linspace(left, right, 41)}
     place = max(found, key=found.__getitem__)
     return found[place], place
+
+
+def jumps(
+    count: Callable[[float], int], low: float, high: float, step: int = 1
+) -> tuple[float, ...]:
+    """The places in (low, high] at which a number that never falls reaches its next values."""
+    places = []
+    for value in range(count(low) + step, count(high) + 1, step):
+        below, there = low, high
+        while below < (middle := 0.5 * (below + there)) < there:
+            below, there = (below, middle) if count(middle) >= value else (middle, there)
+        places.append(there)
+    return tuple(places)

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import mp, to_float64
 from scipy import special
-from worst_place import largest
+from worst_place import jumps, largest
 
 import softtopk_nb as stk
 from softtopk_nb.gradtopk import formulas
@@ -940,10 +940,14 @@ def test_nodes():
         theta, _, c = coefficients(pi, k, 64)
         assert np.all(np.abs(c) <= np.exp(-2 * v * np.sin(theta / 2) ** 2) / 64 * (1 + 1e-12))
     for eps, most in ((2.0**-52, 32), (2.0**-23, 18)):
-        kept = [nodes_for(v, eps)[1] for v in np.geomspace(0.25, 1e14, 300)]
-        assert max(kept) <= most
-        exponent = nodes_for(1e14, eps)[2]
-        assert kept[-1] <= exponent / math.pi + 2
+
+        def nodes(v, eps=eps):
+            return nodes_for(v, eps)
+
+        also = jumps(lambda v, nodes=nodes: nodes(v)[0], 0.25, 1e3)
+        assert largest(lambda v, nodes=nodes: nodes(v)[1], 0.25, 1e14, also=also)[0] <= most
+        _, kept, exponent = nodes(1e14)
+        assert kept <= exponent / math.pi + 2
 
 
 def test_nodes_suffice():
@@ -1116,14 +1120,27 @@ def test_core_fits():
     """
     most = {}
     for one in (np.float64(1), np.float32(1)):
-        most[type(one)] = 0.0
-        for weight in np.geomspace(0.25 / SLACK, 1e12, 4000):
-            cut = formulas.core_limit(moments.SURE * weight, one)
+
+        def in_core(weight, one=one):
+            cut, found = formulas.core_limit(moments.SURE * weight, one), 0.0
             for v in (max(weight, 0.25), max(weight * SLACK, 0.25)):
                 level = formulas.exponent(v, one) + 0.34
                 assert min(4.0, 2 * level / v) * cut <= formulas.ratio_of(one) * (1 + 1e-12)
-                if cut < 0.25:
-                    most[type(one)] = max(most[type(one)], v / cut)
+                found = max(found, v / cut if cut < 0.25 else 0.0)
+            return found
+
+        most[type(one)], _ = largest(
+            in_core,
+            0.25 / SLACK,
+            1e12,
+            also=jumps(
+                lambda weight, one=one: int(
+                    formulas.core_limit(moments.SURE * weight, one) >= 0.25
+                ),
+                0.25 / SLACK,
+                1e12,
+            ),
+        )
     assert 7000 < most[np.float64] < 7200 < contour.MOST_IN_CORE
     assert 420 < most[np.float32] < 450
 
@@ -1237,11 +1254,17 @@ def test_blocks_of_small_chances():
 def test_nodes_of_the_code():
     """thm-grad-nodes: 30 nodes at most in float64 and 16 in float32, 32 with an inexact tilt."""
     for one, most in ((np.float64(1), 30), (np.float32(1), 16)):
-        variances = np.geomspace(0.25, 1e13, 5000)
-        assert max(code_nodes(v, one)[1] for v in variances) == most
         # |off| <= e^0.15 sqrt(v)/2 for the longest rows.
-        off = [code_nodes(v, one, 0.59 * math.sqrt(v))[1] for v in variances]
-        assert most <= max(off) <= NODES
+        for part, found in ((0.0, most), (0.59, most + 1)):
+
+            def nodes(v, one=one, part=part):
+                return code_nodes(v, one, part * math.sqrt(v))
+
+            # Of circles of one size the worst has the least variance.
+            also = jumps(lambda v, nodes=nodes: nodes(v)[0], 0.25, 1e4, 2)
+            used, place = largest(lambda v, nodes=nodes: nodes(v)[1], 0.25, 1e13, also=also)
+            assert used == found <= NODES
+            assert place < 1e3
 
 
 def test_temperature_and_k():
