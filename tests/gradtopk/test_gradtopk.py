@@ -738,6 +738,27 @@ def test_recursion_on_easy_rows():
         assert_close(p, stk.gradtopk(x, k), 1e-12)
 
 
+def test_a_step_of_the_recursion_multiplies_errors_by_the_odds():
+    """prop-grad-recursion: by -p/(1 - p), but for a number common to all entries; p rises."""
+    rng, size = np.random.default_rng(44), 1e-7
+    x = 1.5 * rng.normal(size=12)
+
+    def step(p):
+        following = np.exp(x) * (1 - p)
+        return following / following.sum()
+
+    before = np.zeros(12)
+    for m in range(1, 11):
+        p = stk.gradtopk(x, m)
+        assert (p > before).all()
+        errors = size * rng.normal(size=12)
+        found = np.log(step(p * (1 + errors)) / step(p)) / size
+        expected = -p / (1 - p) * errors / size
+        off = found - found[0] - (expected - expected[0])
+        assert abs(off).max() < 1e-3 * abs(expected).max()
+        before = p
+
+
 def test_recursion_fails_where_contour_does_not():
     """prop-grad-recursion: NaN, or finite and far off, on rows of no special kind."""
     x = 3 * np.random.default_rng(100).normal(size=(100, 100))
