@@ -153,17 +153,18 @@ def normal(fused: bool, pieces: int = 256) -> dict[str, float]:
 
 def close_to_mills(shift: float, degree: int = 44) -> list[Any]:
     """A polynomial in y = (t - a)/(t + a) near (t + a) m(t), m Mills' ratio, on [-1, 1]."""
-    with mp.workdps(40):
+    with mp.workdps(60):
 
         def scaled(y: Any) -> Any:
-            if y == 1:
-                return mp.one
             t = shift * (1 + y) / (1 - y)
             if t > 1e3:
                 return (1 + shift / t) * (1 - t**-2 + 3 * t**-4 - 15 * t**-6 + 105 * t**-8)
             return (t + shift) * mp.sqrt(mp.pi / 2) * mp.erfc(t / mp.sqrt(2)) * mp.exp(t * t / 2)
 
-        return [iv.mpf(v) for v in mp.chebyfit(scaled, [-1, 1], degree)[::-1]]
+        places = [mp.cos(mp.pi * (2 * i + 1) / (2 * degree)) for i in range(degree)]
+        powers = mp.matrix([[y**j for j in range(degree)] for y in places])
+        found = mp.lu_solve(powers, mp.matrix([scaled(y) for y in places]))
+        return [iv.mpf(v) for v in found]
 
 
 def largest_residual(c: list[Any], a: Any) -> Any:
