@@ -26,9 +26,8 @@ class Linear(NamedTuple):
 def linearize(matrix: Matrix, solved: Solved) -> Linear:
     """The derivative at a solution."""
     w, b = matrix.passes.weigh(solved.solution, matrix.temperature), solved.columns
-    return Linear(
-        matrix, solved, schur(w, b > 0.0 if matrix.bounded else np.ones(len(b), np.bool_))
-    )
+    free = b > 0.0 if matrix.bounded else np.ones(len(b), np.bool_)
+    return Linear(matrix, solved, schur(w, free))
 
 
 def jvp(linear: Linear, dx: Any, dk: Array, dload: Array, dtau: float) -> Any:

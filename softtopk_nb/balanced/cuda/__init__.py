@@ -114,10 +114,8 @@ class Store:
 
     def tables(self) -> Tables:
         """Uninitialised matrices like those of x."""
-        if (
-            self.axis == (len(self._shape) - 2, len(self._shape) - 1)
-            and self.dtype == self._compute
-        ):
+        axes = len(self._shape)
+        if self.axis == (axes - 2, axes - 1) and self.dtype == self._compute:
             array = self._room.kind.empty(self._shape, self.dtype)
             return Tables(self._room, view_of(array, "scratch memory"), self.table, array)
         made = self._room.new(math.prod(self.table), self._compute)

@@ -197,11 +197,8 @@ class Passes:
         self, solution: Buffer, temperature: float, g: Table, dk: Array, dtau: float
     ) -> tuple[tuple[Table, Buffer], Array]:
         """(what `spread` takes, the sums of u (g' - mean) over rows), where g' = g - t dtau."""
-        moved, mean, out = (
-            self._room.of(np.r_[dk, dtau]),
-            self._room.new(len(dk), np.float64),
-            g.like(),
-        )
+        moved, out = self._room.of(np.r_[dk, dtau]), g.like()
+        mean = self._room.new(len(dk), np.float64)
         given = solution, self._v.memory, self._r, g.memory, moved, mean, out.memory
         self._run(kernels.make_project, self._y, temperature, given)
         return (out, mean), out.sums(tables.entry)
