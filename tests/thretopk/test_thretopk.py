@@ -819,6 +819,55 @@ def test_error_budget():
     assert nearest > 0.3
 
 
+def test_budget_of_normal_and_cauchy():
+    """prop-budget-tails: its constants by their worst places, and errors of rows below it."""
+    eps = EPS[np.float64]
+
+    def density(t):
+        return math.exp(-0.5 * t * t) / math.sqrt(2 * math.pi)
+
+    most, _ = largest(lambda t: math.atan2(1, t) ** 2 / math.pi * (1 + t * t), 1e-9, 1e6)
+    assert most == pytest.approx(math.pi / 4, rel=1e-8)
+    rate, _ = largest(lambda t: density(t) / special.ndtr(-t) - t, 1e-9, 36.0)
+    assert 0.79 < rate < 0.8
+    negative, where = largest(lambda t: -t * t * (density(0) + 1e6 * density(t)), 1.5, 30.0)
+    assert 5.7 < where < 5.8
+    assert 14.0 < -negative < 14.1
+    cube = eps / 8  # of the longest last step
+    assert 1.25 * 0.2 + (1.25 + 0.25 + 0.564) * 1.0 < 8 * 0.26 + 8 * (0.24 - 1 / 47)
+    moments = -negative, density(0)
+    left = (0.26 * moments[0] + 0.24 * moments[1]) * eps
+    tails = 0.25 * math.sqrt(moments[0] * moments[1]) * eps
+    assert 4.2 * eps < left + tails < 4.4 * eps
+    d = 0.5 * (1 + 0.73)
+    assert 1.2 * cube < (d + 1 / 3 + 0.73**2 / 6) * cube < eps / 6
+
+    def sums(n):
+        return (2 + min(n, 1024) / 2 + n / 1024) * eps / 2
+
+    def proved(name, n):
+        if name == "normal":  # a tail is at most 1/2, and its error largest there
+            return 0.5 * (12 * eps + sums(n)) + 4.4 * eps + 6 * eps + eps / 29 + 2 * eps
+        in_tails = 0.5 * math.sqrt(n) * (3.6 * eps + sums(n)) + eps / 18
+        return in_tails + 1.8 * eps + eps / 29 + 2 * eps
+
+    assert 0.8e-13 < proved("normal", 1e6) + 0.4 * 38 * eps < 1e-13
+    for n, most in ((200, 1e-13), (1000, 1e-12), (1e6, 1e-10)):
+        assert 0.8 * most < proved("cauchy", n) < most
+    rng, nearest = np.random.default_rng(77), 0.0
+    for name in ("normal", "cauchy"):
+        for n, k, tau in ((7, 3, 0.3), (100, 60.5, 1.0)):
+            x = rng.normal(size=n) + 40.0
+            exact = to_float64(reference.thretopk(x, k, temperature=tau, **CURVES[name]).p)
+            p = stk.thretopk(x, k, temperature=tau, **CURVES[name])
+            u = k / n
+            middle = abs(special.ndtri(u) if name == "normal" else 1 / math.tan(math.pi * u))
+            bound = 0.4 * eps * (4 * spread(x, tau) + middle) + proved(name, n)
+            assert abs(p - exact).max() <= bound
+            nearest = max(nearest, abs(p - exact).max() / eps)
+    assert nearest > 0.3
+
+
 def test_products_of_score_and_slope():
     """What the page on ThreTopK says of |t| f'(t), which is how a rounded t moves p."""
     for name, most in (
