@@ -6,38 +6,22 @@ mean; then errors of rows, beside 80-digit arithmetic.
 
 from __future__ import annotations
 
-import functools
 import math
 
 import numpy as np
 import pytest
 import reference
+from budgets import U_32, Budget, U, least_mass, local_errors, rarest_of_all, worst
 from mpmath import mp
 from numba import njit
-from numpy.polynomial import chebyshev
 from scipy import special
 from worst_place import largest
 
 import softtopk_nb as stk
-from softtopk_nb.gradtopk import formulas, nodes
 from softtopk_nb.gradtopk.cpu import contour, moments, rows
 from softtopk_nb.gradtopk.records import SHORT
 
-U = 2.0**-53  # a rounding
 STEPS, FEWER = moments.STEPS, moments.STEPS - 4
-UPPER = moments.ENOUGH * math.exp(2 * 0.094)  # the largest variance at which STEPS may serve
-
-
-@functools.cache
-def least_mass(v, a, parts=2000):
-    """prop-grad-near: P(N = k) at least, at variance v and a mean within a of k."""
-    top = min(0.5 * math.pi, 6.0 / math.sqrt(v))
-    angle = (np.arange(parts) + 0.5) * top / parts
-    off = 2 * a * angle + 4 * v * (np.tan(angle) - angle)
-    most = np.exp(-2 * v * np.sin(angle) ** 2)
-    inner = np.cos(angle) ** (4 * v) * np.cos(off)
-    integrand = np.where(off <= 0.5 * math.pi, inner, most * np.cos(np.minimum(off, math.pi)))
-    return 2 / math.pi * integrand.sum() * top / parts
 
 
 def test_mass_near_the_mean():
@@ -60,79 +44,6 @@ def test_mass_near_the_mean():
         return 1 / (least_mass(v, 0.5 + off) * math.sqrt(2 * math.pi * v))
 
     assert 0.74 < 1 / largest(beside_normal, moments.LEAST, 1e9, points=100)[0] < 0.76
-
-
-def local_errors(steps):
-    """Errors of the recurrences, in roundings and multiples of s, at most.
-
-    Each step adds 16 of the last value, 4 of 16 s and 2 of the value before, which are bounded by
-    the squares of their degrees; an error grows no faster than Chebyshev's second polynomials.
-    """
-    even = [0.0] + [128.0 * m * m + 64 + 16 * (m - 1) ** 2 for m in range(1, steps + 1)]
-    odd = [64.0 * (2 * m + 1) ** 2 + 64 + 8 * (2 * m - 1) ** 2 for m in range(steps + 1)]
-    in_even = [16.0 * m + sum((m - i) * even[i] for i in range(1, m)) for m in range(1, steps + 2)]
-    in_odd = [sum((m - i) * odd[i] for i in range(m)) for m in range(min(steps + 1, contour.ORDER))]
-    return np.array(in_even)[:, None], np.array(in_odd)[:, None]
-
-
-class Budget:
-    """The bounds at variance v, a mean off k - 1/2 by `off`, and `extra` nodes more than needed."""
-
-    def __init__(self, v, off, steps, extra=0):
-        size, used = formulas.node_count(1 << 40, v, off - 0.5, 1.0, nodes.NODES)
-        size += extra
-        level, off = float(formulas.exponent(v, 1.0)) + off * off / v, abs(off)
-        j = np.arange(used)
-        angle = math.pi * j / size
-        sine, cosine, tangent = np.sin(angle), np.cos(angle), np.tan(angle)
-        mass = least_mass(v, 0.5 + off)
-        both = np.where(j > 0, 2.0, 1.0)
-        self.share = share = both * np.exp(-2 * v * sine**2) / size / mass
-        self.turned = np.minimum(1.0, (1 + 2 * off) * angle + 4 * v * (tangent - angle))
-        self.angle, self.tangent = angle, tangent
-        self.other = (share * tangent * (0.5 * self.turned + 0.2 * tangent)).sum()
-        root = np.tan(angle / 2)
-        rho = root * root
-        of_cosine = (7 * tangent**2 + 1.5) * U
-        of_root = 10 * U + 0.5 * of_cosine
-        m = np.arange(1, steps + 2)[:, None]
-        q = np.arange(min(steps + 1, contour.ORDER))[:, None]
-        even, odd = 8 * m * rho**m * v, 8 * (2 * q + 1) * root * rho**q * v
-        self.sums = self.moved(even.sum(axis=0), odd.sum(axis=0))
-        in_even, in_odd = local_errors(steps)
-        modulus = (even * (2 * m * of_root + (2 * m + steps + 5) * U)).sum(axis=0)
-        modulus += (rho**m / m * in_even).sum(axis=0) * v * U + 9 * U
-        turn = (odd * ((2 * q + 1) * of_root + (2 * q + steps + 6) * U)).sum(axis=0)
-        turn += (2 * root * rho**q / (2 * q + 1) * in_odd).sum(axis=0) * v * U
-        turn += (steps + 6) * U * 2 * angle * (2 * v + 0.5 + off)
-        self.rounding = self.moved(modulus, turn)
-        m = np.arange(steps + 2, steps + 200)[:, None]
-        q = np.arange(min(steps + 1, contour.ORDER), steps + 200)[:, None]
-        lost = (8 * m * rho**m).sum(axis=0) * v, (8 * (2 * q + 1) * root * rho**q).sum(axis=0) * v
-        self.series = self.moved(*(each * np.exp(lost[0] + lost[1]) for each in lost))
-        # The polynomials in s: what they leave out, and their rounding at s = 1/4.
-        r = np.linspace(0, 0.5, 201)[:, None]
-        size_of = (r * np.sqrt(1 - 4 * sine**2 * r * (1 - r))).max(axis=0)
-        terms = nodes.DEGREE
-        self.polynomials = (size_of * share * 2 * rho**terms / (1 - rho) / cosine).sum()
-        m = np.arange(terms)[:, None]
-        sizes = np.array([[chebyshev.chebval(3.0, np.eye(terms)[i])] for i in range(terms)])
-        weight = np.where(m > 0, 2.0, 1.0) * rho**m * sizes / cosine
-        at_node = (28 * sine**2 + 31 * sine + 3 + 68) * U
-        own = of_cosine + 2 * m * of_root + (2 * m + 10) * U
-        self.written = 0.5 * (share * (weight * (at_node + own)).sum(axis=0)).sum()
-        self.written += 31 * U * share.sum() + 6 * U
-        self.dropped = 13.7 * math.exp(-level) / mass
-
-    def moved(self, modulus, turn):
-        """What errors of the logarithms of c_j, in modulus and argument, change in p at most."""
-        both = 0.5 * self.tangent * (modulus + turn)
-        return (self.share * (both + self.other * (modulus + self.turned * turn))).sum()
-
-    def rest(self):
-        """A of the theorem."""
-        parts = self.rounding, self.series, self.polynomials, self.written, self.dropped
-        return float(sum(parts))
 
 
 def test_errors_of_the_weights():
@@ -163,17 +74,6 @@ def test_errors_of_the_weights():
     assert 0.2 < nearest <= 1.0
 
 
-def worst(what, least):
-    """The largest of what(budget) from a variance on, over what a tilt may be off by."""
-
-    def at(v):
-        steps = [n for n, serves in ((STEPS, v <= UPPER), (FEWER, v >= moments.ENOUGH)) if serves]
-        offs = math.sqrt(rows.NEAR_ENOUGH * v) * np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
-        return max(what(Budget(v, o, n, e)) for n in steps for o in offs for e in (0, 2))
-
-    return largest(at, least, 1e9, points=60, zooms=1, also=(moments.ENOUGH, UPPER))
-
-
 def test_constants():
     """thm-grad-budget: A and B, from v = 24 and from v = 30 on; they are largest where v is."""
     for least, rest, sums in ((24.0, 3.5e-14, 1.2), (30.0, 2.1e-14, 1.14)):
@@ -199,22 +99,26 @@ def sums_of(y, steps, sums):
     moments.add_series(y, steps, sums)
 
 
-def test_recurrences():
+@pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
+def test_recurrences(dtype):
     """thm-grad-budget: errors of the polynomials of one entry, by their distances from 1."""
-    in_even, in_odd = local_errors(STEPS)
+    steps, unit = (STEPS, U) if dtype is np.float64 else (moments.STEPS_32, U_32)
+    in_even, in_odd = local_errors(steps)
     sums, nearest = np.empty(contour.SUMS), 0.0
     rng = np.random.default_rng(3)
-    for y in (*rng.uniform(0.05, 1, 60), *np.exp(rng.uniform(-30, -3, 20)), 1.0, 0.5):
-        sums_of(np.array([y]), STEPS, sums)
+    several = *rng.uniform(0.05, 1, 60), *np.exp(rng.uniform(-30, -3, 20)), 1.0, 0.5
+    for y in np.array(several, dtype):
+        sums_of(np.array([y]), steps, sums)
+        y = float(y)
         s = y * (2 - y) / 4
         with mp.workdps(50):
             even, odd = mp.acos(1 - 2 * mp.mpf(y) * (2 - mp.mpf(y))), mp.acos(1 - mp.mpf(y))
-            for m in range(2, STEPS + 2):
+            for m in range(2, steps + 2):
                 off = abs(float(sums[contour.EVEN + m - 2] - (1 - mp.cos(m * even))))
-                nearest = max(nearest, off / (in_even[m - 1, 0] * s * U))
-            for m in range(1, contour.ORDER):
+                nearest = max(nearest, off / (in_even[m - 1, 0] * s * unit))
+            for m in range(1, min(steps + 1, contour.ORDER)):
                 off = abs(float(sums[contour.ODD + m] - (1 - mp.cos((2 * m + 1) * odd))))
-                nearest = max(nearest, off / (in_odd[m, 0] * s * U))
+                nearest = max(nearest, off / (in_odd[m, 0] * s * unit))
     assert 0.01 < nearest <= 1.0
 
 
@@ -244,12 +148,6 @@ def test_rows(shape):
 def test_short_rows():
     """prop-grad-short-budget: what it proves for rows of every length; errors of rows below it."""
 
-    def rarity(v, off):
-        bounds = [least_mass(v, 0.5 + off)]
-        if off < 0.5:  # thm-grad-mass, parts 2 and 3
-            bounds.append((0.5 - off) / (1.5 - off) / math.sqrt(1 + 12 * v))
-        return 1 / max(bounds)
-
     def bound(n, v, off, rarity):
         roundings = 3 * n + 9 + 2 * math.sqrt(v + (0.5 + off) ** 2)
         return roundings * U * rarity + (10 + n / 8) * U
@@ -260,7 +158,7 @@ def test_short_rows():
         offs = np.linspace(0, 1, 6)
         return largest(
             lambda v: max(
-                bound(n, v, off, rarity(v, off))
+                bound(n, v, off, rarest_of_all(v, off))
                 for off in offs * min(0.11 * v, 0.49 * math.sqrt(v))
             ),
             0.25,

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import reference
+from budgets import FARTHEST, LEAST_VARIANCE, accepted, loss_of_tilt, rarest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import mp, to_float64
@@ -1057,33 +1058,6 @@ def test_inexact_tilt():
     assert nearest > 0.95
 
 
-def loss_of_tilt(v, off):
-    """thm-grad-mass, part 4, for a mean that is off < v away from k - 1/2."""
-    return off + (0.5 - v + off) * math.log(v / (v - off))
-
-
-FARTHEST = 0.34  # squared error of the mean count, in variances, of a tilt that is accepted
-
-
-def rarest(v, off):
-    """prop-grad-level: 1/P(N = k) at most, at variance v and a mean off k - 1/2 by so much."""
-    bounds = [np.inf, np.inf]
-    if off < 0.5:
-        a = 0.5 - off
-        bounds[0] = (1 + a) / a * math.sqrt(1 + 12 * v)
-    if off < v:
-        bounds[1] = 3 * math.sqrt(1 + 12 * (v + off)) * math.exp(loss_of_tilt(v, off))
-    return min(bounds)
-
-
-def accepted(v, parts=40):
-    """The errors of the mean that a tilt of variance v may have."""
-    return [o for o in np.linspace(0, math.sqrt(FARTHEST * v), parts + 1) if v >= 0.25 - o * o]
-
-
-LEAST_VARIANCE = 0.25 / (1 + FARTHEST)  # v >= 1/4 - off^2
-
-
 def test_level():
     """prop-grad-level: 2 e^-L <= 1.6 eps P(N = k), by the worst variance and error of the mean.
 
@@ -1108,15 +1082,16 @@ def test_level():
     assert place == pytest.approx(0.497, abs=1e-3)
     assert largest(lambda v: max(beside(v, o) for o in accepted(v)), 2.77, 1e12)[0] <= 1.0
 
-    def without_one(v):
+    def without_one(v, one):
         worst = 0.0
         for off in accepted(v):
-            exponent = float(formulas.exponent(v, 1.0)) + off**2 / v
+            exponent = float(formulas.exponent(v, one)) + off**2 / v
             t = formulas.bernstein_radius(exponent, v) - min(2 * off, 1.0)
             worst = max(worst, exponent - t**2 / (2 * (v + t / 3)))
         return math.exp(worst)
 
-    assert 4.4 < largest(without_one, LEAST_VARIANCE, 1e12)[0] < 4.5
+    for one in (np.float64(1), np.float32(1)):
+        assert 4.3 < largest(functools.partial(without_one, one=one), LEAST_VARIANCE, 1e12)[0] < 4.5
     # What they say of sums of coins, at the tilts that are accepted.
     rng, nearest = np.random.default_rng(61), 0.0
     for n, k, scale in ((2, 1, 30.0), (5, 2, 3.0), (40, 17, 1.0), (400, 100, 1.0)):
