@@ -83,12 +83,12 @@ def local_errors(steps):
 class Circle:
     """The nodes at variance v and a mean off k - 1/2 by `off`, and what every budget needs of them.
 
-    `n`: the length of the row; `extra`: nodes more than needed.
+    `n`: the length of the row; `extra`: nodes more than needed, an even number.
     """
 
     def __init__(self, v, off, rarity, n, extra, one):
         size, used = formulas.node_count(n, v, off - 0.5, one, nodes.NODES)
-        size += extra
+        size, used = size + extra, min(used + extra // 2, nodes.NODES)
         level, off = float(formulas.exponent(v, one)) + off * off / v, abs(off)
         j = np.arange(used)
         self.angle = angle = math.pi * j / size
@@ -219,8 +219,8 @@ def series_of(v, one):
         if unit_of(one) == U
         else (moments.STEPS_32, moments.ENOUGH_32)
     )
-    least_wanted = v <= enough * math.exp(2 * 0.094)  # the tilt may have moved since the choice
-    return [steps for steps, serves in ((most, least_wanted), (most - 4, v >= enough)) if serves]
+    upper = enough * math.exp(2 * 0.094)  # the tilt may have moved since the choice
+    return [steps for steps, serves in ((most, v <= upper), (most - 4, v >= enough)) if serves]
 
 
 def worst(what, least, one=1.0):
