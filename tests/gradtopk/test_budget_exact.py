@@ -6,6 +6,7 @@ local roundings, what they change in p, the constants at their worst place, and 
 
 from __future__ import annotations
 
+import functools
 import math
 from fractions import Fraction
 
@@ -191,8 +192,9 @@ def exactly_solved(y, k):
             b = [one + e * other for one, other in zip(low, high, strict=True)]
         p = []
         for e, under in zip(odds, below, strict=True):
-            terms = b[:k][::-1] if under else b[k + 1 :]
-            tail = e * mp.polyval(terms[::-1], -e) / b[k]
+            terms = b[:k] if under else b[k + 1 :][::-1]
+            total = functools.reduce(lambda value, term: term - e * value, terms)
+            tail = e * total / b[k]
             p.append(tail if under else 1 - tail)
         return np.array([mp.mpf(each) for each in p])
 
