@@ -1,10 +1,11 @@
 """Make a store of compiled kernels, as wheels hold it, of the kernels in a cache.
 
-    NUMBA_CACHE_DIR=CACHE NUMBA_CPU_NAME=LEVEL NUMBA_CPU_FEATURES= build_store.py FOLDER
+    NUMBA_CACHE_DIR=CACHE NUMBA_CPU_NAME=PROCESSOR NUMBA_CPU_FEATURES= build_store.py LEVEL FOLDER
 
-What CACHE has for another processor alone is compiled for LEVEL first. No kernel is run, so that
-this processor need not have the level. The store is written to FOLDER, under the tag of this Python
-and its libraries. It holds no path, no date and no order that depends on this machine.
+PROCESSOR is LLVM's name for the level. What CACHE has for another processor alone is compiled for
+it first. No kernel is run, so that this processor need not have the level. The store is written to
+FOLDER, under the tag of this Python and its libraries. It holds no path, no date and no order that
+depends on this machine.
 """
 
 from __future__ import annotations
@@ -115,11 +116,11 @@ def write(path: Path, kernels: dict[str, bytes]) -> None:
 
 def main() -> None:
     """Run the command."""
-    (folder,) = sys.argv[1:]
+    level, folder = sys.argv[1:]
     kernels = {
         name: dumps(stripped(payload)) for name, payload in of_level(Path(config.CACHE_DIR)).items()
     }
-    path = Path(folder) / precompiled.tag() / f"{config.CPU_NAME}.zip"
+    path = Path(folder) / precompiled.tag() / f"{level}.zip"
     write(path, kernels)
     size = path.stat().st_size / 2**20
     print(f"{len(kernels)} kernels, {size:.1f} MB in {path}")

@@ -1,9 +1,10 @@
 """Call what a user calls, of an installed wheel with machine code: nothing may compile.
 
-    try_wheel.py [--readme README.md] [--operators NAME ..]
+    try_wheel.py [--readme README.md] [--operators NAME ..] [--emulated]
     try_wheel.py --load LEVEL
 
-Prints the level, and what a first call takes beside `import numba`. The second form is for a level
+Prints the level, and what a first call takes beside `import numba`; not on a processor that is
+emulated, which cannot start another process. The second form is for a level
 that this processor may lack: each kernel of it is loaded, and none is run.
 """
 
@@ -111,7 +112,7 @@ def load(level: str) -> int:
     """
     context = cpu_target.target_context
     rtsys.initialize(context)  # for this processor
-    has = dict.fromkeys(precompiled.LEVELS[level], True)
+    has = dict.fromkeys(precompiled.LEVELS[level][2], True)
     with mock.patch.object(llvm, "get_host_cpu_features", return_value=has):
         found, why = precompiled.chosen()
     if found is None or found.level != level:
@@ -127,6 +128,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--readme")
     parser.add_argument("--operators", nargs="*")
+    parser.add_argument("--emulated", action="store_true")
     parser.add_argument("--load", metavar="LEVEL", choices=precompiled.LEVELS)
     given = parser.parse_args()
     if given.load:
@@ -147,7 +149,7 @@ def main() -> int:
     if log.said or WRITTEN:
         print("something was compiled:", *log.said, *WRITTEN, sep="\n  ")
         return 1
-    for name in names:
+    for name in () if given.emulated else names:
         options = "".join(f", {key}={value!r}" for key, value in OPTIONS.get(name, [{}])[0].items())
         numba, first = first_call(f"stk.{name}(x{'' if name in WITHOUT_K else ', 5'}{options})")
         print(f"first {name}: {first:.3f} s, {first / numba:.2f} of `import numba` ({numba:.2f} s)")

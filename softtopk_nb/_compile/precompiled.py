@@ -1,7 +1,7 @@
 """Machine code that comes with the package, and the processor that kernels are compiled for.
 
-A wheel may hold compiled kernels for a level of x86-64: a set of instructions that many processors
-have. Where one is for this Python, this Numba and this processor, all kernels of the process are of
+A wheel may hold compiled kernels for a level: a set of instructions that many processors have.
+Where one is for this Python, this Numba and this processor, all kernels of the process are of
 that level: what came with the package is loaded, and the rest is compiled for the level too, so
 that no two kernels round differently. Where none is, nothing here is in the way of Numba.
 
@@ -38,10 +38,12 @@ _V3 = {
     *("cx16", "sahf", "popcnt", "sse3", "ssse3", "sse4.1", "sse4.2", "avx", "avx2"),
     *("bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave"),
 }
-#: The levels, best first, and the features that LLVM must find for each.
-LEVELS = {
-    "x86-64-v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
-    "x86-64-v3": _V3,
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+#: The levels, best first: the machine, the processor and the features, by LLVM's names.
+LEVELS: dict[str, tuple[str, str, set[str]]] = {
+    "x86-64-v4": ("x86_64", "x86-64-v4", _V4),
+    "x86-64-v3": ("x86_64", "x86-64-v3", _V3),
+    "armv8-a": ("aarch64", "generic", set()),
 }
 NATIVE = "native"
 VARIABLE = "SOFTTOPK_NB_LEVEL"
@@ -77,10 +79,13 @@ def _asked() -> str:
 @functools.cache
 def supported() -> tuple[str, ...]:
     """The levels that this processor has, best first."""
-    if not llvm.get_process_triple().startswith("x86_64"):
-        return ()
+    machine, _, _ = llvm.get_process_triple().partition("-")
     host = llvm.get_host_cpu_features()
-    return tuple(name for name, needs in LEVELS.items() if all(host.get(f) for f in needs))
+    return tuple(
+        name
+        for name, (its, _, needs) in LEVELS.items()
+        if its == machine and all(host.get(each) for each in needs)
+    )
 
 
 def is_shipped() -> bool:
@@ -107,7 +112,7 @@ class _LevelCodegen(JITCPUCodegen):  # type: ignore[misc]  # Numba comes without
     level: str
 
     def _get_host_cpu_name(self) -> str:
-        return self.level
+        return LEVELS[self.level][1]
 
     def _customize_tm_features(self) -> str:
         return ""

@@ -13,16 +13,16 @@ import pytest
 
 from softtopk_nb._compile import cache, precompiled
 
-V3, V4 = "x86-64-v3", "x86-64-v4"
+V3, V4, ARM = "x86-64-v3", "x86-64-v4", "armv8-a"
 NAME = precompiled.entry("a.module", "kernel", "", "(float64,)")
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An installation with stores of both levels, on a processor that has both."""
+    """An installation with stores of all levels, on a processor that has two."""
     place = tmp_path / precompiled.tag()
     place.mkdir()
-    for level in (V3, V4):
+    for level in (V3, V4, ARM):
         with zipfile.ZipFile(place / f"{level}.zip", "w", zipfile.ZIP_LZMA) as store:
             store.writestr(precompiled.STAMP, cache.package_stamp())
             store.writestr(NAME, pickle.dumps((level, "kernel" * 100)))
@@ -46,6 +46,14 @@ def test_the_best_level_that_the_processor_has_is_used(folder, monkeypatch):
     monkeypatch.setattr(precompiled, "supported", lambda: (V3,))
     assert precompiled.store().level == V3
     assert precompiled.describe() == f"{V3} ({folder / V3}.zip)"
+
+
+def test_arm_has_a_level(folder, monkeypatch):
+    store = precompiled.Store.open(ARM, folder / f"{ARM}.zip", cache.package_stamp())
+    assert store.codegen._get_host_cpu_name() == "generic"
+    monkeypatch.undo()
+    monkeypatch.setattr(precompiled.llvm, "get_process_triple", lambda: "aarch64-unknown-linux-gnu")
+    assert precompiled.supported.__wrapped__() == (ARM,)
 
 
 @pytest.mark.parametrize("level", [precompiled.NATIVE, V3, V4])
@@ -120,7 +128,7 @@ def test_a_wrong_level_is_an_error_at_import():
         check=False,
     )
     assert done.returncode != 0
-    expected = "SOFTTOPK_NB_LEVEL is 'v3'; expected native, x86-64-v4, x86-64-v3"
+    expected = "SOFTTOPK_NB_LEVEL is 'v3'; expected native, x86-64-v4, x86-64-v3, armv8-a"
     assert expected in done.stderr
 
 
