@@ -16,6 +16,7 @@ import functools
 import gc
 import logging
 import os
+import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -33,8 +34,10 @@ if config.DISABLE_JIT:
     )
 
 _EXACT = {"fastmath": False, "error_model": "numpy"}
-# No `nnan`, no `ninf`: the rules for NaN and infinities are promises.
-_SUMS = {"reassoc", "contract", "nsz"}
+ON_ARM = platform.machine() in ("aarch64", "arm64")
+# No `nnan`, no `ninf`: the rules for NaN and infinities are promises. For ARM, LLVM decides anew in
+# each kernel which products to fuse with sums, by what else is computed: bits would differ.
+_SUMS = {"reassoc", "nsz"} if ON_ARM else {"reassoc", "nsz", "contract"}
 # Only kernels are called from Python.
 _INNER = {"no_cfunc_wrapper": True, "nogil": True}
 # Numba compiles a shared function once for each kernel, and which copy a process links depends

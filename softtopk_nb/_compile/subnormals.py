@@ -16,12 +16,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .decorators import kernel, scalar
+from .decorators import ON_ARM, kernel, scalar
 
 _X86 = platform.machine() in ("x86_64", "AMD64")
-_ARM = platform.machine() in ("aarch64", "arm64")
 # The bits that flush: in MXCSR (results, arguments), in FPCR (both). 0 on other processors.
-_FLUSHING = 1 << 15 | 1 << 6 if _X86 else 1 << 24 if _ARM else 0
+_FLUSHING = 1 << 15 | 1 << 6 if _X86 else 1 << 24 if ON_ARM else 0
 #: Half of this is 0 in a thread that flushes; 1 where the processor cannot be set not to.
 LEAST = 2.0**-1022 if _FLUSHING else 1.0
 
@@ -46,7 +45,7 @@ def _control(typingctx: Any) -> Any:
             place = cgutils.alloca_once(builder, _half)
             _intrinsic(builder, "llvm.x86.sse.stmxcsr", ir.VoidType(), _bytes(builder, place))
             return builder.zext(builder.load(place), _word)
-        return _intrinsic(builder, "llvm.aarch64.get.fpcr", _word) if _ARM else _word(0)
+        return _intrinsic(builder, "llvm.aarch64.get.fpcr", _word) if ON_ARM else _word(0)
 
     return types.int64(), codegen
 
@@ -61,7 +60,7 @@ def _set_control(typingctx: Any, control: Any) -> Any:
             place = cgutils.alloca_once(builder, _half)
             builder.store(builder.trunc(args[0], _half), place)
             _intrinsic(builder, "llvm.x86.sse.ldmxcsr", ir.VoidType(), _bytes(builder, place))
-        elif _ARM:
+        elif ON_ARM:
             _intrinsic(builder, "llvm.aarch64.set.fpcr", ir.VoidType(), args[0])
         builder.fence("acq_rel", "singlethread")
         return context.get_dummy_value()
