@@ -2,8 +2,8 @@
 
     emit_aarch64.py SCRIPT [ARGUMENT ..]
 
-Python, NumPy and Numba tell no other difference between this machine and that one: both have words
-of 64 bits, the lowest byte first. What is patched are private names of Numba's.
+The types of both machines are the same: 64 bits, the lowest byte first. Private names of Numba's
+are replaced, so an upgrade may need a change here.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
 
 def _options(codegen: Any, options: dict[str, Any]) -> None:
     """As Numba's for a JIT compiler on that machine."""
-    features = {"cpu": codegen._get_host_cpu_name(), "features": codegen._tm_features}
-    options.update(features, reloc="default", codemodel="jitdefault", jit=True)
+    options.update(cpu=codegen._get_host_cpu_name(), features=codegen._tm_features)
+    options.update(reloc="default", codemodel="jitdefault", jit=True)
 
 
 def _emit(library: Any) -> None:

@@ -3,9 +3,9 @@
     try_wheel.py [--readme README.md] [--operators NAME ..] [--emulated]
     try_wheel.py --load LEVEL
 
-Prints the level, and what a first call takes beside `import numba`; not on a processor that is
-emulated, which cannot start another process. The second form is for a level
-that this processor may lack: each kernel of it is loaded, and none is run.
+Prints the level, and what a first call takes beside `import numba`, but not of an emulated
+processor, which cannot start the processes to be timed. The second form is for a level that this
+processor may lack: each kernel of it is loaded, and none is run.
 """
 
 from __future__ import annotations

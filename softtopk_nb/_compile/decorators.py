@@ -34,7 +34,7 @@ if config.DISABLE_JIT:
     )
 
 _EXACT = {"fastmath": False, "error_model": "numpy"}
-ON_ARM = platform.machine() in ("aarch64", "arm64")
+ON_ARM = platform.machine() in ("aarch64", "arm64", "ARM64")
 # No `nnan`, no `ninf`: the rules for NaN and infinities are promises. For ARM, LLVM decides anew in
 # each kernel which products to fuse with sums, by what else is computed: bits would differ.
 _SUMS = {"reassoc", "nsz"} if ON_ARM else {"reassoc", "nsz", "contract"}
