@@ -23,10 +23,17 @@ from typing import Any
 from numba import config, njit, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import cpu_target
-from numba.core.typing.templates import infer, infer_global, make_overload_template
+from numba.core.target_extension import get_local_target, target_registry
+from numba.core.typing.templates import (
+    _OverloadFunctionTemplate,
+    infer,
+    infer_global,
+    make_overload_template,
+)
 
 from . import precompiled
 from .cache import Cache
+from .pipeline import HelperCompiler, KernelCompiler
 
 if config.DISABLE_JIT:
     raise ImportError(
@@ -40,6 +47,7 @@ ON_ARM = platform.machine() in ("aarch64", "arm64", "ARM64")
 _SUMS = {"reassoc", "nsz"} if ON_ARM else {"reassoc", "nsz", "contract"}
 # Only kernels are called from Python.
 _INNER = {"no_cfunc_wrapper": True, "nogil": True}
+_KERNEL = {**_INNER, "pipeline_class": KernelCompiler}
 # Numba compiles a shared function once for each kernel, and which copy a process links depends
 # on whether the disk cache was warm. Where sums may be reordered, copies differ in the last bits,
 # so such loops are always inlined into their kernel, with all that they call: a loop that contains
@@ -97,16 +105,32 @@ def _logged(dispatcher: Any) -> Any:
     return dispatcher
 
 
+def _by_types(dispatcher: Any) -> Any:
+    """Compile for the types of the arguments alone where compiled code calls this kernel.
+
+    Numba would compile it anew for each number that the calling code spells out.
+    """
+    template_for = dispatcher.get_call_template
+
+    @functools.wraps(template_for)
+    def template_by_types(args: Any, kws: Any) -> Any:
+        kinds = {name: types.unliteral(kind) for name, kind in kws.items()}
+        return template_for(tuple(map(types.unliteral, args)), kinds)
+
+    dispatcher.get_call_template = template_by_types
+    return dispatcher
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function of arrays for Python: lazily, cached, without the GIL, IEEE arithmetic."""
-    made = _cached(njit(**_INNER, **_EXACT)(function))
+    made = _cached(njit(**_KERNEL, **_EXACT)(function))
     if precompiled.is_shipped():
 
         def unshipped() -> Cache:
             return Cache(function, shipped=False)
 
-        made = precompiled.apart_in_compiled_code(made, unshipped, {**_INNER, **_EXACT})
-    return _logged(_collector_paused(made))
+        made = precompiled.apart_in_compiled_code(made, unshipped, {**_KERNEL, **_EXACT})
+    return _logged(_collector_paused(_by_types(made)))
 
 
 def called_by_c(function: Callable[..., Any], label: str = "") -> Any:
@@ -131,7 +155,7 @@ def in_memory(compiled: Any) -> Any:
 
     A user's own functions are such: their code would be cached on disk and never found again.
     """
-    return _logged(_collector_paused(njit(**_INNER, **_EXACT)(compiled.py_func)))
+    return _logged(_collector_paused(_by_types(njit(**_KERNEL, **_EXACT)(compiled.py_func))))
 
 
 def is_cached(compiled: Any) -> bool:
@@ -162,11 +186,19 @@ class _ByTypes(dict[Any, Any]):
         return *key[:3], cpu_target.target_context.codegen()
 
 
+def _jit_of_helper(template: Any) -> Any:
+    """The decorator with which a helper is compiled, for the target of the calling code."""
+    jit = _OverloadFunctionTemplate._get_jit_decorator(template)
+    on_cpu = get_local_target(template.context) is target_registry["cpu"]
+    return functools.partial(jit, pipeline_class=HelperCompiler) if on_cpu else jit
+
+
 def _overload(function: Callable[..., Any], choose: Callable[..., Any], **options: Any) -> None:
     """`numba.extending.overload`, with compiled overloads that all callers share."""
     strict = not options.pop("for_all", False)
     template = make_overload_template(function, choose, {**_SHARED, **options}, strict, "never")
     template._impl_cache = _ByTypes()
+    template._get_jit_decorator = _jit_of_helper
     infer(template)
     infer_global(function, types.Function(template))
 

@@ -162,7 +162,7 @@ def call_kernel(typingctx: Any, function: Any, job: Any, lo: Any, hi: Any) -> An
 
 
 @intrinsic
-def _call_and_raise(typingctx: Any, address: Any, lo: Any, hi: Any, arguments: Any) -> Any:
+def call_and_raise(typingctx: Any, address: Any, lo: Any, hi: Any, arguments: Any) -> Any:
     """Call the kernel at this address on lo .. hi, and raise what it raises."""
     kinds = (types.int64, types.int64, *arguments)
 
@@ -257,7 +257,7 @@ def shared(address, first, start, count, unit, threads, *arguments):
     if get(job + FAILED) != 0:
         # The failed range is run again here, and raises here.
         lo, hi = get(job + FAILED_LO), get(job + FAILED_HI)
-        _call_and_raise(address, lo, hi, arguments)
+        call_and_raise(address, lo, hi, arguments)
 
 
 @kernel

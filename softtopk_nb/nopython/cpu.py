@@ -17,7 +17,7 @@ from ..gradtopk.records import SOLUTION as SUBSET
 from ..hardtopk.cpu.rows import hard_row
 from ..iterative.cpu import rows as _iterations
 from ..iterative.formulas import Plain, Weighted
-from ..thretopk.cpu.rows import jvp, jvp_with_infinities, vjp, vjp_with_infinities
+from ..thretopk.cpu.rows import jvp, pack_rows, scratch_for_packed, unpack, vjp
 
 _SIGMOID = CURVES["sigmoid"]
 _NEWTON = METHODS["newton"]
@@ -168,9 +168,12 @@ def thretopk_jvp(x, k, temperature, curve, dx, dk, dtemperature, out, dout):
     with_infinities = np.zeros(1, np.bool_)
     jvp(0, 1, batch, tau, curve, solution, direction, target, dks, dtaus, with_infinities)
     if with_infinities[0]:
-        jvp_with_infinities(
-            0, 1, batch, tau, curve, solution, direction, target, dks, dtaus, with_infinities
-        )
+        scratch = scratch_for_packed(batch, solution)
+        xs, vs, dp, answers, numbers, _ = scratch
+        pack_rows(0, 1, batch, tau, solution, direction, dks, dtaus, scratch)
+        given = curve, answers, vs, dp, numbers[1], numbers[2], with_infinities
+        jvp(0, 1, xs, numbers[0], *given)
+        unpack(x, dp[0], x.dtype.type(0), dout)
 
 
 @kernel
@@ -213,9 +216,12 @@ def thretopk_vjp(x, k, temperature, curve, g, out, gx):
     with_infinities = np.zeros(1, np.bool_)
     vjp(0, 1, batch, tau, curve, solution, cotangent, target, gk, gtau, with_infinities)
     if with_infinities[0]:
-        vjp_with_infinities(
-            0, 1, batch, tau, curve, solution, cotangent, target, gk, gtau, with_infinities
-        )
+        scratch = scratch_for_packed(batch, solution)
+        xs, gs, gradient, answers, numbers, _ = scratch
+        pack_rows(0, 1, batch, tau, solution, cotangent, gk, gtau, scratch)
+        given = curve, answers, gs, gradient, gk, gtau, with_infinities
+        vjp(0, 1, xs, numbers[0], *given)
+        unpack(x, gradient[0], x.dtype.type(0), gx)
     return gk[0], gtau[0]
 
 

@@ -50,17 +50,14 @@ def search(
 ) -> None:
     """Run the fast search, and again for rows whose moments mislead, or whose search failed."""
     problem = x, k, tau, curve, method, out, solution, flags
+    if kernel is with_infinities.solve:
+        problem = *problem, pool.code_of(fast_search(x), problem).address
     pool.over(len(x), x.size, kernel, *problem)
     if flags[SOME_BAD_MOMENTS]:
         pool.over(len(x), x.size, order_statistics.distributions, x, k, tau, solution)
         flags[BY_DISTRIBUTION] = True
         pool.over(len(x), x.size, kernel, *problem)
         flags[SOME_BAD_MOMENTS] = flags[BY_DISTRIBUTION] = False
-
-
-def search_without_infinities(x: Any) -> Any:
-    """The kernel of the fast search for rows of this length with infinities."""
-    return with_infinities.solve_sampled if x.shape[1] >= SAMPLED else with_infinities.solve
 
 
 def _has_gaps(row: Any) -> bool:
@@ -82,13 +79,13 @@ def solve(x: Any, k: Any, tau: Any, curve: Any, method: Any, out: Any, solution:
         problem = x, k, tau, curve, method, out, solution, flags
         if x.size >= LARGE and _has_gaps(x[0]):  # then most others probably have some too
             solution[:, CODE] = UNTRIED
-            search(search_without_infinities(x), *problem)
+            search(with_infinities.solve, *problem)
         else:
             search(fast_search(x), *problem)
             if flags[SOME_UNSOLVED] and _have_infinities(
                 x, np.flatnonzero(solution[:, CODE] == UNSOLVED)
             ):
-                search(search_without_infinities(x), *problem)
+                search(with_infinities.solve, *problem)
         if not flags[SOME_UNSOLVED]:
             return
     else:

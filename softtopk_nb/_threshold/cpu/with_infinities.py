@@ -18,8 +18,8 @@ from ..._nonfinite import (
     with_infinities,
     without_infinities,
 )
+from ..._threads.jobs import call_and_raise
 from ..records import BAD_MOMENTS, BY_DISTRIBUTION, CODE, UNSOLVED, UNTRIED
-from . import lanes
 
 
 @scalar
@@ -73,26 +73,17 @@ def scratch_for_packed(x, out, solution):
 
 
 @kernel
-def solve(lo, hi, x, k, tau, curve, method, out, solution, flags):
-    """Solve the rows of lo .. hi that have infinities: their finite entries, by `lanes.solve`."""
+def solve(lo, hi, x, k, tau, curve, method, out, solution, flags, search):
+    """Solve the rows of lo .. hi that have infinities: their finite entries, by the fast search.
+
+    `search`: the address of the kernel of `lanes` for rows of this length.
+    """
     packed, values, answers = scratch_for_packed(x, out, solution)
     several, (entries, left, taus, _) = rows_at_once(x.shape[1]), packed
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
     for first in range(lo, hi, several):
         group = first, min(first + several, hi)
         count = pack_rows(*group, x, k, tau, flags[BY_DISTRIBUTION], solution, packed, answers)
-        lanes.solve(0, count, entries, left, taus, curve, method, values, answers, flags)
-        unpack_rows(count, x, k, packed, values, answers, out, solution)
-
-
-@kernel
-def solve_sampled(lo, hi, x, k, tau, curve, method, out, solution, flags):
-    """Solve the rows of lo .. hi that have infinities, by `lanes.solve_sampled`."""
-    packed, values, answers = scratch_for_packed(x, out, solution)
-    several, (entries, left, taus, _) = rows_at_once(x.shape[1]), packed
-    x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
-    for first in range(lo, hi, several):
-        group = first, min(first + several, hi)
-        count = pack_rows(*group, x, k, tau, flags[BY_DISTRIBUTION], solution, packed, answers)
-        lanes.solve_sampled(0, count, entries, left, taus, curve, method, values, answers, flags)
+        given = entries, left, taus, curve, method, values, answers, flags
+        call_and_raise(search, 0, count, given)
         unpack_rows(count, x, k, packed, values, answers, out, solution)

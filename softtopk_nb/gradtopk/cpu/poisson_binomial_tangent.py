@@ -35,6 +35,7 @@ from ..._nonfinite import (
     pack_row,
     rows_at_once,
 )
+from ..._threads.jobs import call_and_raise
 from ..._threshold.newton import inverse_temperature
 from ..formulas import combined_direction
 from ..records import CODE, C, D
@@ -188,8 +189,11 @@ def jvp(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, with_infinities):
 
 
 @kernel
-def jvp_with_infinities(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, with_infinities):
-    """Apply `jvp` to the finite entries of rows lo .. hi with infinities, a few rows at a time."""
+def jvp_with_infinities(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, with_infinities, move):
+    """Apply `jvp` to the finite entries of rows lo .. hi with infinities, a few rows at a time.
+
+    `move`: the address of `jvp`.
+    """
     packed, several = scratch_for_packed(x, tilt), rows_at_once(x.shape[1])
     entries, left, taus, tilts, which = packed
     vs, dp = workspace(x, several, x.shape[1]), workspace(x, several, x.shape[1])
@@ -206,7 +210,8 @@ def jvp_with_infinities(lo, hi, x, k, tau, tilt, sizes, v, dtau, out, gtau, with
         for r in range(count):
             pack_row(x[which[r]], v[which[r]], 0.0, directions[r])
             dtaus[r] = dtau[which[r]]
-        jvp(0, count, entries, left, taus, tilts, sizes, vs, dtaus, dp, slopes, with_infinities)
+        given = entries, left, taus, tilts, sizes, vs, dtaus, dp, slopes, with_infinities
+        call_and_raise(move, 0, count, given)
         for r in range(count):
             i = which[r]
             unpack(x[i], moved[r], x.dtype.type(0), out[i])

@@ -56,7 +56,8 @@ def jvp(problem: Problem, tilt: Array, v: Array, dtau: Array, out: Array, gtau: 
     given = *problem, tilt, scratch_sizes(x.shape[1], x.dtype), v, dtau, out, gtau, with_infinities
     pool.over(len(x), 2 * x.size, poisson_binomial_tangent.jvp, *given)
     if with_infinities[0]:
-        pool.over(len(x), 2 * x.size, poisson_binomial_tangent.jvp_with_infinities, *given)
+        move = pool.code_of(poisson_binomial_tangent.jvp, given).address
+        pool.over(len(x), 2 * x.size, poisson_binomial_tangent.jvp_with_infinities, *given, move)
 
 
 def few_vjp(problem: Problem, tilt: Array) -> Any:

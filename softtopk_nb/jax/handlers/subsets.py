@@ -28,7 +28,7 @@ from ...gradtopk.records import FLAGS as SUBSET_FLAGS
 from ...gradtopk.records import NONE_SHORT, SHORT, SHORT_32, SOLUTION, SOME_SHORT, USED, WEIGHTS
 from ..frame import ARGUMENTS, RESULTS, leave, moved_problem, table, value_of, whole_problem
 from .thresholds import BY_ORDER, find_thresholds, searching, searching_again
-from .verbs import SECOND, Kernels, Sample, Setting, Verb, move_all
+from .verbs import AN_ADDRESS, SECOND, Kernels, Sample, Setting, Verb, move_all
 
 # Offsets of the data of kernels: of those that some rows need, after those of the search and of the
 # count's distribution, and among them after those of `thresholds`.
@@ -318,11 +318,11 @@ def _counting_others(_: Any, like: Sample) -> Kernels:
     ]
 
 
-def _counted(kernel: Any) -> Callable[[Any, Sample], Kernels]:
+def _counted(kernel: Any, *more: int) -> Callable[[Any, Sample], Kernels]:
     def kernels(_: Any, like: Sample) -> Kernels:
         x, reals, whole, _, flags, columns = like
         sizes = poisson_binomial.scratch_sizes(x.shape[1], x.dtype)
-        given = x, whole, reals, np.empty((1, TILT)), sizes, x, reals, x, columns, flags
+        given = x, whole, reals, np.empty((1, TILT)), sizes, x, reals, x, columns, flags, *more
         return [(kernel, given)]
 
     return kernels
@@ -341,7 +341,7 @@ def _of_nodes(_: Any, like: Sample) -> Kernels:
 
 COUNTED = (
     _counted(poisson_binomial_tangent.jvp),
-    _counted(poisson_binomial_tangent.jvp_with_infinities),
+    _counted(poisson_binomial_tangent.jvp_with_infinities, AN_ADDRESS),
 )
 SHORT_SUBSETS = {
     "solve": Verb(_count, _counting, _counting_others),

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..._api.scaling import MODERATE
 from ..._compile.decorators import scalar
-from ..._threshold.cpu import batch, order_statistics
+from ..._threads.jobs import get
+from ..._threshold.cpu import batch, order_statistics, with_infinities
 from ..._threshold.cpu import rows as robust_rows
 from ..._threshold.records import (
     BY_DISTRIBUTION,
@@ -32,10 +33,11 @@ from ..frame import (
     table,
     value_of,
 )
-from .verbs import SECOND, Kernels, Sample, Setting, Verb, move_all
+from ..sharing import KERNEL
+from .verbs import AN_ADDRESS, SECOND, Kernels, Sample, Setting, Verb, move_all
 
 # Offsets of the data of kernels that search some rows again, after those of other kernels.
-BY_ORDER, WITHOUT_INFINITIES, ROBUST = range(0, 3 * SECOND, SECOND)
+BY_ORDER, WITH_INFINITIES, ROBUST = range(0, 3 * SECOND, SECOND)
 
 
 @scalar
@@ -50,28 +52,42 @@ def _have_infinities(x, solution):
 
 
 @scalar
+def _search(run, frame, search, by_order, given, further):
+    """Run a search as `batch.search` does; returns whether all is done.
+
+    `further`: arguments of the kernel besides those of the fast search.
+    """
+    x, k, tau, _, _, _, solution, flags = given
+    count, work = x.shape[0], x.size
+    if not run(frame, search, count, work, (*given, *further)):
+        return False
+    if flags[SOME_BAD_MOMENTS]:
+        if not run(frame, by_order, count, work, (x, k, tau, solution)):
+            return False
+        flags[BY_DISTRIBUTION] = True
+        if not run(frame, search, count, work, (*given, *further)):
+            return False
+        flags[SOME_BAD_MOMENTS] = flags[BY_DISTRIBUTION] = False
+    return True
+
+
+@scalar
 def find_thresholds(run, frame, handler_data, further, given):
     """Solve every row by as many kernels as `batch.solve` calls; returns whether all are done.
 
     `further`: the address of the data of the kernels that few rows need.
     """
     x, k, tau, curve, method, out, solution, flags = given
-    count, work = x.shape[0], x.size
-    for search in (handler_data, further + WITHOUT_INFINITIES):
-        if not run(frame, search, count, work, given):
+    by_order = further + BY_ORDER
+    if not _search(run, frame, handler_data, by_order, given, ()):
+        return False
+    if flags[SOME_UNSOLVED] and _have_infinities(x, solution):
+        fast = (get(handler_data + KERNEL),)
+        if not _search(run, frame, further + WITH_INFINITIES, by_order, given, fast):
             return False
-        if flags[SOME_BAD_MOMENTS]:
-            if not run(frame, further + BY_ORDER, count, work, (x, k, tau, solution)):
-                return False
-            flags[BY_DISTRIBUTION] = True
-            if not run(frame, search, count, work, given):
-                return False
-            flags[SOME_BAD_MOMENTS] = flags[BY_DISTRIBUTION] = False
-        if not flags[SOME_UNSOLVED]:
-            return True
-        if not _have_infinities(x, solution):
-            break
-    still = 0
+    if not flags[SOME_UNSOLVED]:
+        return True
+    count, still = x.shape[0], 0
     for i in range(count):
         still += solution[i, CODE] == UNSOLVED
     problem, work = (x, k, tau, curve, method, out, solution), batch.EXPENSIVE * still * x.shape[1]
@@ -155,22 +171,22 @@ def searching_again(options: Any, like: Sample) -> Kernels:
     given = x, reals, reals, options.curve, options.method, x, solution
     return [
         (order_statistics.distributions, (x, reals, reals, solution)),
-        (batch.search_without_infinities(x), (*given, flags)),
+        (with_infinities.solve, (*given, flags, AN_ADDRESS)),
         (robust_rows.solve, given),
     ]
 
 
-def _along(kernel: Any) -> Callable[[Any, Sample], Kernels]:
+def _along(kernel: Any, *more: int) -> Callable[[Any, Sample], Kernels]:
     def kernels(options: Any, like: Sample) -> Kernels:
         x, reals, _, state, flags, _ = like
         solution = state[:, :TILT].copy()
-        return [(kernel, (x, reals, options.curve, solution, x, x, reals, reals, flags))]
+        return [(kernel, (x, reals, options.curve, solution, x, x, reals, reals, flags, *more))]
 
     return kernels
 
 
 THRETOPK = {
     "solve": Verb(_solve, searching, searching_again),
-    "jvp": Verb(_make_jvp, _along(rows.jvp), _along(rows.jvp_with_infinities)),
-    "vjp": Verb(_make_vjp, _along(rows.vjp), _along(rows.vjp_with_infinities)),
+    "jvp": Verb(_make_jvp, _along(rows.jvp), _along(rows.jvp_with_infinities, AN_ADDRESS)),
+    "vjp": Verb(_make_vjp, _along(rows.vjp), _along(rows.vjp_with_infinities, AN_ADDRESS)),
 }

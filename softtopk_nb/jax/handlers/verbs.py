@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..._compile.decorators import scalar
-from ..._threads.jobs import WORD
-from ..sharing import HANDLER_DATA
+from ..._threads.jobs import WORD, get
+from ..sharing import HANDLER_DATA, KERNEL
 
 SECOND = HANDLER_DATA * WORD  # offset of a second kernel's data, after that of the first
 
@@ -35,6 +35,9 @@ class Sample(NamedTuple):
 Kernels = list[tuple[Any, tuple[Any, ...]]]
 
 
+AN_ADDRESS = 0  # a sample of the last argument of kernels that call another
+
+
 class Verb(NamedTuple):
     """The function that makes a verb's handler, and the kernels that this runs."""
 
@@ -45,8 +48,12 @@ class Verb(NamedTuple):
 
 @scalar
 def move_all(run, frame, handler_data, work, given):
-    """Run a kernel on all rows, and a second on those with infinities; returns whether all done."""
+    """Run a kernel on all rows, and a second on those with infinities; returns whether all done.
+
+    The second gets the address of the first.
+    """
     x, with_infinities = given[0], given[-1]
     if not run(frame, handler_data, x.shape[0], work, given):
         return False
-    return not with_infinities[0] or run(frame, handler_data + SECOND, x.shape[0], work, given)
+    given_both = (*given, get(handler_data + KERNEL))
+    return not with_infinities[0] or run(frame, handler_data + SECOND, x.shape[0], work, given_both)

@@ -51,11 +51,12 @@ def _solution(rows: Rows, options: Any) -> Array:
 
 def _move(names: tuple[Any, Any], rows: Rows, curve: Any, *given: Any) -> None:
     """Call the first of two kernels on all rows, and the second on rows with infinities, if any."""
-    x, tau, with_infinities = rows.x, rows.temperature, np.zeros(1, np.bool_)
-    for each in names:
-        pool.over(len(x), x.size, kernel_for(curve, each), x, tau, curve, *given, with_infinities)
-        if not with_infinities[0]:
-            return
+    x, with_infinities = rows.x, np.zeros(1, np.bool_)
+    of_finite, of_others = (kernel_for(curve, each) for each in names)
+    given = x, rows.temperature, curve, *given, with_infinities
+    pool.over(len(x), x.size, of_finite, *given)
+    if with_infinities[0]:
+        pool.over(len(x), x.size, of_others, *given, pool.code_of(of_finite, given).address)
 
 
 def value(rows: Rows, options: Any, out: Array) -> None:

@@ -33,6 +33,7 @@ from ..._nonfinite import (
     rows_at_once,
     taking_part,
 )
+from ..._threads.jobs import call_and_raise
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import CODE, REST, C, D
 from ..formulas import (
@@ -166,53 +167,39 @@ def pack_rows(first, last, x, tau, solution, v, of_k, of_tau, scratch):
 
 
 @kernel
-def jvp_with_infinities(lo, hi, x, tau, curve, solution, v, out, dk, dtau, with_infinities):
-    """Apply `jvp` to the finite entries of rows lo .. hi with infinities, a few rows at a time."""
+def jvp_with_infinities(lo, hi, x, tau, curve, solution, v, out, dk, dtau, with_infinities, move):
+    """Apply `jvp` to the finite entries of rows lo .. hi with infinities, a few rows at a time.
+
+    `move`: the address of `jvp`.
+    """
     scratch, several = scratch_for_packed(x, solution), rows_at_once(x.shape[1])
     xs, vs, dp, answers, numbers, which = scratch
     x, v, out, moved = borrowed(x), borrowed(v), borrowed(out), borrowed(dp)
     for first in range(lo, hi, several):
         last = min(first + several, hi)
         count = pack_rows(first, last, x, tau, solution, v, dk, dtau, scratch)
-        jvp(
-            0,
-            count,
-            xs,
-            numbers[0],
-            curve,
-            answers,
-            vs,
-            dp,
-            numbers[1],
-            numbers[2],
-            with_infinities,
-        )
+        taus, dks, dtaus = numbers[0], numbers[1], numbers[2]
+        given = xs, taus, curve, answers, vs, dp, dks, dtaus, with_infinities
+        call_and_raise(move, 0, count, given)
         for r in range(count):
             unpack(x[which[r]], moved[r], x.dtype.type(0), out[which[r]])
 
 
 @kernel
-def vjp_with_infinities(lo, hi, x, tau, curve, solution, g, gx, gk, gtau, with_infinities):
-    """Apply `vjp` to the finite entries of rows lo .. hi with infinities, a few rows at a time."""
+def vjp_with_infinities(lo, hi, x, tau, curve, solution, g, gx, gk, gtau, with_infinities, move):
+    """Apply `vjp` to the finite entries of rows lo .. hi with infinities, a few rows at a time.
+
+    `move`: the address of `vjp`.
+    """
     scratch, several = scratch_for_packed(x, solution), rows_at_once(x.shape[1])
     xs, gs, gradient, answers, numbers, which = scratch
     x, g, gx, moved = borrowed(x), borrowed(g), borrowed(gx), borrowed(gradient)
     for first in range(lo, hi, several):
         last = min(first + several, hi)
         count = pack_rows(first, last, x, tau, solution, g, gk, gtau, scratch)
-        vjp(
-            0,
-            count,
-            xs,
-            numbers[0],
-            curve,
-            answers,
-            gs,
-            gradient,
-            numbers[1],
-            numbers[2],
-            with_infinities,
-        )
+        taus, of_k, of_tau = numbers[0], numbers[1], numbers[2]
+        given = xs, taus, curve, answers, gs, gradient, of_k, of_tau, with_infinities
+        call_and_raise(move, 0, count, given)
         for r in range(count):
             i = which[r]
             unpack(x[i], moved[r], x.dtype.type(0), gx[i])
