@@ -26,7 +26,7 @@ from numba.core.serialize import dumps
 
 import softtopk_nb  # noqa: F401  # what the pickles name is imported
 from softtopk_nb._compile import precompiled
-from softtopk_nb._compile.cache import package_stamp
+from softtopk_nb._compile.stamp import package_stamp
 
 DIGEST = 32  # bytes before each pickle of the cache
 

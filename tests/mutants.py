@@ -8,8 +8,8 @@
 A mutant is one change of one function, described so that it outlives renamed variables and moved
 files: a pattern in the function's text as `ast.unparse` writes it, in one line a statement. It is
 made in a temporary copy of the working tree, where its test files are run until one fails. They
-are listed in data/mutants.txt. Kernels that cannot hold the changed code are not compiled again if
-the working tree has them compiled, as it has after its tests.
+are listed in data/mutants.txt. Kernels that the change cannot reach are not compiled again if the
+working tree has them compiled, as it has after its tests.
 A mutant that survives is a test that is missing. One whose function or pattern is gone is reported
 as loudly: describe it anew.
 """
@@ -153,67 +153,6 @@ def give_compiled_code(tree: Path) -> None:
         shutil.copy(file, tree / file.relative_to(ROOT))
 
 
-def dotted(path: Path, package: Path) -> str:
-    """The name of a module, as Python has it."""
-    parts = path.relative_to(package.parent).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def importers(package: Path, changed_file: Path) -> set[str]:
-    """The module and all that import it, however indirectly: only their kernels can hold its code.
-
-    A kernel is given its curve, which it does not import: a curve is in all of them.
-    """
-    paths = {dotted(path, package): path for path in package.rglob("*.py")}
-    if changed_file.parent.name == "_curves":
-        return set(paths)
-    imported: dict[str, set[str]] = {}
-    for name, path in paths.items():
-        here = path.relative_to(package.parent).parts[:-1]
-        found = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.level:
-                base = ".".join((*here[: len(here) - node.level + 1], *filter(None, [node.module])))
-                found |= {base, *(f"{base}.{each.name}" for each in node.names)}
-        imported[name] = found
-    reached, fresh = set(), {dotted(changed_file, package)}
-    while fresh:
-        reached |= fresh
-        fresh = {name for name, found in imported.items() if found & reached} - reached
-    return reached
-
-
-@functools.cache
-def stamp() -> str:
-    """What kernels of the working tree are stamped with."""
-    code = "from softtopk_nb._compile.cache import package_stamp; print(package_stamp().hex())"
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(
-        command, check=True, capture_output=True, text=True, env=env
-    ).stdout.strip()
-
-
-def keep_compiled_code(tree: Path, changed_file: Path) -> None:
-    """Let kernels that cannot hold the changed code be those of the working tree."""
-    cache = tree / "softtopk_nb" / "_compile" / "cache.py"
-    if changed_file in (cache, cache.with_name("decorators.py")):
-        return
-    give_compiled_code(tree)
-    inside = importers(tree / "softtopk_nb", changed_file)
-    before, after = (
-        "filename_base, package_stamp())",
-        (
-            f"filename_base, package_stamp() if function.__module__ in {sorted(inside)} "
-            f"else bytes.fromhex({stamp()!r}))"
-        ),
-    )
-    text = cache.read_text(encoding="utf-8")
-    if text.count(before) != 1:
-        raise NotFound(f"{before!r} in {cache.name}")
-    cache.write_text(text.replace(before, after), encoding="utf-8")
-
-
 def mutate(mutant: Mutant, tree: Path) -> str:
     """Make the change there; what it changes, as lines of a difference."""
     path, node = find(tree / "softtopk_nb", mutant.place)
@@ -263,9 +202,9 @@ def run(mutant: Mutant) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder)
         copy_tree(tree)
+        give_compiled_code(tree)  # what the change cannot reach is not compiled again
         try:
             mutate(mutant, tree)
-            keep_compiled_code(tree, find(tree / "softtopk_nb", mutant.place)[0])
         except NotFound as error:
             return "NOT FOUND", str(error)
         words = shlex.split(mutant.tests)

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import llvmlite
@@ -28,7 +28,7 @@ from numba import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile
 from numba.core.runtime import rtsys
 
-from . import precompiled
+from . import precompiled, stamp
 
 # Libraries whose code becomes part of a kernel, or writes and reads it.
 _LIBRARIES = numba.__version__, llvmlite.__version__, np.__version__
@@ -36,21 +36,10 @@ _LIBRARIES = numba.__version__, llvmlite.__version__, np.__version__
 WRITTEN: dict[str, int] = {}
 # Seconds after which an unfinished file counts as abandoned: writing takes far less.
 _ABANDONED = 60
-
-
-@functools.cache
-def package_stamp() -> bytes:
-    """Digest of every source file of the package: the version of all its cached machine code.
-
-    Numba stamps a cached function with the file that holds it, and does not see that a function
-    inlined from another file has changed; after an upgrade it would answer with the old code.
-    """
-    root = pathlib.Path(__file__).parent.parent
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode())
-        digest.update(path.read_bytes())
-    return digest.digest()
+# The name of the file that tells what counts of each source file, for this version of Python.
+_SOURCES = f"{sys.implementation.cache_tag}.sources"
+# Versions of source files that are remembered, several times as many as there are files.
+_MOST_SOURCES = 2000
 
 
 # Numba has no type hints: to mypy its classes could be anything.
@@ -130,6 +119,40 @@ class CacheFile(IndexDataCacheFile):  # type: ignore[misc]
 
 
 @functools.cache
+def _stamp(modules: frozenset[str] | None) -> bytes:
+    """The stamp of code that is made from these modules, by what is known of their files."""
+    _read_sources()
+    return stamp.stamp(modules)
+
+
+@functools.cache
+def _read_sources() -> None:
+    """Read what earlier processes found in the files of the package, which takes time to find."""
+    for file in _source_files():
+        stamp.known.update(file._read(_SOURCES) or {})
+
+
+def _write_sources() -> None:
+    """Write what this process has found in the files of the package."""
+    for file in _source_files():
+        kept = file._read(_SOURCES) or {}
+        if stamp.known.keys() - kept.keys():
+            newest = [*{**kept, **stamp.known}.items()][-_MOST_SOURCES:]
+            with contextlib.suppress(OSError):  # then the next process finds it again
+                os.makedirs(file._cache_path, exist_ok=True)
+                file._write(_SOURCES, dict(newest))
+                return
+
+
+def _source_files() -> Iterator[CacheFile]:
+    """The files that hold `stamp.known`, in each folder that is trusted."""
+    for locator in _locators(stamp.read):
+        place = Place(stamp.read, locator)
+        if not place.distrusted():
+            yield CacheFile(place.folder, place.filename_base, b"")
+
+
+@functools.cache
 def _unchecked(locator: Any) -> Any:
     """A subclass of Numba's locator that accepts folders which cannot be written."""
     return type(locator.__name__, (locator,), {"ensure_cache_path": lambda self: None})
@@ -152,12 +175,20 @@ class Place(CompileResultCacheImpl):  # type: ignore[misc]
     """A folder for the compiled code of a function, whether or not it can be written."""
 
     def __init__(self, function: Callable[..., Any], locator: Any) -> None:
-        self._locator, self._lineno = locator, function.__code__.co_firstlineno
+        self._locator, self._lineno = locator, 0  # where a function stands changes no code
         self._source = pathlib.Path(inspect.getfile(function))
         name = f"{self._source.stem}.{function.__qualname__}"
         self._filename_base = self.get_filename_base(name, getattr(sys, "abiflags", ""))
         self.folder = locator.get_cache_path()
-        self.file = CacheFile(self.folder, self.filename_base, package_stamp())
+
+    def file(self, modules: frozenset[str] | None) -> CacheFile:
+        """The file for code that is made from these modules, as in `stamp.stamp`.
+
+        Code of other modules, such as another curve's, has a file of its own: it may be up to date
+        when this is not.
+        """
+        of = hashlib.sha256(repr(sorted(modules or ())).encode()).hexdigest()[:8]
+        return CacheFile(self.folder, f"{self.filename_base}.{of}", _stamp(modules))
 
     def named_by_user(self) -> bool:
         """Whether the folder is below the one that NUMBA_CACHE_DIR names."""
@@ -239,10 +270,11 @@ class Cache(FunctionCache):  # type: ignore[misc]
         if found is not None:
             return found
         passed: dict[Place, str] = {}
+        modules = self._modules(sig)
         for place in self._places:
             obstacle = place.distrusted()
             if not obstacle:
-                self._impl, self._cache_file = place, place.file
+                self._impl, self._cache_file = place, place.file(modules)
                 self._cache_path = place.folder
                 found = self._load_overload(sig, target_context)
                 obstacle = "" if found is not None else place.closed()
@@ -253,6 +285,16 @@ class Cache(FunctionCache):  # type: ignore[misc]
             self._cache_path = None
         self._tell(passed)
         return found
+
+    def _modules(self, sig: Any) -> frozenset[str] | None:
+        """The modules that code for these types is made from, besides what they import.
+
+        None: any. A closure holds functions that are chosen while the process runs.
+        """
+        module = self._py_func.__module__
+        if self._label or self._py_func.__closure__ or not module.startswith(f"{stamp.PACKAGE}."):
+            return None
+        return frozenset({module, *stamp.modules_of_types(sig)})
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
         """The cached code, read without Numba's declarations of all that can be compiled.
@@ -271,6 +313,7 @@ class Cache(FunctionCache):  # type: ignore[misc]
             return
         try:
             super().save_overload(sig, data)
+            _write_sources()
         except OSError as error:
             self._cache_path = None
             self._tell({self._impl: _reason(error)})

@@ -158,7 +158,7 @@ def _choose() -> tuple[Store | None, str]:
         return None, f"{VARIABLE} asks for it"
     if config.CPU_NAME is not None or config.CPU_FEATURES is not None or not config.ENABLE_AVX:
         return None, "a variable of Numba's names the processor"
-    from .cache import package_stamp
+    from .stamp import package_stamp
 
     for level in [asked] if asked else supported():
         path = FOLDER / tag() / f"{level}.zip"

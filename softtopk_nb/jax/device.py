@@ -26,8 +26,8 @@ from jax.interpreters import mlir
 from numba import types
 
 from .._api.operator import registry
-from .._compile.cache import package_stamp
 from .._compile.decorators import c_address
+from .._compile.stamp import package_stamp
 from .._threads.jobs import WORD
 from . import foreign
 from .calls import Call

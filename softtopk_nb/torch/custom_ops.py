@@ -19,7 +19,7 @@ from torch.compiler import is_compiling
 from torch.library import Library, register_fake, register_vmap
 
 from .._api.front import named
-from .._compile.cache import package_stamp
+from .._compile.stamp import package_stamp
 from ..thretopk import Curve
 
 Tensor = torch.Tensor

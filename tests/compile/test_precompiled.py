@@ -11,7 +11,7 @@ import zipfile
 
 import pytest
 
-from softtopk_nb._compile import cache, precompiled
+from softtopk_nb._compile import precompiled, stamp
 
 V3, V4, ARM = "x86-64-v3", "x86-64-v4", "armv8-a"
 NAME = precompiled.entry("a.module", "kernel", "", "(float64,)")
@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
     place.mkdir()
     for level in (V3, V4, ARM):
         with zipfile.ZipFile(place / f"{level}.zip", "w", zipfile.ZIP_LZMA) as store:
-            store.writestr(precompiled.STAMP, cache.package_stamp())
+            store.writestr(precompiled.STAMP, stamp.package_stamp())
             store.writestr(NAME, pickle.dumps((level, "kernel" * 100)))
     monkeypatch.setattr(precompiled, "FOLDER", tmp_path)
     monkeypatch.setattr(precompiled, "supported", lambda: (V4, V3))
@@ -49,7 +49,7 @@ def test_the_best_level_that_the_processor_has_is_used(folder, monkeypatch):
 
 
 def test_arm_has_a_level(folder, monkeypatch):
-    store = precompiled.Store.open(ARM, folder / f"{ARM}.zip", cache.package_stamp())
+    store = precompiled.Store.open(ARM, folder / f"{ARM}.zip", stamp.package_stamp())
     assert store.codegen._get_host_cpu_name() == "generic"
     monkeypatch.undo()
     monkeypatch.setattr(precompiled.llvm, "get_process_triple", lambda: "aarch64-unknown-linux-gnu")

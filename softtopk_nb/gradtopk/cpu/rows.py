@@ -11,7 +11,7 @@ import numpy as np
 from ..._compile.array_intrinsics import borrowed, window, workspace
 from ..._compile.decorators import kernel, scalar, summing
 from ..._compile.permute import unpack
-from ..._curves.registry import CURVES
+from ..._curves.sigmoid import Sigmoid
 from ..._math.elementary import wide_vectors
 from ..._nonfinite import (
     ALL,
@@ -80,7 +80,7 @@ from .tangent import direction_sums, tangent_coefficients, tangent_scratch, writ
 # The code of a tilt whose row has so few finite entries that `poisson_binomial` solves it.
 SHORT_LEFT = -2.0
 
-SIGMOID = CURVES["sigmoid"]
+SIGMOID = Sigmoid()
 # The error after the last step is of third order (Proposition prop-solver), and must be small
 # against the standard deviation of the count, at most sqrt(n)/2, and against its variance.
 TILT = Newton(0.4, fades=0.9)
