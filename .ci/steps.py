@@ -7,8 +7,10 @@
 
 Steps run side by side, one for each core, in the order of the list: what finds most faults comes
 first. The two commands of README are taken from README.md itself and run in fresh copies of the
-working tree, so that nothing a developer has installed can help them. All that is compiled for this
-processor is compiled once: the other steps run in the copy in which README's tests have run.
+working tree, so that nothing a developer has installed can help them, nor what an earlier run has
+compiled. The other steps run in the copy in which README's tests have run, and use what these have
+compiled. What a run has compiled is kept in the user's cache folder for the next one, which only
+compiles the kernels that a change reaches.
 
 The first step that fails ends the run, and no step is skipped. The last line says how to repeat it.
 """
@@ -37,6 +39,8 @@ LIMIT = 3000  # seconds for one command
 # fronts' libraries, of which pyproject.toml takes many, CONSTRAINTS says.
 CONSTRAINTS = ROOT / ".ci" / "constraints.txt"
 EXTRAS = "test,torch,jax,dask,sklearn,arrays,compare,examples,bench,docs,dev,browser,ptx,simulator"
+# What runs have compiled, as it lies in a working tree.
+KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "softtopk_nb-ci")
 # What rests on the width of vectors: the order of sums, and what is done lane by lane.
 LANES = (
     "tests/api/test_removal.py",
@@ -93,10 +97,25 @@ class Machine:
 
     def give_compiled_code(self, site: Path) -> None:
         """Put what the tests have compiled where the package will be installed."""
-        for file in (self.tree / "softtopk_nb").rglob("*.nb[ci]"):
-            target = site / file.relative_to(self.tree)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(file, target)
+        copy_compiled_code(self.tree, site)
+
+    def keep_compiled_code(self) -> None:
+        """Put what this run has compiled or used where the next one finds it."""
+        KEPT.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=KEPT.parent) as folder:
+            Path(folder, "new").mkdir()
+            copy_compiled_code(self.tree, Path(folder, "new"))
+            if KEPT.exists():
+                KEPT.rename(Path(folder, "old"))
+            Path(folder, "new").rename(KEPT)
+
+
+def copy_compiled_code(tree: Path, target: Path) -> None:
+    """Copy the files of compiled code of one tree to another."""
+    for file in (tree / "softtopk_nb").rglob("*.nb[ci]"):
+        place = target / file.relative_to(tree)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, place)
 
 
 class Step:
@@ -177,6 +196,8 @@ def readme_command(name: str) -> str:
 def readme_tests(step: Step) -> None:
     tree = step.tree if step.machine.whole else step.machine.fresh_copy("tests")
     step.close_with_tests(step.run("bash", "-c", readme_command("tests"), cwd=tree))
+    if step.machine.whole:  # from here on, as this command is run by who has nothing
+        copy_compiled_code(KEPT, tree)
 
 
 def readme_main(step: Step) -> None:
@@ -209,10 +230,12 @@ ROUNDING = (
 )
 
 
+BOTH_TIERS = "full or not full"
+
+
 def compiled_for(processor: str, step: Step, *tests: str) -> None:
-    kept = str(step.work / f"cache_{processor}")
-    chosen = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": kept}
-    step.pytest(*tests, **chosen)
+    chosen = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": ""}
+    step.pytest("-m", BOTH_TIERS, *tests, **chosen)
 
 
 def generic(step: Step) -> None:
@@ -243,7 +266,13 @@ def lowest(step: Step) -> None:
     step.run(step.python, "-m", "pip", "list")
     # Of the operators and kinds of curves: to an older release all curves are alike.
     some = ("-k", "laplace or normal or gradtopk or itertopk")
-    step.pytest("tests/api/test_vectors.py", *some, NUMBA_CACHE_DIR=str(step.work / "cache_lowest"))
+    step.pytest(
+        "tests/api/test_vectors.py",
+        "-m",
+        BOTH_TIERS,
+        *some,
+        NUMBA_CACHE_DIR=str(step.work / "cache_lowest"),
+    )
 
 
 FRONTS = ("torch", "jax", "dask", "sklearn")
@@ -256,6 +285,10 @@ def without(*fronts: str) -> list[str]:
     """
     files = (f"--ignore-glob=tests/fronts/test_{front}*" for front in fronts)
     return ["--ignore=tests/device", *files]
+
+
+def full(step: Step) -> None:
+    step.pytest("-m", "full", *without(*FRONTS), may_skip=False)
 
 
 def slow(step: Step) -> None:
@@ -372,10 +405,11 @@ class Plan(NamedTuple):
 
 # In the order in which they begin.
 STEPS = {
-    "readme-tests": Plan(readme_tests, "README's tests, from nothing", ()),
+    "readme-tests": Plan(readme_tests, "README's tests, the fast tier, from nothing", ()),
     "install": Plan(install, "every extra can be installed", ()),
     "lint": Plan(lint, "ruff and codespell find nothing", ("install",)),
     "types": Plan(types, "mypy finds nothing, but what users do wrong", ("install",)),
+    "full": Plan(full, "the full tier of the tests"),
     "jax": Plan(front("jax"), "the JAX front"),
     "torch": Plan(front("torch"), "the PyTorch front, and comparisons with its libraries"),
     "generic": Plan(generic, "accuracy, compiled for SSE2", ("install",)),
@@ -480,6 +514,8 @@ def main() -> int:
             return work_through(chosen, machine, lanes, given.keep_going)
         finally:
             machine.stop()
+            if machine.whole:
+                machine.keep_compiled_code()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
+import re
 import zlib
 from typing import Any
 
@@ -92,12 +93,35 @@ def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
     return True if _reason_to_leave_out(marker) else None
 
 
+_TESTS = pathlib.Path(__file__).parent
+
+
+def _full_tier() -> re.Pattern[str]:
+    """An expression for the names of the tests that are of the full tier alone."""
+    lines = (_TESTS / "data" / "full.txt").read_text("utf-8").splitlines()
+    return re.compile("|".join(f"(?:{line})" for line in lines if line and line[0] != "#"))
+
+
+def _mark_full_tier(items: list[pytest.Item]) -> None:
+    full = _full_tier()
+    for item in items:
+        if item.path.is_relative_to(_TESTS):
+            folder = item.path.relative_to(_TESTS).parts[0]
+            name = f"{folder}/{item.nodeid.rpartition(f'/{folder}/')[2]}"
+            if folder not in ("fronts", "device") and full.search(name):
+                item.add_marker("full")
+
+
+# As early as other plugins that select by markers.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out slow tests that are not asked for; skip what cannot run here, and say why."""
-    if "slow" not in config.getoption("markexpr"):
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in {*slow}]
+    """Leave out tiers that are not asked for; skip what cannot run here, and say why."""
+    _mark_full_tier(items)
+    for tier in ("slow", "full"):
+        if tier not in config.getoption("markexpr"):
+            others = [item for item in items if item.get_closest_marker(tier)]
+            config.hook.pytest_deselected(items=others)
+            items[:] = [item for item in items if item not in {*others}]
     for marker in ("device", "ptx"):
         for item in items:
             if item.get_closest_marker(marker) and (reason := _reason_to_leave_out(marker)):

@@ -2,7 +2,7 @@
 
 Most of the time goes into compiling. Workers share a cache on disk, but two that come to a kernel
 at the same time both compile it, and they nearly always do when tests are dealt out in turn. Here a
-worker stays with the tests of one family, of one operator, curve and type, as long as there are
+worker stays with the tests of one family, of one operator and curve, as long as there are
 any; then it takes a family that no other worker has, and in the end it helps with another's.
 """
 
@@ -16,7 +16,6 @@ from xdist.scheduler import LoadScopeScheduling
 
 OPERATORS = "thretopk|gradtopk|itertopk|wsoftmaxtopk|hardtopk|gumbel|sinkhorn|softmax"
 CURVES = r"laplace|sigmoid|exp\b|clip|normal|entmax|cauchy|algebraic"
-FLOAT32 = "float32|float16|f32|<f4|>f4"
 # Folders whose tests are of an operator that they do not name.
 FOLDERS = {"threshold": "thretopk", "curves": "entmax", "iterative": "itertopk"}
 # The most expensive first. Those of `threads` start processes, which load what is compiled by then.
@@ -24,14 +23,17 @@ FIRST = ("gradtopk", "nopython", "compile", "api", "thretopk", "itertopk", "thre
 
 
 def family_of(nodeid: str) -> str:
-    """The operator (or the folder), the curve and the type that a test's name tells."""
+    """The operator (or the folder) and the curve that a test's name tells.
+
+    Not the type: many helpers are compiled for float64 in both.
+    """
     path, _, name = nodeid.partition("::")
     parameters = name.partition("[")[2]
     folder = PurePosixPath(path).parent.name
     named, curve = re.search(OPERATORS, parameters), re.search(CURVES, parameters)
     operator = named[0] if named else "thretopk" if curve else FOLDERS.get(folder, folder)
     of = f"{operator} {curve[0] if curve else 'laplace'}" if operator == "thretopk" else operator
-    return f"{of} {'float32' if re.search(FLOAT32, parameters) else 'float64'}"
+    return of
 
 
 class ByFamily(LoadScopeScheduling):  # type: ignore[misc]

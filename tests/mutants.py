@@ -3,6 +3,7 @@
     python tests/mutants.py                  every mutant, two at a time: an hour or two
     python tests/mutants.py solver cache     those of some groups
     python tests/mutants.py --only 3,7 -j 1  those of these numbers, one at a time
+    python tests/mutants.py --tier fast      with the tests that `pytest` runs
     python tests/mutants.py --show           what each changes; runs nothing
 
 A mutant is one change of one function, described so that it outlives renamed variables and moved
@@ -36,8 +37,13 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 1200  # seconds for the tests of a mutant: one that runs on is noticed too
+NO_TESTS = 5  # what pytest returns if the tier has no test in the files
 # All that needs nothing but the package, slow or not.
-CHOSEN = "(slow or not slow) and not torch and not jax and not dask and not ptx and not device"
+WITHOUT_FRONTS = "not torch and not jax and not dask and not ptx and not device"
+TIERS = {
+    "all": f"(slow or not slow) and (full or not full) and {WITHOUT_FRONTS}",
+    "fast": f"not slow and not full and {WITHOUT_FRONTS}",
+}
 
 
 class Mutant(NamedTuple):
@@ -165,9 +171,9 @@ def mutate(mutant: Mutant, tree: Path) -> str:
     return "\n".join(line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---"))
 
 
-def outcome(tree: Path, words: list[str]) -> tuple[int, list[str], str]:
+def outcome(tree: Path, words: list[str], tier: str) -> tuple[int, list[str], str]:
     """What pytest returns there, which tests failed, and all that it said."""
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-m", CHOSEN, "--tb=line"]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-m", TIERS[tier], "--tb=line"]
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", *options, *words],
         cwd=tree,
@@ -193,10 +199,10 @@ def fails_anyway(test: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         copy_tree(Path(folder))
         give_compiled_code(Path(folder))
-        return outcome(Path(folder), [test])[0] != 0
+        return outcome(Path(folder), [test], "all")[0] != 0
 
 
-def run(mutant: Mutant) -> tuple[str, str]:
+def run(mutant: Mutant, tier: str) -> tuple[str, str]:
     """(verdict, more): killed, SURVIVED, NOT FOUND or BROKEN."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -209,9 +215,9 @@ def run(mutant: Mutant) -> tuple[str, str]:
             return "NOT FOUND", str(error)
         words = shlex.split(mutant.tests)
         words = [f"tests/{w}" if (ROOT / "tests" / w).exists() else w for w in words]
-        code, failed, output = outcome(tree, words)
+        code, failed, output = outcome(tree, words, tier)
     took = f"{time.monotonic() - began:.0f} s"
-    if code == 0:
+    if code in (0, NO_TESTS):
         return "SURVIVED", took
     if code < 0 or "Fatal Python" in output:
         return "killed", f"{took}, the process ended or had to be ended"
@@ -226,6 +232,7 @@ def main() -> int:
     mutants = read()
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("groups", nargs="*", help="solver, formulas, arguments, nonfinite, ...")
+    parser.add_argument("--tier", default="all", choices=TIERS, help="which tests are run")
     parser.add_argument("--only", default="", help="numbers, with commas between")
     parser.add_argument("--show", action="store_true", help="what each changes; run nothing")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="how many at a time")
@@ -253,7 +260,7 @@ def main() -> int:
                 print(f"{number} {mutant.group} {mutant.place}\n{text}")
     else:
         with concurrent.futures.ThreadPoolExecutor(given.jobs) as pool:
-            runs = {pool.submit(run, each[1]): each for each in chosen}
+            runs = {pool.submit(run, each[1], given.tier): each for each in chosen}
             for future in concurrent.futures.as_completed(runs):
                 number, mutant = runs[future]
                 verdict, more = future.result()
