@@ -25,7 +25,7 @@ from numba.core.registry import cpu_target
 from numba.core.serialize import dumps
 
 import softtopk_nb  # noqa: F401  # what the pickles name is imported
-from softtopk_nb._compile import precompiled
+from softtopk_nb._compile import precompiled, ranges
 from softtopk_nb._compile.stamp import package_stamp
 
 DIGEST = 32  # bytes before each pickle of the cache
@@ -96,6 +96,7 @@ def stripped(payload: Any) -> Any:
     }
     wanted = {described.llvm_func_name, described.llvm_cpython_wrapper_name}
     wanted |= {described.llvm_cfunc_wrapper_name, described.env_name}
+    wanted |= {ranges.entry_point_of(described)}
     wanted |= {each.env_name for each in environments}
     names = ir.Module(name="names")
     names.triple = module.triple

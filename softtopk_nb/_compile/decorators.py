@@ -122,7 +122,10 @@ def _by_types(dispatcher: Any) -> Any:
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile a function of arrays for Python: lazily, cached, without the GIL, IEEE arithmetic."""
+    """Compile a function of arrays for Python: lazily, cached, without the GIL, IEEE arithmetic.
+
+    If its first parameters are `lo` and `hi`, several threads can share its work.
+    """
     made = _cached(njit(**_KERNEL, **_EXACT)(function))
     if precompiled.is_shipped():
 
@@ -156,11 +159,6 @@ def in_memory(compiled: Any) -> Any:
     A user's own functions are such: their code would be cached on disk and never found again.
     """
     return _logged(_collector_paused(_by_types(njit(**_KERNEL, **_EXACT)(compiled.py_func))))
-
-
-def is_cached(compiled: Any) -> bool:
-    """Whether the kernel has a disk cache, whether or not a folder could be written."""
-    return isinstance(compiled._cache, Cache)
 
 
 def own(function: Callable[..., Any]) -> Any:

@@ -16,6 +16,8 @@ from numba.core.analysis import compute_cfg_from_blocks
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler_machinery import PassManager, register_pass
 
+from . import ranges
+
 # Passes that find nothing in the package's own functions: it has no `with` blocks, no inlined or
 # `literally` calls, no loops over literals, and writes its loops over arrays itself.
 _NEEDLESS = (
@@ -100,7 +102,10 @@ class KernelCompiler(compiler.CompilerBase):  # type: ignore[misc]
     """Compile a function that Python or C calls."""
 
     def define_pipelines(self) -> Any:
-        return [_manager(self.state, typed_passes.NativeLowering)]
+        over_ranges = ranges.is_over_ranges(self.state.func_id.func)
+        return [
+            _manager(self.state, ranges.Lowering if over_ranges else typed_passes.NativeLowering)
+        ]
 
 
 class HelperCompiler(compiler.CompilerBase):  # type: ignore[misc]

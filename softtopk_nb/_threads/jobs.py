@@ -1,11 +1,12 @@
 """Jobs that several threads share in machine code, without holding the GIL.
 
-A kernel that needs more than one thread is called through `shared`. It writes the kernel's address
-and arguments, the *job*, into its own stack frame; writes the job's address into the *boxes* of the
-helper threads that its caller has reserved; and takes ranges until none is left, as do the helpers.
-A helper waits in `serve`, where it polls its box for a while, and returns to Python only if no job
-came. From the offer of a job to its last range no thread touches a Python object, so that none of
-them ever waits for the GIL.
+A kernel that needs more than one thread is called with the address of a record
+(`_compile.ranges`), and passes its entry point and arguments to `shared`. This writes them, the
+*job*, into its own stack frame; writes the job's address into the *boxes* of the helper threads
+that its caller has reserved; and takes ranges until none is left, as do the helpers. A helper waits
+in `serve`, where it polls its box for a while, and returns to Python only if no job came. From the
+offer of a job to its last range no thread touches a Python object, so that none of them ever waits
+for the GIL.
 
 The kernel is called where it was compiled: every range of a row batch, in whichever thread, and a
 call that one thread does alone execute the same instructions, and give the same bits.
@@ -13,6 +14,7 @@ call that one thread does alone execute the same instructions, and give the same
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -21,18 +23,25 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .._compile.decorators import kernel, scalar
+from .._compile import ranges
+from .._compile.decorators import c_address, called_by_c, kernel, scalar
 
 WORD = 8  # bytes; every field below is one word, a signed integer, and these are byte offsets
 
 # Fields of a helper's box, and its size in words: whole cache lines on any machine.
 STATE, JOB, NEXT = range(0, 3 * WORD, WORD)
 BOX = 32
+# The record of a call is in the box of its first helper, on another cache line than what helpers
+# poll; the size of a unit and the number of threads follow it.
+RECORD = 16 * WORD
+LO, HI, OF_UNIT, OF_THREADS = (each * WORD for each in (ranges.LO, ranges.HI, 3, 4))
 IDLE, OFFERED, TAKEN = 0, 1, 2  # states: an offered job may be withdrawn
 
-# Fields of a job: the function that calls the kernel on the arguments behind them; units of work
-# (UNIT rows each) and how many of them are taken; and the range that failed, if any.
-CALL, KERNEL, COUNT, UNIT, UNITS, THREADS, FAILED, FAILED_LO, FAILED_HI = range(0, 9 * WORD, WORD)
+# Fields of a job: the kernel's entry point and the address of its arguments; units of work (UNIT
+# rows each) and how many of them are taken; and the range that failed, if any.
+CALL, ARGUMENTS, COUNT, UNIT, UNITS, THREADS, FAILED, FAILED_LO, FAILED_HI = range(
+    0, 9 * WORD, WORD
+)
 BEGUN = 16 * WORD  # on another cache line than the fields that are only read
 JOB_WORDS = 32
 
@@ -105,53 +114,20 @@ def offer_core(typingctx: Any) -> Any:
     return types.void(), codegen
 
 
-def _struct(context: Any, arguments: Any) -> Any:
-    """The type of a job in memory: its words, then the kernel's arguments."""
-    words = ir.ArrayType(_word, JOB_WORDS)
-    return ir.LiteralStructType([words, *(context.get_value_type(kind) for kind in arguments)])
-
-
-def _caller(context: Any, builder: Any, arguments: Any) -> Any:
-    """A function (job, lo, hi) -> status that calls a job's kernel, for these argument types."""
-    struct = _struct(context, arguments)
-    kind = ir.FunctionType(ir.IntType(32), [_word, _word, _word])
-    function = ir.Function(builder.module, kind, builder.module.get_unique_name("call_kernel"))
-    function.linkage = "internal"
-    inner = ir.IRBuilder(function.append_basic_block())
-    job, lo, hi = function.args
-    whole = inner.inttoptr(job, struct.as_pointer())
-    places = [cgutils.gep_inbounds(inner, whole, 0, 1 + i) for i in range(len(arguments))]
-    values = [inner.load(place) for place in places]
-    address = inner.load(_at(inner, inner.add(job, _word(KERNEL))))
-    kinds = (types.int64, types.int64, *arguments)
-    callee = context.call_conv.get_function_type(types.none, kinds)
-    status, _ = context.call_conv.call_function(
-        inner, inner.inttoptr(address, callee.as_pointer()), types.none, kinds, [lo, hi, *values]
-    )
-    inner.ret(status.code)
-    return function
-
-
 @intrinsic
-def written_down(typingctx: Any, address: Any, arguments: Any) -> Any:
-    """The address of a job with this kernel and arguments, in the caller's stack frame."""
-    kinds = tuple(arguments)
+def new_job(typingctx: Any) -> Any:
+    """The address of a job, in the caller's stack frame."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        job = cgutils.alloca_once(builder, _struct(context, kinds))
+        job = cgutils.alloca_once(builder, ir.ArrayType(_word, JOB_WORDS))
         job.align = 128
-        for i, value in enumerate(cgutils.unpack_tuple(builder, args[1])):
-            builder.store(value, cgutils.gep_inbounds(builder, job, 0, 1 + i))
-        function = builder.ptrtoint(_caller(context, builder, kinds), _word)
-        for word, value in ((CALL, function), (KERNEL, args[0])):
-            builder.store(value, cgutils.gep_inbounds(builder, job, 0, 0, word // WORD))
         return builder.ptrtoint(job, _word)
 
-    return types.int64(types.int64, arguments), codegen
+    return types.int64(), codegen
 
 
 @intrinsic
-def call_kernel(typingctx: Any, function: Any, job: Any, lo: Any, hi: Any) -> Any:
+def call_kernel(typingctx: Any, function: Any, arguments: Any, lo: Any, hi: Any) -> Any:
     """Call a job's kernel on lo .. hi by `function`; returns its status, 0 unless it raised."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -198,7 +174,7 @@ def call_at(typingctx: Any, address: Any, lo: Any, hi: Any, arguments: Any) -> A
 @scalar
 def take_part(job):
     """Take ranges of a job, large ones first, and call its kernel on them until none is left."""
-    call, count = get(job + CALL), get(job + COUNT)
+    call, arguments, count = get(job + CALL), get(job + ARGUMENTS), get(job + COUNT)
     unit, units = get(job + UNIT), get(job + UNITS)
     shares = 2 * get(job + THREADS)
     while True:
@@ -210,7 +186,7 @@ def take_part(job):
             continue
         lo, hi = begun * unit, (begun + size) * unit
         hi = hi if hi < count else count
-        if call_kernel(call, job, lo, hi) != 0 and replace(job + FAILED, 0, 1):
+        if call_kernel(call, arguments, lo, hi) != 0 and replace(job + FAILED, 0, 1):
             put(job + FAILED_LO, lo)
             put(job + FAILED_HI, hi)
             put(job + BEGUN, units)
@@ -228,20 +204,22 @@ def _wait_for(box):
             pause()
 
 
-@kernel
-def shared(address, first, start, count, unit, threads, *arguments):
-    """Call the kernel at this address on ranges that cover start .. count, of whole units.
+@called_by_c
+def shared(record, entry_point, arguments):
+    """Run a kernel on ranges that cover the record's, of whole units; returns 1 if one failed.
 
-    `first` is the address of the first helper's box, or 0; each box holds that of the next.
+    The record is in the box of the first helper, and each box holds the address of the next.
     """
-    job = written_down(address, arguments)
+    job, count, unit = new_job(), get(record + HI), get(record + OF_UNIT)
+    put(job + CALL, entry_point)
+    put(job + ARGUMENTS, arguments)
     put(job + COUNT, count)
     put(job + UNIT, unit)
     put(job + UNITS, (count + unit - 1) // unit)
-    put(job + THREADS, threads)
+    put(job + THREADS, get(record + OF_THREADS))
     put(job + FAILED, 0)
-    put(job + BEGUN, start // unit)
-    box = first
+    put(job + BEGUN, get(record + LO) // unit)
+    box = first = record - RECORD
     while box != 0:
         put(box + JOB, job)
         put(box + STATE, OFFERED)
@@ -254,10 +232,17 @@ def shared(address, first, start, count, unit, threads, *arguments):
         if not replace(box + STATE, OFFERED, IDLE):
             _wait_for(box)
         box = get(box + NEXT)
-    if get(job + FAILED) != 0:
-        # The failed range is run again here, and raises here.
-        lo, hi = get(job + FAILED_LO), get(job + FAILED_HI)
-        call_and_raise(address, lo, hi, arguments)
+    if get(job + FAILED) == 0:
+        return 0
+    put(record + LO, get(job + FAILED_LO))
+    put(record + HI, get(job + FAILED_HI))
+    return 1
+
+
+@functools.cache
+def address_of_shared() -> int:
+    """The address of `shared`, for records; compiles it first if needed."""
+    return c_address(shared, *3 * [types.int64])
 
 
 @kernel

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import _dispatcher, config, int64, typeof
 
-from .._compile import subnormals
-from .._compile.decorators import in_memory, is_cached
-from .jobs import BOX, NEXT, WORD, serve, shared
+from .._compile import ranges, subnormals
+from .jobs import BOX, NEXT, RECORD, WORD, address_of_shared, serve
 
 WORTH_A_THREAD = 1 << 16  # nanoseconds of work, roughly; waking a thread takes about 40 us
 UNIT = 1 << 14  # nanoseconds of work in the smallest range that a thread takes
@@ -82,6 +81,11 @@ class _Helper:
                     os.sched_setaffinity(self._id, cores)
             self._wake.release()
         return self.box
+
+    def record(self, lo: int, hi: int, unit: int, threads: int) -> int:
+        """Write down a call of which this helper was called last; returns the record's address."""
+        self._memory[RECORD // WORD :][:5] = address_of_shared(), lo, hi, unit, threads
+        return self.box + RECORD
 
     def settle(self) -> None:
         """Wait until the helper sleeps, for at most a tenth of a second."""
@@ -175,9 +179,10 @@ def thread_count() -> int:
 
 
 class Code(NamedTuple):
-    """The machine code of a kernel for arguments of certain types."""
+    """The machine code of a kernel over ranges for arguments of certain types."""
 
     address: int
+    entry_point: int  # the address of what runs a range for any thread
     call: Any  # the kernel for Python; it does not look at types, which may take longer than a row
 
 
@@ -195,8 +200,11 @@ def code_of(kernel: Any, args: tuple[Any, ...]) -> Code:
         kinds = (int64, int64, *map(typeof, args))
         kernel.compile(kinds)
         compiled = kernel.overloads[kinds]
-        address = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-        code = _codes[key] = Code(address, compiled.entry_point)
+        names = compiled.fndesc.llvm_func_name, ranges.entry_point_of(compiled.fndesc)
+        address, entry_point = map(compiled.library.get_pointer_to_function, names)
+        if not entry_point:
+            raise TypeError(f"{kernel} is no kernel over ranges; expected lo and hi first")
+        code = _codes[key] = Code(address, entry_point, compiled.entry_point)
     return code
 
 
@@ -236,11 +244,7 @@ def over(count: int, work: int, kernel: Any, *args: Any) -> None:
         for lo, hi in slices:
             kernel(lo, hi, *args)
         return
-    address = code_of(kernel, args).address
-    share = in_memory(shared)
-    if is_cached(kernel):
-        # `shared` gets a curve as a plain tuple of its numbers, so that one compilation serves all.
-        share, args = shared, tuple(tuple(a) if isinstance(a, tuple) else a for a in args)
+    call = code_of(kernel, args).call
     helpers: list[_Helper] = []
     cores = _other_cores()
     try:
@@ -253,6 +257,8 @@ def over(count: int, work: int, kernel: Any, *args: Any) -> None:
             first = 0
             for helper in helpers:
                 first = helper.call(first, cores)
-            share(address, first, lo, hi, unit, len(helpers) + 1, *args)
+            if helpers:
+                lo, hi = ranges.SHARED, helpers[-1].record(lo, hi, unit, len(helpers) + 1)
+            call(lo, hi, *args)
     finally:
         _pool.idle.extend(helpers)

@@ -32,7 +32,17 @@ from .handlers.iterations import ITERATIONS, MARK, MARK_REAL
 from .handlers.subsets import MIDDLING_SUBSETS, SHORT_SUBSETS, SUBSETS, limits_of
 from .handlers.thresholds import THRETOPK
 from .handlers.verbs import Sample, Setting, Verb
-from .sharing import HANDLER_DATA, HELP, KERNEL, PYTHON, SHARED, THREADS, call_c, handler_data_of
+from .sharing import (
+    ENTRY_POINT,
+    HANDLER_DATA,
+    HELP,
+    KERNEL,
+    PYTHON,
+    SHARED,
+    THREADS,
+    call_c,
+    handler_data_of,
+)
 
 VERBS = {"mark", "solve", "jvp", "vjp"}
 
@@ -112,12 +122,13 @@ def _fill(awaited: Awaited) -> None:
     kernel, given, handler_data, small = awaited
     if handler_data[KERNEL // WORD] != 0:
         return
-    address = pool.code_of(kernel, given).address
+    code = pool.code_of(kernel, given)
     if not small:
+        handler_data[ENTRY_POINT // WORD] = code.entry_point
         handler_data[THREADS // WORD] = pool.thread_count()
-        handler_data[SHARED // WORD] = pool.code_of(sharing.shared, (0, 0, 0, given)).address
+        handler_data[SHARED // WORD] = c_address(sharing.shared, *6 * [types.int64])
         handler_data[HELP // WORD] = c_address(sharing.help_out, types.int64)
-    handler_data[KERNEL // WORD] = address
+    handler_data[KERNEL // WORD] = code.address
 
 
 def tell_what_is_compiled(verb: str, call: Call, kind: str) -> None:

@@ -17,11 +17,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from .._compile import ranges
 from .._compile.array_intrinsics import held
-from .._compile.decorators import called_by_c, kernel, scalar
+from .._compile.decorators import called_by_c, scalar
 from .._compile.subnormals import keep, restore
 from .._threads import jobs
-from .._threads.jobs import WORD, call_at, get, put, replace, take_part, written_down
+from .._threads.jobs import WORD, call_at, get, new_job, put, replace, take_part
 from .._threads.pool import LANES, UNIT, WORTH_A_THREAD
 
 # Fields of a shared job: holders, threads at work (less CLOSED once none may start), the job.
@@ -33,10 +34,10 @@ CLOSED = 1 << 32
 API, CONTEXT = 2 * WORD, 3 * WORD
 ERROR_DESTROY, SCHEDULE, NUM_THREADS = 8 * WORD, 17 * WORD, 18 * WORD
 
-# Fields of a handler's data: the address that calls Python, the kernel, the most threads, `shared`,
-# `help_out`.
-PYTHON, KERNEL, THREADS, SHARED, HELP = range(0, 5 * WORD, WORD)
-HANDLER_DATA = 5
+# Fields of a handler's data: the address that calls Python, the kernel, its entry point, the most
+# threads, `shared`, `help_out`.
+PYTHON, KERNEL, ENTRY_POINT, THREADS, SHARED, HELP = range(0, 6 * WORD, WORD)
+HANDLER_DATA = 6
 
 _word = ir.IntType(64)
 
@@ -174,13 +175,39 @@ def _wait_for_helpers(shared_job):
             jobs.pause()
 
 
-@kernel
+@intrinsic
+def _written(typingctx: Any, arguments: Any) -> Any:
+    """The address of these arguments for a kernel's entry point, in the caller's stack frame."""
+    kinds = tuple(arguments)
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        values = cgutils.unpack_tuple(builder, args[0])
+        return ranges.written(builder, ranges.flat(context, builder, kinds, values))
+
+    return types.int64(arguments), codegen
+
+
+@intrinsic
+def _call_shared(typingctx: Any, function: Any, words: Any) -> Any:
+    """Call `shared`, at this address, with these words."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        values = cgutils.unpack_tuple(builder, args[1])
+        kind = ir.FunctionType(_word, [_word] * len(values))
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), values)
+
+    return types.int64(types.int64, words), codegen
+
+
+@called_by_c
 def shared(frame, handler_data, count, work, threads, arguments):
-    """Run the kernel as `together`, by this number of threads.
+    """Run the kernel as `together`, by this number of threads; returns 1 if it raises.
 
     It is called by its address: its variables in each handler's frame would take 0.6 us more.
     """
-    job = written_down(get(handler_data + KERNEL), arguments)
+    job = new_job()
+    put(job + jobs.CALL, get(handler_data + ENTRY_POINT))
+    put(job + jobs.ARGUMENTS, arguments)
     unit = (count * UNIT + work - 1) // work
     unit = unit if unit < LANES // 2 else (unit + LANES - 1) // LANES * LANES
     put(job + jobs.COUNT, count)
@@ -200,8 +227,7 @@ def shared(frame, handler_data, count, work, threads, arguments):
         _added(shared_job + AT_WORK, -CLOSED)
         _wait_for_helpers(shared_job)
         _put_down(shared_job)
-    if get(job + jobs.FAILED) != 0:
-        raise RuntimeError
+    return get(job + jobs.FAILED)
 
 
 @scalar
@@ -227,5 +253,5 @@ def together(frame, handler_data, count, work, arguments):
         threads = min(threads, 1 + _pool_size(frame))
     if threads <= 1:
         return call_at(kernel, 0, count, arguments) == 0
-    given = count, work, threads, arguments
-    return call_at(get(handler_data + SHARED), frame, handler_data, given) == 0
+    words = frame, handler_data, count, work, threads, _written(arguments)
+    return _call_shared(get(handler_data + SHARED), words) == 0

@@ -15,13 +15,15 @@ import pytest
 from numba import njit
 
 import softtopk_nb as stk
+from softtopk_nb._compile.ranges import OverRanges
 from softtopk_nb._threads import jobs
 from softtopk_nb._threads import pool as schedule
 
 MUCH = 1 << 30  # nanoseconds of work, so that all threads are asked
+over_ranges = njit(nogil=True, pipeline_class=OverRanges)
 
 
-@njit(nogil=True)
+@over_ranges
 def mark(lo, hi, times, spins):
     """Note each unit, after some work that the compiler cannot leave out."""
     for i in range(lo, hi):
@@ -31,7 +33,7 @@ def mark(lo, hi, times, spins):
         times[i] += 1.0 + 0.0 * v
 
 
-@njit(nogil=True)
+@over_ranges
 def fail(lo, hi, times, bad):
     for i in range(lo, hi):
         if i == bad:
@@ -39,7 +41,7 @@ def fail(lo, hi, times, bad):
         times[i] += 1.0
 
 
-@njit(nogil=True)
+@over_ranges
 def note_cores(lo, hi, cores, get_core):
     for i in range(lo, hi):
         cores[i] = get_core()
@@ -91,9 +93,9 @@ def test_helpers_take_part(monkeypatch, new_pool):
 def test_short_rows_are_taken_by_the_lanes_full(monkeypatch, new_pool):
     """Kernels work on 16 short rows side by side: a range of 15 would take as long as one of 16."""
     use_threads(monkeypatch, 2)
-    units = []
+    units, record = [], schedule._Helper.record
     monkeypatch.setattr(
-        schedule, "in_memory", lambda shared: lambda *given: units.append(given[2:6])
+        schedule._Helper, "record", lambda self, *given: units.append(given) or record(self, *given)
     )
     for rows, n in ((65536, 64), (8192, 128), (1000, 1000), (64, 65536)):
         schedule.over(rows, rows * n, mark, np.zeros(rows), 1)
@@ -248,9 +250,10 @@ def test_a_call_at_the_very_end_of_the_process_returns():
         import builtins
         import numpy as np
         from numba import njit
+        from softtopk_nb._compile.ranges import OverRanges
         from softtopk_nb._threads import pool
         pool.thread_count = lambda: 2
-        @njit(nogil=True)
+        @njit(nogil=True, pipeline_class=OverRanges)
         def mark(lo, hi, times):
             times[lo:hi] += 1
         times = np.zeros(1000)
@@ -290,6 +293,13 @@ def test_a_kernel_is_called_where_it_was_compiled(monkeypatch, new_pool):
     address = compiled.library.get_pointer_to_function(name)
     assert schedule.code_of(mark, (times, 1)).address == address
     assert schedule.code_of(mark, (times, 1)).address == address  # from the notes
+
+
+def test_a_kernel_that_cannot_be_shared_is_refused(monkeypatch, new_pool):
+    use_threads(monkeypatch, 2)
+    plain = njit(nogil=True)(lambda lo, hi, times: None)
+    with pytest.raises(TypeError, match="no kernel over ranges"):
+        schedule.over(1000, MUCH, plain, np.zeros(1000))
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
