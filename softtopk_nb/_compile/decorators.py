@@ -31,7 +31,7 @@ from numba.core.typing.templates import (
     make_overload_template,
 )
 
-from . import precompiled
+from . import announce, precompiled
 from .cache import Cache
 from .pipeline import HelperCompiler, KernelCompiler
 
@@ -95,11 +95,13 @@ def _logged(dispatcher: Any) -> Any:
     def compile_and_tell(args: Any, return_type: Any) -> Any:
         arrays = (str(a.dtype) for a in args if isinstance(a, types.Array))
         of = next((t for t in arrays if t.startswith("float")), "any type")
+        folder = dispatcher._cache.cache_path
         if of not in label:
             label.add(of)
-            kept = f"kept in {dispatcher._cache.cache_path}" if dispatcher._cache.cache_path else ""
+            kept = f"kept in {folder}" if folder else ""
             _LOG.info("compiling %s for %s; %s", name, of, kept or "kept by this process alone")
-        return compile_now(args, return_type)
+        with announce.waiting(name, of, bool(folder)):
+            return compile_now(args, return_type)
 
     dispatcher._compiler.compile = compile_and_tell
     return dispatcher

@@ -24,7 +24,8 @@ from numba import config
 PACKAGE = __name__.partition(".")[0]
 ROOT = pathlib.Path(__file__).parent.parent
 # These keep, find and announce compiled code, and do not change it.
-_BESIDE = tuple(f"{PACKAGE}._compile.{name}" for name in ("cache", "precompiled", "stamp"))
+_NAMES = "announce", "cache", "precompiled", "stamp"
+_BESIDE = tuple(f"{PACKAGE}._compile.{name}" for name in _NAMES)
 # From Python 3.13 on a class knows its first line.
 _LINES_IN_CLASSES = sys.version_info >= (3, 13)
 
