@@ -167,3 +167,20 @@ def test_integer_operators_on_bad_arguments(dtype):
         assert np.isnan(other).all()
         assert np.isnan(stkn.gradtopk_vjp(x, k, tau, x, out, other))
         assert np.isnan(other).all()
+
+
+def test_a_literal_number_compiles_nothing_anew():
+    """Numba types a number that is written out as itself, and would compile a kernel for each."""
+
+    @njit
+    def twice(x, out):
+        stkn.hardtopk(x, 2, out)
+        stkn.hardtopk(x, 3, out)
+
+    x = np.arange(5.0)
+    out = np.empty(5)
+    stkn.hardtopk(x, 2, out)
+    compiled = list(stkn.hardtopk.overloads)
+    twice(x, out)
+    np.testing.assert_array_equal(out, [0, 0, 1, 1, 1])
+    assert list(stkn.hardtopk.overloads) == compiled
