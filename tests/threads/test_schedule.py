@@ -15,12 +15,12 @@ import pytest
 from numba import njit
 
 import softtopk_nb as stk
-from softtopk_nb._compile.ranges import OverRanges
+from softtopk_nb._compile.pipeline import KernelCompiler
 from softtopk_nb._threads import jobs
 from softtopk_nb._threads import pool as schedule
 
 MUCH = 1 << 30  # nanoseconds of work, so that all threads are asked
-over_ranges = njit(nogil=True, pipeline_class=OverRanges)
+over_ranges = njit(nogil=True, pipeline_class=KernelCompiler)
 
 
 @over_ranges
@@ -250,10 +250,10 @@ def test_a_call_at_the_very_end_of_the_process_returns():
         import builtins
         import numpy as np
         from numba import njit
-        from softtopk_nb._compile.ranges import OverRanges
+        from softtopk_nb._compile.pipeline import KernelCompiler
         from softtopk_nb._threads import pool
         pool.thread_count = lambda: 2
-        @njit(nogil=True, pipeline_class=OverRanges)
+        @njit(nogil=True, pipeline_class=KernelCompiler)
         def mark(lo, hi, times):
             times[lo:hi] += 1
         times = np.zeros(1000)
