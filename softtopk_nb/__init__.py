@@ -11,29 +11,33 @@ libraries, `softtopk_nb.sklearn` a selector of features (`SoftSelectKBest`), and
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from ._api.base import Gradients, GradientsWithCost, TopK
-from ._versions import show_versions
-from .balanced import Balanced, BalancedGradients, balancedtopk
-from .gradtopk import KSubset, gradtopk
-from .hardtopk.operator import hardtopk
-from .iterative.operator import itertopk, wsoftmaxtopk
-from .losses import fenchel_young
-from .selection import topk
-from .softmax import (
-    ConvergenceError,
-    PowerGradients,
-    energy_score,
-    gradual,
-    gumbel_max,
-    gumbel_softmax,
-    gumbel_topk,
-    log_softmax,
-    logsumexp,
-    sample_categorical,
-    sinkhorn,
-    softmax,
-)
-from .thretopk.operator import Curve, thretopk
+from . import _lazy
+from ._api import operator as _operator  # noqa: F401  # what all share
+
+if _TYPE_CHECKING:
+    from ._api.base import Gradients, GradientsWithCost, TopK
+    from ._versions import show_versions
+    from .balanced import Balanced, BalancedGradients, balancedtopk
+    from .gradtopk import KSubset, gradtopk
+    from .hardtopk import hardtopk
+    from .iterative import itertopk, wsoftmaxtopk
+    from .losses import fenchel_young
+    from .selection import topk
+    from .softmax import (
+        ConvergenceError,
+        PowerGradients,
+        energy_score,
+        gradual,
+        gumbel_max,
+        gumbel_softmax,
+        gumbel_topk,
+        log_softmax,
+        logsumexp,
+        sample_categorical,
+        sinkhorn,
+        softmax,
+    )
+    from .thretopk import Curve, thretopk
 
 __version__ = "0.1.0"
 
@@ -76,9 +80,40 @@ _ELSEWHERE = {
 
 
 if not _TYPE_CHECKING:  # to which every name would be there
+    _get, __dir__ = _lazy.attach(
+        __name__,
+        {
+            "._api.base": ("Gradients", "GradientsWithCost", "TopK"),
+            "._versions": ("show_versions",),
+            ".balanced": ("Balanced", "BalancedGradients", "balancedtopk"),
+            ".gradtopk": ("KSubset", "gradtopk"),
+            ".hardtopk": ("hardtopk",),
+            ".iterative": ("itertopk", "wsoftmaxtopk"),
+            ".losses": ("fenchel_young",),
+            ".selection": ("topk",),
+            ".softmax": (
+                "ConvergenceError",
+                "PowerGradients",
+                "energy_score",
+                "gradual",
+                "gumbel_max",
+                "gumbel_softmax",
+                "gumbel_topk",
+                "log_softmax",
+                "logsumexp",
+                "sample_categorical",
+                "sinkhorn",
+                "softmax",
+            ),
+            ".thretopk": ("Curve", "thretopk"),
+        },
+    )
 
-    def __getattr__(name: str) -> None:
-        """Say where a name is that is looked for here."""
-        where = _ELSEWHERE.get(name)
-        hint = f"; import it from softtopk_nb.{where}" if where else ""
-        raise AttributeError(f"module 'softtopk_nb' has no attribute {name!r}{hint}")
+    def __getattr__(name: str) -> object:
+        """Import what is used for the first time; say where a name is that is looked for here."""
+        if where := _ELSEWHERE.get(name):
+            raise AttributeError(
+                f"module 'softtopk_nb' has no attribute {name!r}; import it from "
+                f"softtopk_nb.{where}"
+            )
+        return _get(name)

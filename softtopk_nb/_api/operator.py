@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Generic, Literal, NamedTuple, Unpack
+from typing import Any, Generic, Literal, NamedTuple, Unpack, get_args
 
 import numpy as np
 
+from .._lazy import Registry
 from . import arguments, base, fronts, typed, verbs
 from .arguments import clamped
 from .base import Array as Array
@@ -19,7 +20,7 @@ _COMMON = "temperature", "axis", "largest", "where", "out", "clamp_k"
 #: Their names.
 Name = Literal["hardtopk", "thretopk", "gradtopk", "itertopk", "wsoftmaxtopk"]
 #: All operators with a k, by name; the contract tests cover each.
-registry: dict[str, Operator[Any, Any, Any, Any, Any]] = {}
+registry: Registry[Operator[Any, Any, Any, Any, Any]] = Registry(get_args(Name))
 
 
 class Rows(NamedTuple):
@@ -45,7 +46,6 @@ class Operator(base.RowOperator, Generic[K, C, E, M, X]):
         super().__init__()
         #: The operator's own keyword arguments; reading a signature takes longer than a row.
         self.known_options = tuple(inspect.signature(self._options).parameters)
-        registry[self.__name__] = self
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -102,12 +102,10 @@ def chosen(
 
     If `with_potential`, it must be the gradient of a potential.
     """
-    known = {
-        key: each for key, each in registry.items() if each.has_potential or not with_potential
-    }
-    inner = known.get(op) if isinstance(op, str) else getattr(op, "_op", op)
+    inner = registry.get(op) if isinstance(op, str) else getattr(op, "_op", op)
     if isinstance(inner, Operator) and (inner.has_potential or not with_potential):
         return inner
+    known = [key for key, each in registry.items() if each.has_potential or not with_potential]
     what = "an operator with a potential" if with_potential else "an operator"
     kind = ValueError if isinstance(op, str) else TypeError
     raise kind(

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._lazy import Registry
 from . import fronts, typed, verbs
 from .base import Array, Gradients, RowOperator
 
 #: All operators without a k, by name; the contract tests cover each.
-registry: dict[str, WithoutK] = {}
+registry: Registry[WithoutK] = Registry(("softmax", "log_softmax", "logsumexp"))
 
 
 class Rows(NamedTuple):
@@ -25,10 +26,6 @@ class WithoutK(RowOperator):
     """A differentiable operator with a temperature and no k."""
 
     rows_type = Rows
-
-    def __init__(self) -> None:
-        super().__init__()
-        registry[self.__name__] = self
 
     @typed.value
     def __call__(
