@@ -7,11 +7,13 @@ import pathlib
 import re
 import subprocess
 import sys
+import types
 
 import pytest
 
 import softtopk_nb
 from softtopk_nb import __main__ as ahead
+from softtopk_nb._compile.progress import Progress
 from softtopk_nb._curves.registry import NAMES
 
 LOGGED = """
@@ -95,6 +97,31 @@ for dtype in (jnp.float32, jnp.float64, jnp.bfloat16):
 """
 
 
+TRAINING = """
+import logging
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+import sys
+import torch
+import softtopk_nb.torch as stt
+torch.manual_seed(0)
+op, k = getattr(stt, sys.argv[1]), () if sys.argv[1] == "softmax" else (3,)
+for shape in ((5, 16), (300, 200), (9, 700), (300, 3000)):
+    for dtype in (torch.float32, torch.bfloat16):
+        x, odd = torch.randn(2, *shape, dtype=dtype)
+        odd[0, 0], odd[1, 1] = -torch.inf, torch.nan
+        odd[2] *= 1e4
+        for scores in (x, odd):
+            scores.requires_grad_()
+            temperature = torch.tensor(0.5, requires_grad=True)
+            op(scores, *k, where=x < 1, temperature=temperature).square().sum().backward()
+            op(scores, *k).square().sum().backward()
+            if k:
+                op(scores, *k, hard=True).sum().backward()
+                stt.fenchel_young(op, scores, stt.hardtopk(x, *k), *k).sum().backward()
+"""
+SOFT = "thretopk", "gradtopk"
+
+
 def run(*arguments: str, folder: pathlib.Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run Python; with a folder of its own for compiled code, if one is given, it compiles."""
     own = {"NUMBA_CACHE_DIR": str(folder), "SOFTTOPK_NB_LEVEL": "native"} if folder else {}
@@ -117,7 +144,10 @@ def test_what_is_compiled_ahead_is_not_compiled_again(tmp_path):
 
     done = run("-m", "softtopk_nb", "compile", "hardtopk", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""  # no terminal, no bar
+    told = done.stderr.splitlines()
+    assert told[0] == "0 functions compiled, ? left; now hardtopk float32"
+    assert re.fullmatch(r"(\d+) functions compiled, about \1 left; now hardtopk float64", told[1])
+    assert re.fullmatch(r"(?!0 )\d+ functions compiled, about 0 left", told[2])
     package, wrote = done.stdout.splitlines()
     assert package == f"compiling for the package in {pathlib.Path(softtopk_nb.__file__).parent}"
     count, size, folder = re.match(
@@ -159,11 +189,25 @@ def test_nothing_that_jax_calls_compiles_afterwards(name, tmp_path):
     assert called.stderr == ""
 
 
-def test_without_jax_the_command_says_what_to_install(tmp_path):
-    code = "import sys; sys.modules['jax'] = None; from softtopk_nb.__main__ import main; "
-    wrong = run("-c", f"{code}main(['compile', 'hardtopk', '--jax'])", folder=tmp_path)
-    assert wrong.returncode == 2
-    assert re.search(r"error: .*JAX.*: pip install softtopk_nb\[jax\]", wrong.stderr)
+@pytest.mark.parametrize(
+    ("module", "name", "options"),
+    [
+        ("jax", "JAX", ["--jax"]),
+        ("jax", "JAX", ["--for", "jax-training"]),
+        ("torch", "PyTorch", ["--for", "torch-training"]),
+    ],
+)
+def test_without_a_library_the_command_says_what_to_install(
+    monkeypatch, capsys, module, name, options
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    for part in ("ahead", "operators"):
+        monkeypatch.delitem(sys.modules, f"softtopk_nb.{module}.{part}", raising=False)
+    monkeypatch.delitem(sys.modules, f"softtopk_nb.{module}", raising=False)
+    with pytest.raises(SystemExit):
+        ahead.main(["compile", "hardtopk", *options])
+    stderr = capsys.readouterr().err
+    assert re.search(rf"error: .*{name}.*: pip install softtopk_nb\[{module}\]", stderr)
 
 
 def test_unknown_names_are_refused(tmp_path):
@@ -172,9 +216,51 @@ def test_unknown_names_are_refused(tmp_path):
     assert "operator is 'topk'; expected some of " in wrong.stderr
     for name in ("thretopk", "gradtopk", "softmax"):
         assert name in wrong.stderr
-    wrong = run("-m", "softtopk_nb", "compile", "thretopk", "--curve", "gauss", folder=tmp_path)
-    assert wrong.returncode == 2
-    assert all(name in wrong.stderr for name in NAMES)
+
+
+@pytest.mark.parametrize(
+    ("argument", "expected"),
+    [("--curve", NAMES), ("--dtype", ahead.DTYPES), ("--for", ahead.PRESETS)],
+)
+def test_unknown_choices_are_refused(capsys, argument, expected):
+    with pytest.raises(SystemExit) as refused:
+        ahead.main(["compile", argument, "gauss"])
+    assert refused.value.code == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert f"argument {argument}: invalid choice: 'gauss'" in message
+    assert all(name in message for name in expected)
+
+
+def labels_of(monkeypatch, *arguments):
+    """What the command would compile, and whether it calls every method."""
+    found = []
+    monkeypatch.setattr(ahead, "compile_ahead", lambda wanted, more: found.append(wanted))
+    ahead.main(["compile", *arguments])
+    (wanted,) = found
+    return {label for label, _ in ahead._calls(wanted)}, wanted.verbs is None
+
+
+def test_a_preset_is_what_a_user_needs(monkeypatch):
+    labels, everything = labels_of(monkeypatch, "--for", "numpy")
+    assert everything
+    assert labels == {
+        *("thretopk laplace auto float64", "gradtopk auto float64", "hardtopk float64"),
+        *("softmax float64", "log_softmax float64", "logsumexp float64"),
+    }
+    named = "gradtopk", "thretopk", "--curve", "clip", "--dtype", "float32", "--for", "numpy"
+    labels, _ = labels_of(monkeypatch, *named)
+    assert labels == {"thretopk clip auto float32", "gradtopk auto float32"}
+
+
+@pytest.mark.torch
+def test_a_preset_of_training_leaves_other_methods_out(monkeypatch):
+    pytest.importorskip("torch")
+    labels, everything = labels_of(monkeypatch, "--for", "torch-training")
+    assert not everything
+    assert labels == {
+        *("thretopk laplace auto float32", "gradtopk auto float32"),
+        *("hardtopk float32", "softmax float32"),
+    }
 
 
 def test_what_is_named_is_compiled_alone():
@@ -184,6 +270,74 @@ def test_what_is_named_is_compiled_alone():
     assert labels == {f"{kind} float32" for kind in kinds}
     wanted = ahead.Wanted(["thretopk"], ["sigmoid"], ["scan", "recursion"], ["float64"])
     assert list(ahead._calls(wanted)) == []
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "name", ["softmax", *(pytest.param(each, marks=pytest.mark.slow) for each in SOFT)]
+)
+def test_nothing_that_training_calls_compiles_afterwards(name, tmp_path):
+    """Of any length, with a mask and without, and whatever is not finite."""
+    pytest.importorskip("torch")
+    command = "-m", "softtopk_nb", "compile", name, "--for", "torch-training"
+    done = run(*command, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    called = run("-c", TRAINING, name, folder=tmp_path)
+    assert called.returncode == 0, called.stderr
+    assert called.stderr == ""
+
+
+class Bar:
+    """As tqdm's."""
+
+    def __init__(self, **options):
+        self.n, self.total, self.texts = 0, None, []
+        bars.append(self)
+
+    def update(self):
+        self.n += 1
+
+    def set_description(self, label):
+        self.label = label
+
+    def set_postfix_str(self, text):
+        self.texts.append((self.label, self.n, self.total, text))
+
+    def close(self):
+        self.closed = True
+
+
+bars: list[Bar] = []
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_progress_says_how_many_functions_are_left(monkeypatch, capsys, installed):
+    """A bar on a terminal where there is tqdm, and otherwise lines."""
+    bars.clear()
+    monkeypatch.setitem(sys.modules, "tqdm", types.SimpleNamespace(tqdm=Bar) if installed else None)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    progress = Progress(["a x float32"] * 2 + ["b x float32", "a y float32"])
+    for label, count in (("a x float32", 4), ("a x float32", 1), ("b x float32", 2)):
+        progress.begin(label)
+        for _ in range(count):
+            progress.compiled("a.kernel")
+    progress.begin("a y float32")
+    progress.end()
+    written = capsys.readouterr().err
+    if not installed:
+        assert written.splitlines() == [
+            "0 functions compiled, ? left; now a x float32",
+            "5 functions compiled, about 10 left; now b x float32",
+            "7 functions compiled, about 5 left; now a y float32",
+            "7 functions compiled, about 0 left",
+        ]
+        return
+    (bar,) = bars
+    assert written == ""
+    assert bar.closed
+    assert bar.texts[0] == ("a x float32", 0, None, "")
+    assert ("b x float32", 6, 15, "about 9 functions left") in bar.texts
+    assert bar.texts[-1] == ("a y float32", 7, 7, "about 0 functions left")
 
 
 def test_without_a_command_it_shows_versions(tmp_path):
