@@ -20,7 +20,7 @@ from numba.core import event
 
 QUIET = "SOFTTOPK_NB_QUIET"
 WORTH_A_LINE = 1.0  # seconds of compilation
-# Seconds without compilation after which another call counts as compiling.
+# Seconds without compilation after which an equal call counts as another.
 _PAUSE = 1.0
 
 _LOG = logging.getLogger("softtopk_nb")
@@ -39,11 +39,13 @@ class _Wait(event.Listener):  # type: ignore[misc]  # Numba comes without type h
         self.begun, self.compiling = 0.0, False
         self.kinds: list[str] = []
         self.kept = self.told = False
+        self.call = "", ""
 
     def begin(self, kind: str, kept: bool) -> None:
         self.begun, self.compiling, self.kept = clock(), True, kept
-        if self.begun - self.ended > _PAUSE:
-            self.waited, self.kinds, self.told = 0.0, [], False
+        call = _called()
+        if call != self.call or self.begun - self.ended > _PAUSE:
+            self.waited, self.kinds, self.told, self.call = 0.0, [], False, call
         self.kinds.append(kind)
 
     def end(self) -> None:
@@ -57,8 +59,11 @@ class _Wait(event.Listener):  # type: ignore[misc]  # Numba comes without type h
         """Announce the wait if it has become long: a function has been compiled."""
         if not self.told and self.waited + clock() - self.begun >= WORTH_A_LINE:
             self.told = True
-            # Kernels of a float32 call may have arrays of float64 alone.
-            _announce("float32" if "float32" in self.kinds else self.kinds[-1], self.kept)
+            name, kind = self.call
+            if kind not in ("float32", "float64"):
+                # Kernels of a float32 call may have arrays of float64 alone.
+                kind = "float32" if "float32" in self.kinds else self.kinds[-1]
+            _announce(name, kind, self.kept)
 
 
 class _Waits(threading.local):
@@ -109,23 +114,26 @@ def _somebody_reads(stream: Any) -> bool:
     return type(stream).__module__ == "ipykernel.iostream" or bool(stream.isatty())
 
 
-def _called() -> str:
-    """The operator that was called: the outermost one on this thread's stack, or ""."""
-    frame, name = sys._getframe(), ""
+def _called() -> tuple[str, str]:
+    """(operator, type of the scores) of this thread's outermost call; "" if unknown."""
+    frame, name, kind = sys._getframe(), "", ""
     while frame := frame.f_back:  # type: ignore[assignment]  # None ends the loop
         if frame.f_globals.get("__name__", "").startswith(_PACKAGE):
-            owner = frame.f_locals.get("op", frame.f_locals.get("self"))
+            given = frame.f_locals
+            owner = given.get("op", given.get("self"))
             found = getattr(getattr(owner, "op", owner), "__name__", "")  # or a call's operator
-            name = found if isinstance(found, str) and found else name
-    return name
+            if isinstance(found, str) and found:
+                scores = given.get("x", given.get("theta"))
+                name, kind = found, str(getattr(scores, "dtype", "")).removeprefix("torch.")
+    return name, kind
 
 
-def _announce(kind: str, kept: bool) -> None:
+def _announce(name: str, kind: str, kept: bool) -> None:
     if os.environ.get(QUIET) or not _LOG.isEnabledFor(logging.WARNING):
         return
     if not _somebody_reads(sys.stderr):
         return
-    what = _called() or "a function", kind
+    what = name or "a function", kind
     if what in _announced:
         return
     _announced.add(what)

@@ -31,7 +31,7 @@ OutStream.__module__ = "ipykernel.iostream"
 class Operator:
     __name__ = "anytopk"
 
-    def __call__(self, seconds, kind="float32", kept=True):
+    def __call__(self, seconds, kind="float32", kept=True, x=None):
         """Compile two kernels, each for this time."""
         for _ in range(2):
             with announce.waiting("a.kernel", kind, kept):
@@ -69,6 +69,16 @@ def test_one_line_says_what_is_compiled_and_how_to_do_it_ahead(call):
         .splitlines()[1]
         .startswith("softtopk_nb: compiling anytopk for float64")
     )
+
+
+def test_calls_at_once_after_another_are_announced_too(call):
+    assert call(0.6).count("\n") == 1
+    assert call(0.6, "float64", x=np.zeros(1)).count("\n") == 2
+    other = Operator()
+    vars(other).update(vars(call), __name__="othertopk")
+    lines = other(0.6).splitlines()
+    assert [line.split()[2] for line in lines] == ["anytopk", "anytopk", "othertopk"]
+    assert [line.split()[4] for line in lines] == ["float32,", "float64,", "float32,"]
 
 
 def test_what_no_disk_keeps_is_compiled_for_the_process(call):
