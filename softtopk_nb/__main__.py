@@ -58,14 +58,14 @@ class Preset(NamedTuple):
 
     help: str
     operators: tuple[str, ...]
-    dtype: str
+    dtypes: tuple[str, ...]
 
 
 _COMMON = "thretopk", "gradtopk", "hardtopk"
 PRESETS = {
-    "torch-training": Preset("values, gradients and losses", (*_COMMON, "softmax"), "float32"),
-    "jax-training": Preset("values, gradients and losses", (*_COMMON, "softmax"), "float32"),
-    "numpy": Preset("everything", (*_COMMON, *WITHOUT_K), "float64"),
+    "torch-training": Preset("values, gradients and losses", (*_COMMON, "softmax"), ("float32",)),
+    "jax-training": Preset("values, gradients and losses", (*_COMMON, "softmax"), ("float32",)),
+    "numpy": Preset("everything", (*_COMMON, *WITHOUT_K), DTYPES),
 }
 CURVE = signature(thretopk).parameters["curve"].default
 
@@ -166,6 +166,10 @@ def compile_ahead(wanted: Wanted, more: list[Call]) -> None:
     print(f"wrote {len(WRITTEN)} files, {size:.1f} MB, to {folder} and below in {took:.0f} s")
 
 
+def _each_once(names: list[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
 def _wanted(given: argparse.Namespace) -> tuple[Wanted, list[Call]]:
     """(what to compile, the calls of JAX): what is named, else the preset's, else all there is.
 
@@ -176,17 +180,17 @@ def _wanted(given: argparse.Namespace) -> tuple[Wanted, list[Call]]:
     verbs: Verbs | None = None
     if given.preset:
         preset = PRESETS[given.preset]
-        operators, curves, dtypes = list(preset.operators), [CURVE], [preset.dtype]
+        operators, curves, dtypes = list(preset.operators), [CURVE], list(preset.dtypes)
         methods = ["auto"]
     if given.preset == "torch-training":
         from .torch.ahead import gradients as verbs
     elif given.preset == "jax-training":
         verbs = _gradients  # XLA calls Python where a handler cannot do a call
     wanted = Wanted(
-        given.operator or operators,
-        given.curve or curves,
-        given.method or methods,
-        given.dtype or dtypes,
+        _each_once(given.operator or operators),
+        _each_once(given.curve or curves),
+        _each_once(given.method or methods),
+        _each_once(given.dtype or dtypes),
         verbs,
     )
     if not given.jax and given.preset != "jax-training":
@@ -206,7 +210,7 @@ def main(arguments: list[str] | None = None) -> None:
     ahead = commands.add_parser("compile", help="compile operators now and keep them on disk")
     ahead.add_argument("operator", nargs="*", help=f"of {', '.join(OPERATORS)}; all by default")
     presets = (
-        f"{name} ({each.help} of {', '.join(each.operators)} in {each.dtype})"
+        f"{name} ({each.help} of {', '.join(each.operators)} in {' and '.join(each.dtypes)})"
         for name, each in PRESETS.items()
     )
     ahead.add_argument(

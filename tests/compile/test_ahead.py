@@ -243,13 +243,19 @@ def labels_of(monkeypatch, *arguments):
 def test_a_preset_is_what_a_user_needs(monkeypatch):
     labels, everything = labels_of(monkeypatch, "--for", "numpy")
     assert everything
-    assert labels == {
-        *("thretopk laplace auto float64", "gradtopk auto float64", "hardtopk float64"),
-        *("softmax float64", "log_softmax float64", "logsumexp float64"),
-    }
+    kinds = "thretopk laplace auto", "gradtopk auto", "hardtopk", *ahead.WITHOUT_K
+    assert labels == {f"{kind} {dtype}" for kind in kinds for dtype in ahead.DTYPES}
     named = "gradtopk", "thretopk", "--curve", "clip", "--dtype", "float32", "--for", "numpy"
     labels, _ = labels_of(monkeypatch, *named)
     assert labels == {"thretopk clip auto float32", "gradtopk auto float32"}
+
+
+def test_what_is_named_twice_is_compiled_once(monkeypatch):
+    found = []
+    monkeypatch.setattr(ahead, "compile_ahead", lambda wanted, more: found.append(wanted))
+    ahead.main(["compile", "hardtopk", "softmax", "hardtopk", *["--dtype", "float32"] * 2])
+    labels = [label for label, _ in ahead._calls(found[0])]
+    assert labels == ["hardtopk float32"] * 4 + ["softmax float32"] * 4  # a label for each shape
 
 
 @pytest.mark.torch
