@@ -133,6 +133,7 @@ def read(content: bytes) -> Source:
         source = ast.parse(content)
         for node in ast.walk(source):
             if isinstance(node, ast.ClassDef):
+                each: Any
                 for each in (node, *node.decorator_list):
                     each.lineno = each.end_lineno = 1
     code = compile(source, "", "exec", dont_inherit=True, optimize=2)

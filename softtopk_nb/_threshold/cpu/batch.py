@@ -49,7 +49,7 @@ def search(
     flags: Any,
 ) -> None:
     """Run the fast search, and again for rows whose moments mislead, or whose search failed."""
-    problem = x, k, tau, curve, method, out, solution, flags
+    problem: tuple[Any, ...] = x, k, tau, curve, method, out, solution, flags
     if kernel is with_infinities.solve:
         problem = *problem, pool.code_of(fast_search(x), problem).address
     pool.over(len(x), x.size, kernel, *problem)
