@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .._compile.decorators import kernel, scalar
+from .._compile.permute import unpack
 from .._curves.base import origin
 from .._curves.entmax import Entmax
 from .._curves.registry import CURVES
@@ -17,7 +18,7 @@ from ..gradtopk.records import SOLUTION as SUBSET
 from ..hardtopk.cpu.rows import hard_row
 from ..iterative.cpu import rows as _iterations
 from ..iterative.formulas import Plain, Weighted
-from ..thretopk.cpu.rows import jvp, pack_rows, scratch_for_packed, unpack, vjp
+from ..thretopk.cpu.rows import jvp, pack_rows, scratch_for_packed, vjp
 
 _SIGMOID = CURVES["sigmoid"]
 _NEWTON = METHODS["newton"]
