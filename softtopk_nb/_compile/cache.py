@@ -88,13 +88,13 @@ class CacheFile(IndexDataCacheFile):  # type: ignore[misc]
         return self._read(self._index_name) or {}
 
     def _save_index(self, overloads: Any) -> None:
-        self._write(self._index_name, overloads)
+        self._save_data(self._index_name, overloads)
 
     def _load_data(self, name: str) -> Any:
         return self._read(name)
 
     def _save_data(self, name: str, data: Any) -> None:
-        self._write(name, data)
+        WRITTEN[self._data_path(name)] = self._write(name, data)
 
     def _read(self, name: str) -> Any:
         """The object under this name; None if the file is missing or its digest is wrong."""
@@ -105,13 +105,16 @@ class CacheFile(IndexDataCacheFile):  # type: ignore[misc]
         payload = content[hashlib.sha256().digest_size :]
         return pickle.loads(payload) if content.startswith(self._digest(name, payload)) else None
 
-    def _write(self, name: str, value: Any) -> None:
-        """Write a file in one step: a reader finds all of it, or what was there before."""
+    def _write(self, name: str, value: Any) -> int:
+        """Write a file in one step: a reader finds all of it, or what was there before.
+
+        Returns the size of the file in bytes.
+        """
         payload = self._dump(value)
         content = self._digest(name, payload) + payload
         with self._open_for_write(self._data_path(name)) as file:
             file.write(content)
-        WRITTEN[self._data_path(name)] = len(content)
+        return len(content)
 
     def _digest(self, name: str, payload: bytes) -> bytes:
         written_by = repr((name, self._source_stamp, _LIBRARIES)).encode()
