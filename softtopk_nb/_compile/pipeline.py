@@ -18,8 +18,8 @@ from numba.core.compiler_machinery import PassManager, register_pass
 
 from . import ranges
 
-# Passes that find nothing in the package's own functions: it has no `with` blocks, no inlined or
-# `literally` calls, no loops over literals, and writes its loops over arrays itself.
+# Passes that find nothing in the package's own functions: they have no `with` blocks, no inlined or
+# `literally` calls, no loops over literals, no arithmetic on whole arrays.
 _NEEDLESS = (
     "WithLifting",
     "InlineInlinables",
@@ -27,6 +27,7 @@ _NEEDLESS = (
     "LiteralUnroll",
     "LiteralPropagationSubPipelinePass",
     "InlineOverloads",
+    "NopythonRewrites",
     "NoPythonSupportedFeatureValidation",
     "AnnotateTypes",
     "DumpParforDiagnostics",
