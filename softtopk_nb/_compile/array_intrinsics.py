@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -278,7 +277,46 @@ def borrowed(typingctx: Any, x: Any) -> Any:
     return x(x), codegen
 
 
+@intrinsic
+def empty(typingctx: Any, shape: Any, dtype: Any = None) -> Any:
+    """np.empty(shape, dtype) of one or two dimensions, which takes a fifteenth of a second less.
+
+    Numba compiles its own once for each kind of array, with machine code that nobody calls.
+    """
+    several = isinstance(shape, types.BaseTuple)
+    entry = types.float64 if dtype is None else dtype.dtype
+    kind = types.Array(entry, len(shape) if several else 1, "C")
+    sizes = types.UniTuple(types.intp, kind.ndim) if several else types.intp
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        from numba.np.arrayobj import populate_array  # loaded with the first compilation
+
+        shape = cgutils.unpack_tuple(builder, args[0]) if several else [args[0]]
+        item = context.get_constant(
+            types.intp, context.get_abi_sizeof(context.get_data_type(kind.dtype))
+        )
+        strides = [item]
+        for size in reversed(shape):
+            strides.insert(0, builder.mul(strides[0], size))
+        align = context.get_constant(
+            types.uint32, context.get_preferred_array_alignment(kind.dtype)
+        )
+        memory = context.nrt.meminfo_alloc_aligned(builder, strides[0], align)
+        array = context.make_array(kind)(context, builder)
+        populate_array(
+            array,
+            data=builder.bitcast(context.nrt.meminfo_data(builder, memory), array.data.type),
+            shape=cgutils.pack_array(builder, shape),
+            strides=cgutils.pack_array(builder, strides[1:]),
+            itemsize=item,
+            meminfo=memory,
+        )
+        return array._getvalue()
+
+    return kind(sizes, types.Omitted(None) if dtype is None else dtype), codegen
+
+
 @scalar
 def workspace(like, rows, columns):
     """An uninitialised array of this many rows and columns, of another array's type."""
-    return np.empty((np.int64(rows), np.int64(columns)), like.dtype)
+    return empty((rows, columns), like.dtype)

@@ -13,6 +13,7 @@ import numpy as np
 from ..._compile.array_intrinsics import (
     borrowed,
     columns_from,
+    empty,
     held,
     layout_known,
     window,
@@ -275,7 +276,7 @@ def solve(lo, hi, x, k, tau, curve, method, out, solution, flags):
     radius, narrow = when_final(curve, x)
     limit, enough, enough_of = radius if keeps else np.inf, 0.0, -1
     x, out, solution = borrowed(x), borrowed(out), borrowed(solution)
-    own_table, own_rows = workspace(k, FIELDS, LANES), np.empty((3, LANES), np.int64)
+    own_table, own_rows = workspace(k, FIELDS, LANES), empty((3, LANES), np.int64)
     # A pass may keep p of rows whose p is not wanted, so that their thresholds are the same.
     own_p = workspace(x, LANES, 0 if writes else n)
     own_slopes = slopes_scratch(curve, x, LANES)

@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from ..._compile.array_intrinsics import APART, block, read_apart, window, write_apart, write_beside
+from ..._compile.array_intrinsics import (
+    APART,
+    block,
+    empty,
+    read_apart,
+    window,
+    write_apart,
+    write_beside,
+)
 from ..._compile.decorators import scalar, specialized, specialized_summing, summing
 from ..._curves.base import (
     cdf_after_shift,
@@ -168,9 +176,9 @@ def _shorten(x, c, inv, d, t):
 def pass_scratch(curve, x, n):
     """Scratch for passes over n entries: for t in float32 or p of a float32 block; x if neither."""
     if searches_in_float32(curve, x):
-        return lambda curve, x, n: np.empty(n, np.float32)
+        return lambda curve, x, n: empty(n, np.float32)
     if _is_float32(x):
-        return lambda curve, x, n: np.empty(BLOCK + APART, np.float32)
+        return lambda curve, x, n: empty(BLOCK + APART, np.float32)
     return lambda curve, x, n: x
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._compile.array_intrinsics import borrowed, workspace
+from ..._compile.array_intrinsics import borrowed, empty, workspace
 from ..._compile.decorators import kernel, scalar
 from ..._nonfinite import (
     WITH_INFINITIES,
@@ -64,12 +64,12 @@ def scratch_for_packed(x, out, solution):
     """Scratch for one group: ((entries, shares of k, temperatures, row indices), p, solutions)."""
     n, several = x.shape[1], rows_at_once(x.shape[1])
     columns = n if out.shape[1] > 0 else 0
-    packed = workspace(x, several, n), np.empty(several), np.empty(several)
+    packed = workspace(x, several, n), empty(several), empty(several)
     values, answers = (
         workspace(x, several, columns),
         workspace(solution, several, solution.shape[1]),
     )
-    return (*packed, np.empty(several, np.int64)), values, answers
+    return (*packed, empty(several, np.int64)), values, answers
 
 
 @kernel

@@ -11,6 +11,7 @@ import numpy as np
 from ..._compile.array_intrinsics import (
     block,
     borrowed,
+    empty,
     read_apart,
     window,
     workspace,
@@ -145,7 +146,7 @@ def scratch_for_packed(x, solution):
     n, several = x.shape[1], rows_at_once(x.shape[1])
     of_entries = workspace(x, several, n), workspace(x, several, n), workspace(x, several, n)
     answers = workspace(solution, several, solution.shape[1])
-    return (*of_entries, answers, np.empty((3, several)), np.empty(several, np.int64))
+    return (*of_entries, answers, empty((3, several)), empty(several, np.int64))
 
 
 @scalar
