@@ -8,13 +8,20 @@ from typing import NamedTuple
 # threshold's.
 from .._threshold.records import CODE as CODE
 from .._threshold.records import FLAGS as SEARCH_FLAGS
+from .._threshold.records import TAKEN, WEIGHT
 from .._threshold.records import C as C
 from .._threshold.records import D as D
 from .nodes import DEGREE, NODES
 
-# One more flag beside those of a threshold search: some rows are short.
-SOME_SHORT = SEARCH_FLAGS
-FLAGS = SEARCH_FLAGS + 1
+# Two more flags beside those of a threshold search: some rows are short; some have a core.
+SOME_SHORT, SOME_WITH_CORE = SEARCH_FLAGS, SEARCH_FLAGS + 1
+FLAGS = SEARCH_FLAGS + 2
+
+# More kinds of tilt: of a row with so few finite entries that `poisson_binomial` solves it; and of
+# one that has a core, and is finite or has infinities. With the last two, the columns of a search's
+# progress hold the number of entries with pi >= 1/2 and the variance of the count.
+SHORT_LEFT, WITH_CORE, CORE_AND_INFINITIES = -2.0, -5.0, -6.0
+TILT_ABOVE, TILT_VARIANCE = TAKEN, WEIGHT
 
 
 class Limits(NamedTuple):

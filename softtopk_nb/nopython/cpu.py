@@ -13,7 +13,8 @@ from .._threshold.cpu.rows import solve
 from .._threshold.methods import METHODS, Newton
 from .._threshold.records import REST, SOLUTION, UNSOLVED, C, D
 from ..gradtopk.cpu import rows as _subsets
-from ..gradtopk.records import FLAGS, NONE_SHORT
+from ..gradtopk.cpu import with_core as _with_core
+from ..gradtopk.records import FLAGS, NONE_SHORT, SOME_WITH_CORE
 from ..gradtopk.records import SOLUTION as SUBSET
 from ..hardtopk.cpu.rows import hard_row
 from ..iterative.cpu import rows as _iterations
@@ -237,7 +238,18 @@ def _linearize(x, k, temperature, out):
     solution = np.empty((1, SUBSET))
     target, flags = np.expand_dims(out, 0), np.zeros(FLAGS, np.bool_)
     _subsets.solve(0, 1, batch, sizes, tau, tilt, NONE_SHORT, target, solution, flags)
+    if flags[SOME_WITH_CORE]:
+        _with_core.solve(0, 1, batch, sizes, tau, tilt, target, solution)
     return batch, tau, solution
+
+
+@scalar
+def _move(batch, tau, solution, v, dtau, out, gtau):
+    """Write the derivative of GradTopK along (v, dtau), as `gradtopk.cpu.rows.jvp`."""
+    flags = np.zeros(FLAGS, np.bool_)
+    _subsets.jvp(0, 1, batch, tau, solution, v, dtau, out, gtau, flags)
+    if flags[SOME_WITH_CORE]:
+        _with_core.jvp(0, 1, batch, tau, solution, v, dtau, out, gtau)
 
 
 @kernel
@@ -301,7 +313,7 @@ def gradtopk_jvp(x, k, temperature, dx, dtemperature, out, dout):
         return
     batch, tau, solution = _linearize(x, k, temperature, out)
     moves, target = np.full(1, np.float64(dtemperature)), np.expand_dims(dout, 0)
-    _subsets.jvp(0, 1, batch, tau, solution, np.expand_dims(dx, 0), moves, target, np.empty((1, 0)))
+    _move(batch, tau, solution, np.expand_dims(dx, 0), moves, target, np.empty((1, 0)))
 
 
 @kernel
@@ -340,7 +352,7 @@ def gradtopk_vjp(x, k, temperature, g, out, gx):
         return np.nan
     batch, tau, solution = _linearize(x, k, temperature, out)
     target, gtau = np.expand_dims(gx, 0), np.empty((1, 1))
-    _subsets.jvp(0, 1, batch, tau, solution, np.expand_dims(g, 0), np.zeros(1), target, gtau)
+    _move(batch, tau, solution, np.expand_dims(g, 0), np.zeros(1), target, gtau)
     return gtau[0, 0]
 
 

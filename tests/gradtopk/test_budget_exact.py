@@ -170,14 +170,21 @@ def solved(t, k, kept, table, p):
     seen = moments.tilted_probabilities(t, *at, kept)
     limit, steps = moments.choose_series(seen.variance, T(1))
     sums, core = np.empty(contour.SUMS), np.empty(contour.MOST_IN_CORE)
-    work = contour.power_sums_scratch(t)
-    found = moments.row_sums(kept, seen, T(1), limit, steps, work, sums, core)
-    size, used, _ = contour.quadrature(len(t), k, T(1), steps, sums, core, found, table)
+    if steps > 0:
+        moments.chebyshev_sums(kept, seen, steps, sums)
+        size, used, _ = contour.quadrature(len(t), k, T(1), steps, sums, None, 0, table)
+    else:
+        work = contour.power_sums_scratch(t)
+        found = contour.power_sums(kept, seen, T(1), limit, work, sums, core)
+        size, used, _ = contour.quadrature(len(t), k, T(1), steps, sums, core, found, table)
     polynomials = np.empty((records.MARGINAL_POLYNOMIALS, nodes.DEGREE), t.dtype)
     of_core = np.empty((records.MARGINAL_FIELDS, nodes.NODES))
     marginals.marginal_coefficients(table, used, polynomials, of_core)
-    scratch = marginals.marginals_scratch(t)
-    marginals.marginals(t, *at, limit, steps, of_core, used, polynomials, scratch, p)
+    if steps > 0:
+        marginals.chebyshev_marginals(t, *at, steps, polynomials, p)
+    else:
+        scratch = marginals.marginals_scratch(t)
+        marginals.marginals(t, *at, limit, of_core, used, polynomials, scratch, p)
     return steps, size, used
 
 

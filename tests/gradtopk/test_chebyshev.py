@@ -101,9 +101,7 @@ def tilted(x, kept):
 @njit
 def moments_of(x, steps, sums):
     kept = np.empty_like(x)
-    seen = tilted(x, kept)
-    work = contour.power_sums_scratch(x)
-    moments.row_sums(kept, seen, x.dtype.type(1), 0.25, steps, work, sums, kept)
+    moments.chebyshev_sums(kept, tilted(x, kept), steps, sums)
 
 
 @both_dtypes

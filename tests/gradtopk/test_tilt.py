@@ -11,7 +11,7 @@ from softtopk_nb._curves.registry import CURVES
 from softtopk_nb._threshold import records
 from softtopk_nb._threshold.cpu import order_statistics
 from softtopk_nb._threshold.newton import UNKNOWN, newton_step
-from softtopk_nb.gradtopk.cpu import rows
+from softtopk_nb.gradtopk.cpu import rows, with_core
 from softtopk_nb.gradtopk.records import FLAGS, NONE_SHORT, SOLUTION
 
 both_dtypes = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=["f64", "f32"])
@@ -28,6 +28,7 @@ def tilts(x, k, tau):
         order_statistics.distributions(0, len(x), x, problem[1] - 0.5, problem[2], tilt)
         flags[records.BY_DISTRIBUTION] = True
         rows.solve(0, len(x), *given)
+    with_core.solve(0, len(x), *problem, tilt, *given[5:7])
     still = tilt[:, records.CODE] == records.UNSOLVED
     assert flags[records.SOME_UNSOLVED] == still.any()
     return solution, still

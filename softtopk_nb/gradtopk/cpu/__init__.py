@@ -11,8 +11,8 @@ from ..._nonfinite import NONE, WITH_INFINITIES
 from ..._threads import pool
 from ..._threshold.records import CODE
 from ..._threshold.records import SOLUTION as TILT
-from ..records import NONE_SHORT, SHORT_32, SOLUTION, USED, WEIGHTS
-from . import long, short, solving
+from ..records import FLAGS, NONE_SHORT, SHORT_32, SOLUTION, SOME_WITH_CORE, USED, WEIGHTS
+from . import long, short, solving, with_core
 from . import rows as kernels
 from .solving import Short, Solved, columns, no_columns
 
@@ -78,7 +78,10 @@ def _move(rows: Rows, state: Solved, v: Array, dtau: Array, out: Array, gtau: Ar
         for i in range(len(x)):
             long.jvp(x[i], tau[i], solution[i], v[i], dtau[i], out[i], gtau[i])
     else:
-        pool.over(len(x), 2 * x.size, kernels.jvp, x, tau, solution, v, dtau, out, gtau)
+        given, flags = (x, tau, solution, v, dtau, out, gtau), np.zeros(FLAGS, np.bool_)
+        pool.over(len(x), 2 * x.size, kernels.jvp, *given, flags)
+        if flags[SOME_WITH_CORE]:
+            pool.over(len(x), 2 * x.size, with_core.jvp, *given)
     if short_ones is not None:
         at: Any = short_ones.at
         dp, in_tau = out[at], gtau[at]

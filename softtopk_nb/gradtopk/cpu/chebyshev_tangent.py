@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
-from ..._compile.array_intrinsics import block, read_apart, write_apart
+from ..._compile.array_intrinsics import block, empty, read_apart, write_apart
 from ..._compile.decorators import scalar, summing
 from ..._math.elementary import fma, wide_vectors
 from ..formulas import combined_direction, minority_probability
-from ..nodes import DEGREE, FEW
+from ..nodes import DEGREE, FEW, terms_of
 from ..records import EVEN_SUM, ODD_SUM, OTHERS_EVEN, OTHERS_ODD, OWN_EVEN, OWN_ODD
 from .marginals import all_of, few_of, polynomial
 
@@ -24,7 +22,7 @@ STEP = 512  # entries whose sums are in the row's own type
 @scalar
 def direction_scratch(x):
     """Scratch for `chebyshev_direction_sums` and `chebyshev_tangent`."""
-    return np.empty(STEP, x.dtype)
+    return empty(STEP, x.dtype)
 
 
 @summing
@@ -128,7 +126,7 @@ add_few, add_all = sums_of(FEW), sums_of(DEGREE)
 
 
 @scalar
-def chebyshev_direction_sums(x, v, dtau, c, inv, d, terms, scratch, sums, kept):
+def chebyshev_direction_sums(x, v, dtau, c, inv, d, steps, scratch, sums, kept):
     """Write the sums over the row of the direction v - t dtau; `scratch`: of `direction_scratch`.
 
     2 r of each entry goes to `kept`, negative where pi >= 1/2, for `chebyshev_tangent`.
@@ -140,7 +138,7 @@ def chebyshev_direction_sums(x, v, dtau, c, inv, d, terms, scratch, sums, kept):
         y = block(kept, start, STEP)
         keep_probabilities(part, c, inv, d, y)
         moved = combined_directions(part, vs, x.dtype.type(dtau), c, inv, d, y, scratch)
-        if terms == FEW:
+        if terms_of(steps) == FEW:
             add_few(y, moved, sums)
         else:
             add_all(y, moved, sums)
@@ -178,7 +176,7 @@ def write_tangents(v, inv, own, side_own, others, side_others, out):
 
 
 @scalar
-def chebyshev_tangent(x, v, dtau, c, inv, d, terms, polynomials, scratch, out):
+def chebyshev_tangent(x, v, dtau, c, inv, d, steps, polynomials, scratch, out):
     """Write J (v - t dtau) to `out`, in which `chebyshev_direction_sums` has kept 2 r."""
     a, b, w, z = (
         polynomials[OWN_EVEN],
@@ -191,7 +189,7 @@ def chebyshev_tangent(x, v, dtau, c, inv, d, terms, polynomials, scratch, out):
     for start in range(0, x.shape[0], STEP):
         part, vs, target = block(x, start, STEP), block(v, start, STEP), block(out, start, STEP)
         moved = combined_directions(part, vs, x.dtype.type(dtau), c, inv, d, target, scratch)
-        if terms == FEW:
+        if terms_of(steps) == FEW:
             write_tangents(moved, inv, few[0], few[1], few[2], few[3], target)
         else:
             write_tangents(moved, inv, full[0], full[1], full[2], full[3], target)

@@ -107,7 +107,7 @@ def sums_of_count(t, sums, core):
 @kernel
 def log_probability_of_count(n, k, sums, core, found):
     """log P(N = k) for n variables, from `sums_of_count`; -inf where P is 0 to rounding."""
-    variance, far = sums[VARIANCE], abs(excess_of_mean(k, 0, sums, core, found))
+    variance, far = sums[VARIANCE], abs(excess_of_mean(k, sums, core, found))
     # Bernstein: P is below e^-L. Up to there CAPACITY nodes are enough for every variance.
     if k < 0 or k > n or far * far > 2.0 * exponent(variance, 1.0) * (variance + far / 3.0):
         return -np.inf

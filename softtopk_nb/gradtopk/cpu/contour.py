@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 
-from ..._compile.array_intrinsics import block, borrowed, seek
+from ..._compile.array_intrinsics import block, borrowed, empty, seek
 from ..._compile.decorators import scalar, summing
 from ..._math.elementary import (
     circular,
@@ -59,9 +59,9 @@ BLOCK = 1024  # entries summed in the row's own type before float64 is used
 @scalar
 def power_sums_scratch(x):
     """Scratch for `power_sums`: arrays of BLOCK numbers."""
-    far, side = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
-    signed, power = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
-    return far, side, signed, power, np.empty(BLOCK, np.int64)
+    far, side = empty(BLOCK, x.dtype), empty(BLOCK, x.dtype)
+    signed, power = empty(BLOCK, x.dtype), empty(BLOCK, x.dtype)
+    return far, side, signed, power, empty(BLOCK, np.int64)
 
 
 @scalar
@@ -143,9 +143,9 @@ def add_powers(sums, m, plain, signed):
 
 
 @scalar
-def excess_of_mean(k, steps, sums, core, found):
-    """The mean of the count less k."""
-    if steps > 0:
+def excess_of_mean(k, sums, core, found):
+    """The mean of the count less k; `core`: None if the sums are those of Chebyshev series."""
+    if core is None:
         return sums[ABOVE] - k + 0.5 * sums[ODD]
     excess = sums[ABOVE] - k + sums[POWERS] - sums[POWERS + ORDER]
     for i in range(found):
@@ -185,19 +185,43 @@ def chebyshev_weights(table, count, size, winding, steps, sums):
 def quadrature(n, k, inv, steps, sums, core, found, nodes, most=NODES):
     """Choose the nodes, at most `most`, and write them.
 
-    Returns (number of nodes on the circle, number of them used, log P(N = k)).
+    `core`: the `found` entries of the core, with `steps` = 0; or None, if the sums are those of
+    Chebyshev series of that many steps. Returns (number of nodes on the circle, number of them
+    used, log P(N = k)).
     """
     wide_vectors()
-    excess = excess_of_mean(k, steps, sums, core, found)
+    excess = excess_of_mean(k, sums, core, found)
     size, used = node_count(n, sums[VARIANCE], excess, inv, most)
     write_circle(size, used, steps, nodes)
     table = known_nodes(borrowed(nodes))
+    winding = sums[ABOVE] - k
+    for j in range(used, CAPACITY):
+        table[SQUARE, j] = table[SINE, j] = 0.0  # to fill the lanes: factors of 1
+    if core is None:
+        chebyshev_weights(table, in_lanes(used), size, winding, steps, sums)
+    else:
+        multiply_core(table, used, core, found)
+        for j in range(in_lanes(used)):
+            g, y, re, im = table[SQUARE, j], table[SINE, j], table[RE, j], table[IM, j]
+            cr, ci = node_weight(j, size, g, y, ORDER, winding, sums)
+            table[RE, j], table[IM, j] = re * cr - im * ci, re * ci + im * cr
+    total = 0.0
+    for j in range(used):
+        total += table[RE, j]
+    for j in range(used):
+        table[RE, j] /= total
+        table[IM, j] /= total
+    return size, used, math.log(total / size)
+
+
+@scalar
+def multiply_core(table, used, core, found):
+    """Write the product of the factors of the core's entries at each node."""
+    table = known_nodes(table)
     for j in range(CAPACITY):
         table[RE, j], table[IM, j] = 1.0, 0.0
-        if j >= used:
-            table[SQUARE, j] = table[SINE, j] = 0.0  # to fill the lanes: factors of 1
     for i in range(found, min(found + 3, MOST_IN_CORE)):
-        core[i] = 0.0  # likewise
+        core[i] = 0.0  # to fill the lanes: factors of 1
     for group in range(CAPACITY // TOGETHER):
         if group * TOGETHER >= used:
             break
@@ -217,18 +241,3 @@ def quadrature(n, k, inv, steps, sums, core, found, nodes, most=NODES):
                 er, ei = er * fr - ei * fi, er * fi + ei * fr
                 fr, fi = table[RE, j], table[IM, j]
                 table[RE, j], table[IM, j] = er * fr - ei * fi, er * fi + ei * fr
-    winding = sums[ABOVE] - k
-    if steps > 0:
-        chebyshev_weights(table, in_lanes(used), size, winding, steps, sums)
-    else:
-        for j in range(in_lanes(used)):
-            g, y, re, im = table[SQUARE, j], table[SINE, j], table[RE, j], table[IM, j]
-            cr, ci = node_weight(j, size, g, y, ORDER, winding, sums)
-            table[RE, j], table[IM, j] = re * cr - im * ci, re * ci + im * cr
-    total = 0.0
-    for j in range(used):
-        total += table[RE, j]
-    for j in range(used):
-        table[RE, j] /= total
-        table[IM, j] /= total
-    return size, used, math.log(total / size)

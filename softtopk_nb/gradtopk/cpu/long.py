@@ -33,6 +33,7 @@ from ..records import (
     CODE,
     CORE_LIMIT,
     DIRECTION_SUMS,
+    FLAGS,
     LOG_P,
     MARGINAL_FIELDS,
     MARGINAL_POLYNOMIALS,
@@ -44,11 +45,21 @@ from ..records import (
     C,
     D,
 )
-from . import cumulant, rows
-from .chebyshev_tangent import pair_with_t
-from .contour import MOST_IN_CORE, power_sums_scratch, quadrature
-from .marginals import marginal_coefficients, marginals, marginals_scratch
-from .moments import TiltSums, choose_series, row_sums, tilted_probabilities
+from . import cumulant, rows, with_core
+from .chebyshev_tangent import (
+    chebyshev_direction_sums,
+    chebyshev_tangent,
+    direction_scratch,
+    pair_with_t,
+)
+from .contour import MOST_IN_CORE, power_sums, power_sums_scratch, quadrature
+from .marginals import (
+    chebyshev_marginals,
+    marginal_coefficients,
+    marginals,
+    marginals_scratch,
+)
+from .moments import TiltSums, chebyshev_sums, choose_series, tilted_probabilities
 from .rows import DTAU, OTHER_DTAU, level_of, load_nodes, smoothed_sum, store_nodes
 from .tangent import direction_sums, tangent_coefficients, tangent_scratch, write_tangent
 
@@ -91,7 +102,10 @@ def tilt_parts(lo, hi, x, tau, solution, anew, y, seen, sums, cores, found):
             seen[j, 4] = at.skewness + unknown
         if limit > 0.0:
             at = TiltSums(seen[j, 0], seen[j, 1], seen[j, 2], seen[j, 3], seen[j, 4])
-            found[j] = row_sums(y[part], at, inv, limit, steps, work, sums[j], cores[j])
+            if steps > 0:
+                chebyshev_sums(y[part], at, steps, sums[j])
+            else:
+                found[j] = power_sums(y[part], at, inv, limit, work, sums[j], cores[j])
 
 
 @kernel
@@ -102,11 +116,14 @@ def close_row(x, n, k, tau, sums, cores, found, solution, polynomials, table):
     for j in range(sums.shape[0]):
         for m in range(SUMS):
             total[m] += sums[j, m]
-        for i in range(min(found[j], MOST_IN_CORE - count)):
+        for i in range(0 if steps > 0 else min(found[j], MOST_IN_CORE - count)):
             core[count] = cores[j, i]
             count += 1
     nodes = np.empty((FIELDS, CAPACITY))
-    size, used, log_p = quadrature(n, k, inv, steps, total, core, count, nodes)
+    if steps > 0:
+        size, used, log_p = quadrature(n, k, inv, steps, total, None, 0, nodes)
+    else:
+        size, used, log_p = quadrature(n, k, inv, steps, total, core, count, nodes)
     store_nodes(nodes, size, used, log_p, solution)
     marginal_coefficients(nodes, used, polynomials, table)
 
@@ -116,11 +133,14 @@ def marginals_parts(lo, hi, x, tau, solution, polynomials, table, out):
     """Turn the y of each part, as `tilt_parts` has written it, into p."""
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
-    at = c, inv, d, solution[CORE_LIMIT], int(solution[STEPS])
+    limit, steps = solution[CORE_LIMIT], int(solution[STEPS])
     used, work = int(solution[USED]), marginals_scratch(x)
     for j in range(lo, hi):
         xs, p = x[j * PART : (j + 1) * PART], out[j * PART : (j + 1) * PART]
-        marginals(xs, *at, table, used, polynomials, work, p, p)
+        if steps > 0:
+            chebyshev_marginals(xs, c, inv, d, steps, polynomials, p, p)
+        else:
+            marginals(xs, c, inv, d, limit, table, used, polynomials, work, p, p)
 
 
 @kernel
@@ -128,12 +148,15 @@ def direction_parts(lo, hi, x, v, dtau, tau, solution, sums, out):
     """Write the sums of each part along a direction."""
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
-    at = dtau, c, inv, d, solution[CORE_LIMIT], int(solution[STEPS])
-    nodes, work = np.empty((FIELDS, CAPACITY)), tangent_scratch(x)
+    at, limit, steps = (dtau, c, inv, d), solution[CORE_LIMIT], int(solution[STEPS])
+    nodes, work, few = np.empty((FIELDS, CAPACITY)), tangent_scratch(x), direction_scratch(x)
     used = load_nodes(solution, nodes)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        direction_sums(x[part], v[part], *at, nodes, used, work, sums[j], out[part])
+        if steps > 0:
+            chebyshev_direction_sums(x[part], v[part], *at, steps, few, sums[j], out[part])
+        else:
+            direction_sums(x[part], v[part], *at, limit, nodes, used, work, sums[j])
 
 
 @kernel
@@ -153,11 +176,15 @@ def tangent_parts(lo, hi, x, v, dtau, tau, solution, polynomials, table, out, pa
     """Write the derivative of each part along v."""
     T = x.dtype.type
     inv, c, d = inverse_temperature(tau, x), T(solution[C]), T(solution[D])
-    at = dtau, c, inv, d, solution[CORE_LIMIT], int(solution[STEPS])
-    used, work = int(solution[USED]), tangent_scratch(x)
+    at, limit, steps = (dtau, c, inv, d), solution[CORE_LIMIT], int(solution[STEPS])
+    used, work, few = int(solution[USED]), tangent_scratch(x), direction_scratch(x)
     for j in range(lo, hi):
         part = slice(j * PART, (j + 1) * PART)
-        write_tangent(x[part], v[part], *at, table, used, polynomials, work, out[part])
+        xs, vs, dp = x[part], v[part], out[part]
+        if steps > 0:
+            chebyshev_tangent(xs, vs, *at, steps, polynomials, few, dp)
+        else:
+            write_tangent(xs, vs, *at, limit, table, used, polynomials, work, dp)
         if pairs.shape[0] > 0:
             pairs[j] = pair_with_t(x[part], out[part], c, inv, d)
 
@@ -323,8 +350,11 @@ def jvp(
             here(jvp_finite(x, tau, solved, v, dtau, out, gtau))
             return
         # The finite entries of a long row.
-        one = x[None], np.array([tau]), solved[None], v[None], np.array([dtau])
-        rows.jvp(0, 1, *one, out[None], gtau[None])
+        one = x[None], np.array([tau]), solved[None], v[None], np.array([dtau]), out[None]
+        if solved[STEPS] > 0:
+            rows.jvp(0, 1, *one, gtau[None], np.zeros(FLAGS, np.bool_))
+        else:
+            with_core.jvp(0, 1, *one, gtau[None])
 
     derivative_of_row(solution[CODE], x, v, out, gtau, along)
 

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from ..._compile.array_intrinsics import block, borrowed, layout_known, seek
+from ..._compile.array_intrinsics import block, borrowed, empty, layout_known, seek
 from ..._compile.decorators import overload_scalar, scalar, summing
 from ..._math.elementary import fma, from_ordinal, limits, to_ordinal, wide_vectors
 from ..formulas import (
@@ -133,8 +133,8 @@ def core_tails(minor, count, table, used, over, under):
 @scalar
 def marginals_scratch(x):
     """Scratch for `marginals`: arrays of BLOCK numbers."""
-    signed, keys, minor = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype), np.empty(BLOCK)
-    return signed, keys, minor, np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK, np.int64)
+    signed, keys, minor = empty(BLOCK, x.dtype), empty(BLOCK, x.dtype), empty(BLOCK)
+    return signed, keys, minor, empty(BLOCK), empty(BLOCK), empty(BLOCK, np.int64)
 
 
 def polynomial(c, s):
@@ -198,13 +198,13 @@ def write_chebyshev(x, c, inv, d, a, b, z, out, kept):
 
 
 @scalar
-def chebyshev_marginals(x, c, inv, d, terms, polynomials, out, kept):
+def chebyshev_marginals(x, c, inv, d, steps, polynomials, out, kept=None):
     """Write p of a row without a core, as `marginals`."""
     a, b, z = polynomials[BELOW], polynomials[PLAIN], polynomials[OVER]
     # In blocks, so that the few r that nearly underflow are not searched for in all of a long row.
     for start in range(0, x.shape[0], BLOCK):
         part, p = block(x, start, BLOCK), block(out, start, BLOCK)
-        if terms == FEW:
+        if terms_of(steps) == FEW:
             deep = write_chebyshev(part, c, inv, d, few_of(a), few_of(b), few_of(z), p, kept)
         else:
             deep = write_chebyshev(part, c, inv, d, all_of(a), all_of(b), all_of(z), p, kept)
@@ -213,15 +213,13 @@ def chebyshev_marginals(x, c, inv, d, terms, polynomials, out, kept):
 
 
 @summing
-def marginals(x, c, inv, d, limit, steps, table, used, polynomials, work, out, kept=None):
+def marginals(x, c, inv, d, limit, table, used, polynomials, work, out, kept=None):
     """Write p (Theorem thm-grad-marginals) by the table and polynomials of `marginal_coefficients`.
 
-    `work`: of `marginals_scratch`; `kept`: `out`, if `tilted_probabilities` has written there.
+    This is for rows with a core. `work`: of `marginals_scratch`; `kept`: `out`, if
+    `tilted_probabilities` has written there.
     """
     wide_vectors()
-    if steps > 0:
-        chebyshev_marginals(x, c, inv, d, terms_of(steps), polynomials, out, kept)
-        return
     T = x.dtype.type
     signed, keys, minor, over, under, at = work
     floor = T(DEEP * math.log(limits(inv)[1]))

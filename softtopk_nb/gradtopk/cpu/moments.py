@@ -17,7 +17,7 @@ from ..._math.elementary import fma, limits, wide_vectors
 from ..formulas import core_limit, minority_probability
 from ..nodes import FEWEST_STEPS
 from ..records import EVEN, ODD, ORDER
-from .contour import begin_sums, power_sums
+from .contour import begin_sums
 
 # Least variances for the Chebyshev series, and for those with 4 steps less.
 LEAST, LEAST_32 = 24.0, 12.0
@@ -199,14 +199,11 @@ def _add_series(y, steps, sums):
 
 
 @scalar
-def row_sums(y, seen, inv, limit, steps, work, sums, core):
-    """Write the sums over the row and its core; returns its size. `work`: of `power_sums_scratch`.
+def chebyshev_sums(y, seen, steps, sums):
+    """Write the sums over a row without a core.
 
     `y`, `seen`: what `tilted_probabilities` has written and returned.
     """
-    if steps > 0:
-        begin_sums(seen, sums)
-        sums[ODD] = 2.0 * (seen.tails_below - seen.tails_above)
-        add_series(y, steps, sums)
-        return 0
-    return power_sums(y, seen, inv, limit, work, sums, core)
+    begin_sums(seen, sums)
+    sums[ODD] = 2.0 * (seen.tails_below - seen.tails_above)
+    add_series(y, steps, sums)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._compile.array_intrinsics import borrowed, window, workspace
+from ..._compile.array_intrinsics import borrowed, empty, window, workspace
 from ..._compile.decorators import kernel, scalar, summing
 from ..._compile.permute import unpack
 from ..._curves.sigmoid import Sigmoid
@@ -53,32 +53,40 @@ from ..formulas import smoothed
 from ..nodes import CAPACITY, DEGREE, FIELDS, IM, NODES, RE, write_circle
 from ..records import (
     CODE,
+    CORE_AND_INFINITIES,
     CORE_LIMIT,
     DIRECTION_SUMS,
     LOG_P,
     MARGINAL_FIELDS,
     MARGINAL_POLYNOMIALS,
+    SHORT_LEFT,
     SIZE,
     SOME_SHORT,
+    SOME_WITH_CORE,
     STEPS,
     SUMS,
     TANGENT_FIELDS,
     TANGENT_POLYNOMIALS,
+    TILT_ABOVE,
+    TILT_VARIANCE,
     USED,
     WEIGHTS,
+    WITH_CORE,
     C,
     D,
 )
-from .chebyshev_tangent import pair_with_t
-from .contour import MOST_IN_CORE, power_sums_scratch, quadrature
+from .chebyshev_tangent import (
+    chebyshev_direction_sums,
+    chebyshev_tangent,
+    direction_scratch,
+    pair_with_t,
+)
+from .contour import quadrature
 from .cumulant import cumulant_scratch, third_cumulant
-from .marginals import marginal_coefficients, marginals, marginals_scratch
-from .moments import choose_series, row_sums, tilted_probabilities
+from .marginals import chebyshev_marginals, marginal_coefficients
+from .moments import chebyshev_sums, choose_series, tilted_probabilities
 from .recursions import dp, recursion
-from .tangent import direction_sums, tangent_coefficients, tangent_scratch, write_tangent
-
-# The code of a tilt whose row has so few finite entries that `poisson_binomial` solves it.
-SHORT_LEFT = -2.0
+from .tangent import tangent_coefficients
 
 SIGMOID = Sigmoid()
 # The error after the last step is of third order (Proposition prop-solver), and must be small
@@ -104,6 +112,12 @@ def store_nodes(nodes, size, used, log_p, answer):
 
 
 @scalar
+def store_tilt(c, d, limit, steps, answer):
+    """Write the tilt of a row and its series to its solution."""
+    answer[C], answer[D], answer[CORE_LIMIT], answer[STEPS] = c, d, limit, steps
+
+
+@scalar
 def load_nodes(answer, nodes):
     """Write the nodes of a solved row; returns their number."""
     used = int(answer[USED])
@@ -112,6 +126,13 @@ def load_nodes(answer, nodes):
         nodes[RE, j] = answer[WEIGHTS + j]
         nodes[IM, j] = answer[WEIGHTS + NODES + j]
     return used
+
+
+@scalar
+def level_of(x, tau, answer):
+    """c, 1/tau and d of the tilt of a solved row, in the type of its entries."""
+    T = x.dtype.type
+    return T(answer[C]), inverse_temperature(tau, x), T(answer[D])
 
 
 @scalar
@@ -170,6 +191,15 @@ def find_tilt(x, part, k, inv, c, d, known, kept):
             part, tries = x, 0
 
 
+@scalar
+def leave_to_core(tilt, code, c, d, seen, flags):
+    """Leave a row to `with_core.solve`, and write to its tilt what that needs."""
+    flags[SOME_WITH_CORE] = True
+    tilt[CODE] = WITH_CORE if code == FINITE else CORE_AND_INFINITIES
+    tilt[C], tilt[D] = c, d
+    tilt[TILT_ABOVE], tilt[TILT_VARIANCE] = seen.above, seen.variance
+
+
 @kernel
 def solve(lo, hi, x, k, tau, tilt, limits, out, solution, flags):
     """Write p of rows lo .. hi to `out`, and solutions to `solution` unless it has no columns.
@@ -177,14 +207,13 @@ def solve(lo, hi, x, k, tau, tilt, limits, out, solution, flags):
     Rows whose tilt is UNSOLVED get one here, or have BAD_MOMENTS, or stay UNSOLVED, and the flags
     are set; if the flag BY_DISTRIBUTION is set, only rows with BAD_MOMENTS are solved. Rows that
     are short by the `limits` get the tilt SHORT_LEFT and zeros, and `flags[SOME_SHORT]` is set.
+    Rows with a core are left to `with_core.solve`, and `flags[SOME_WITH_CORE]` is set.
     """
-    T, again = x.dtype.type, flags[BY_DISTRIBUTION]
-    wide = solution.shape[1] > 0
-    work, scratch = power_sums_scratch(x), marginals_scratch(x)
-    sums, core = np.empty(SUMS), np.empty(MOST_IN_CORE)
-    nodes, table = np.empty((FIELDS, CAPACITY)), np.empty((MARGINAL_FIELDS, NODES))
-    polynomials = np.empty((MARGINAL_POLYNOMIALS, DEGREE), x.dtype)
-    sampled, apart = np.empty(sample_size(x.shape[1]), x.dtype), workspace(x, 2, x.shape[1])
+    T, again, wide = x.dtype.type, flags[BY_DISTRIBUTION], solution.shape[1] > 0
+    sums = empty(SUMS)
+    nodes, table = empty((FIELDS, CAPACITY)), empty((MARGINAL_FIELDS, NODES))
+    polynomials = empty((MARGINAL_POLYNOMIALS, DEGREE), x.dtype)
+    sampled, apart = empty(sample_size(x.shape[1]), x.dtype), workspace(x, 2, x.shape[1])
     x, tilt, out, solution = borrowed(x), borrowed(tilt), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
         if again and tilt[i, CODE] != BAD_MOMENTS:
@@ -225,16 +254,17 @@ def solve(lo, hi, x, k, tau, tilt, limits, out, solution, flags):
             continue
         tilt[i, CODE], c, d = code, T(c), T(d)
         limit, steps = choose_series(seen.variance, inv)
-        found = row_sums(values, seen, inv, limit, steps, work, sums, core)
-        size, used, log_p = quadrature(n, left, inv, steps, sums, core, found, nodes)
+        if steps == 0:
+            leave_to_core(tilt[i], code, c, d, seen, flags)
+            continue
+        chebyshev_sums(values, seen, steps, sums)
+        size, used, log_p = quadrature(n, left, inv, steps, sums, None, 0, nodes)
         if wide:
-            solution[i, C], solution[i, D] = c, d
-            solution[i, CORE_LIMIT], solution[i, STEPS] = limit, steps
             store_nodes(nodes, size, used, log_p, solution[i])
+            store_tilt(c, d, limit, steps, solution[i])
         if p.shape[0] > 0:
             marginal_coefficients(nodes, used, polynomials, table)
-            at = c, inv, d, limit, steps
-            marginals(present, *at, table, used, polynomials, scratch, values, values)
+            chebyshev_marginals(present, c, inv, d, steps, polynomials, values, values)
             if code == WITH_INFINITIES:
                 with_infinities(whole, values, k[i] - left, p)
 
@@ -270,18 +300,19 @@ def solve_recursion(lo, hi, x, k, tau, out):
 
 
 @kernel
-def jvp(lo, hi, x, tau, solution, v, dtau, out, gtau):
+def jvp(lo, hi, x, tau, solution, v, dtau, out, gtau, flags):
     """Write dp of rows lo .. hi along (v, dtau).
 
     With dtau = 0 and v a cotangent of p, dp is the gradient in x, as J is symmetric, and the
     gradient in the temperature goes to `gtau`, unless that is empty: dp = J (v - t dtau), and
-    <v, J t> = <J v, t>.
+    <v, J t> = <J v, t>. Rows with a core are left to `with_core.jvp`, and `flags[SOME_WITH_CORE]`
+    is set.
     """
     T = x.dtype.type
-    work, sums = tangent_scratch(x), np.empty(DIRECTION_SUMS)
-    nodes, q_re, q_im = np.empty((FIELDS, CAPACITY)), np.empty(NODES), np.empty(NODES)
-    polynomials = np.empty((TANGENT_POLYNOMIALS, DEGREE), x.dtype)
-    table = np.empty((TANGENT_FIELDS, NODES))
+    scratch, sums = direction_scratch(x), empty(DIRECTION_SUMS)
+    nodes, q_re, q_im = empty((FIELDS, CAPACITY)), empty(NODES), empty(NODES)
+    polynomials = empty((TANGENT_POLYNOMIALS, DEGREE), x.dtype)
+    table = empty((TANGENT_FIELDS, NODES))
     apart = workspace(x, 3, x.shape[1])
     x, v, out, solution = borrowed(x), borrowed(v), borrowed(out), borrowed(solution)
     for i in range(lo, hi):
@@ -294,14 +325,17 @@ def jvp(lo, hi, x, tau, solution, v, dtau, out, gtau):
             if gtau.shape[1] > 0:
                 gtau[i, 0] = np.nan if code == UNDEFINED else 0.0
             continue
-        c, d, inv = T(answer[C]), T(answer[D]), inverse_temperature(tau[i], x)
-        limit, steps = answer[CORE_LIMIT], int(answer[STEPS])
+        steps = int(answer[STEPS])
+        if steps == 0:
+            flags[SOME_WITH_CORE] = True
+            continue
+        c, inv, d = level_of(x, tau[i], answer)
         xs, vs, target = taking_part(entries, window(v[i], 0, n), dp, code, apart)
         used = load_nodes(answer, nodes)
-        at = dtau[i], c, inv, d, limit, steps
-        direction_sums(xs, vs, *at, nodes, used, work, sums, target)
+        at = dtau[i], c, inv, d, steps
+        chebyshev_direction_sums(xs, vs, *at, scratch, sums, target)
         tangent_coefficients(nodes, used, steps, sums, q_re, q_im, polynomials, table)
-        write_tangent(xs, vs, *at, table, used, polynomials, work, target)
+        chebyshev_tangent(xs, vs, *at, polynomials, scratch, target)
         if gtau.shape[1] > 0:
             gtau[i, 0] = -pair_with_t(xs, target, c, inv, d)
         if code == WITH_INFINITIES:
@@ -311,13 +345,6 @@ def jvp(lo, hi, x, tau, solution, v, dtau, out, gtau):
 # Columns of `moves` and of `sums` in `second`: k has no derivative.
 DTAU, OTHER_DTAU = 1, 3
 GK, GTAU = range(2)
-
-
-@scalar
-def level_of(x, tau, answer):
-    """c, 1/tau and d of the tilt of a solved row, in the type of its entries."""
-    T = x.dtype.type
-    return T(answer[C]), inverse_temperature(tau, x), T(answer[D])
 
 
 @kernel

@@ -18,8 +18,18 @@ from ..._threads.long_rows import LONG
 from ..._threshold.cpu import order_statistics
 from ..._threshold.records import BY_DISTRIBUTION, CODE, SOME_BAD_MOMENTS, SOME_UNSOLVED, UNSOLVED
 from ..._threshold.records import SOLUTION as TILT
-from ..records import FLAGS, NONE_SHORT, SHORT, SHORT_32, SOLUTION, SOME_SHORT, Limits
-from . import long, poisson_binomial
+from ..records import (
+    FLAGS,
+    NONE_SHORT,
+    SHORT,
+    SHORT_32,
+    SHORT_LEFT,
+    SOLUTION,
+    SOME_SHORT,
+    SOME_WITH_CORE,
+    Limits,
+)
+from . import long, poisson_binomial, with_core
 from . import rows as kernels
 from . import short as short_rows
 
@@ -121,6 +131,7 @@ def _solve_rows(rows: Rows, out: Array, solution: Array, limits: Limits) -> Shor
         )
         flags[BY_DISTRIBUTION] = True
         pool.over(len(x), 2 * x.size, kernels.solve, *problem)
+    _solve_cores(*problem)
     if flags[SOME_UNSOLVED]:
         several = max(1, CHUNK // max(1, x.shape[1]))
         still = np.flatnonzero(tilt[:, CODE] == UNSOLVED)
@@ -128,11 +139,26 @@ def _solve_rows(rows: Rows, out: Array, solution: Array, limits: Limits) -> Shor
             _solve_open(rows, still[start : start + several], out, solution)
     if not flags[SOME_SHORT]:
         return None
-    these = np.flatnonzero(tilt[:, CODE] == kernels.SHORT_LEFT)
+    these = np.flatnonzero(tilt[:, CODE] == SHORT_LEFT)
     p = out[these]
     short = solve_short(take(rows, these), p)
     out[these] = p
     return short._replace(at=these)
+
+
+def _solve_cores(
+    x: Array,
+    k: Array,
+    tau: Array,
+    tilt: Array,
+    limits: Limits,
+    out: Array,
+    solution: Array,
+    flags: Array,
+) -> None:
+    """Solve the rows that have a core, if the flags say that there are some."""
+    if flags[SOME_WITH_CORE]:
+        pool.over(len(x), 2 * x.size, with_core.solve, x, k, tau, tilt, out, solution)
 
 
 def _solve_open(rows: Rows, these: Array, out: Array, solution: Array) -> None:
@@ -142,6 +168,7 @@ def _solve_open(rows: Rows, these: Array, out: Array, solution: Array) -> None:
     answers = np.zeros((len(these), solution.shape[1]))
     problem = *some, tilts(some), NONE_SHORT, p, answers, flags
     pool.over(len(these), 2 * some.x.size, kernels.solve, *problem)
+    _solve_cores(*problem)
     out[these], solution[these] = p, answers
 
 

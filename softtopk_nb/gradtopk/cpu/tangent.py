@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..._compile.array_intrinsics import block, borrowed, layout_known, seek
+from ..._compile.array_intrinsics import block, borrowed, empty, layout_known, seek
 from ..._compile.decorators import scalar, summing
 from ..._math.elementary import limits, wide_vectors
 from ..formulas import (
@@ -44,12 +44,7 @@ from ..records import (
     Q_RE,
     TANGENT_FIELDS,
 )
-from .chebyshev_tangent import (
-    chebyshev_direction_sums,
-    chebyshev_sums_at,
-    chebyshev_tangent,
-    direction_scratch,
-)
+from .chebyshev_tangent import chebyshev_sums_at
 from .contour import BLOCK
 from .marginals import all_of
 
@@ -117,25 +112,22 @@ def core_direction_sums(core, found, nodes, used, sums):
 @scalar
 def tangent_scratch(x):
     """Scratch for `direction_sums` and `write_tangent`: arrays of BLOCK numbers."""
-    odd, even = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
-    small, power = np.empty(BLOCK, x.dtype), np.empty(BLOCK, x.dtype)
-    core, at = np.empty((CORE_FIELDS, BLOCK)), np.empty(BLOCK, np.int64)
-    return odd, even, small, power, core, at, direction_scratch(x)
+    odd, even = empty(BLOCK, x.dtype), empty(BLOCK, x.dtype)
+    small, power = empty(BLOCK, x.dtype), empty(BLOCK, x.dtype)
+    core, at = empty((CORE_FIELDS, BLOCK)), empty(BLOCK, np.int64)
+    return odd, even, small, power, core, at
 
 
 @summing
-def direction_sums(x, v, dtau, c, inv, d, limit, steps, nodes, used, work, sums, kept):
-    """Write the sums over the row of the direction v - t dtau; `work`: of `tangent_scratch`.
+def direction_sums(x, v, dtau, c, inv, d, limit, nodes, used, work, sums):
+    """Write the sums over a row with a core of the direction v - t dtau.
 
-    Without a core, 2 r of each entry goes to `kept`, negative where pi >= 1/2, for `write_tangent`.
+    `work`: of `tangent_scratch`.
     """
     wide_vectors()
-    if steps > 0:
-        chebyshev_direction_sums(x, v, dtau, c, inv, d, terms_of(steps), work[-1], sums, kept)
-        return
     T = x.dtype.type
     limit, drift = T(limit), T(dtau)
-    odd, even, small, power, core, at, _ = work
+    odd, even, small, power, core, at = work
     least = LEAST_64 if limits(inv)[0] < 1e-10 else LEAST_32
     for m in range(DIRECTION_SUMS):
         sums[m] = 0.0
@@ -257,17 +249,14 @@ def core_tangents(core, found, table, used):
 
 
 @summing
-def write_tangent(x, v, dtau, c, inv, d, limit, steps, table, used, polynomials, work, out):
-    """Write J (v - t dtau) by the table and polynomials of `tangent_coefficients`.
+def write_tangent(x, v, dtau, c, inv, d, limit, table, used, polynomials, work, out):
+    """Write J (v - t dtau) of a row with a core.
 
-    `work`: of `tangent_scratch`; `out`: the array in which `direction_sums` keeps its results.
+    `table`, `polynomials`: of `tangent_coefficients`; `work`: of `tangent_scratch`.
     """
     wide_vectors()
-    if steps > 0:
-        chebyshev_tangent(x, v, dtau, c, inv, d, terms_of(steps), polynomials, work[-1], out)
-        return
     T = x.dtype.type
-    _, _, keys, _, core, at, _ = work
+    _, _, keys, _, core, at = work
     limit, drift = T(limit), T(dtau)
     a, b = all_of(polynomials[OWN_EVEN]), all_of(polynomials[OWN_ODD])
     w, z = all_of(polynomials[OTHERS_EVEN]), all_of(polynomials[OTHERS_ODD])

@@ -20,12 +20,21 @@ from ..._threshold.records import (
     UNSOLVED,
 )
 from ..._threshold.records import SOLUTION as TILT
-from ...gradtopk.cpu import poisson_binomial, poisson_binomial_tangent, short
+from ...gradtopk.cpu import poisson_binomial, poisson_binomial_tangent, short, with_core
 from ...gradtopk.cpu import rows as subset_rows
 from ...gradtopk.cpu.poisson_binomial import sizes_of
-from ...gradtopk.cpu.rows import SHORT_LEFT
 from ...gradtopk.records import FLAGS as SUBSET_FLAGS
-from ...gradtopk.records import NONE_SHORT, SHORT, SHORT_32, SOLUTION, SOME_SHORT, USED, WEIGHTS
+from ...gradtopk.records import (
+    NONE_SHORT,
+    SHORT,
+    SHORT_32,
+    SHORT_LEFT,
+    SOLUTION,
+    SOME_SHORT,
+    SOME_WITH_CORE,
+    USED,
+    WEIGHTS,
+)
 from ..frame import ARGUMENTS, RESULTS, leave, moved_problem, table, value_of, whole_problem
 from .thresholds import BY_ORDER, find_thresholds, searching, searching_again
 from .verbs import AN_ADDRESS, SECOND, Kernels, Sample, Setting, Verb, move_all
@@ -34,8 +43,8 @@ from .verbs import AN_ADDRESS, SECOND, Kernels, Sample, Setting, Verb, move_all
 # count's distribution, and among them after those of `thresholds`.
 AGAIN = 2 * SECOND
 COUNT_MIXED, FILL_OTHERS = range(3 * SECOND, 5 * SECOND, SECOND)
-# Offset of the data for the count, in a handler by nodes.
-COUNT = SECOND
+# Offsets of the data for rows with a core and for the count, in a handler by nodes.
+CORE, COUNT = SECOND, 2 * SECOND
 
 
 class Searched(NamedTuple):
@@ -181,6 +190,16 @@ def _put_back(rows, these, some):
 
 
 @scalar
+def _solve_cores(run, frame, handler_data, problem):
+    """Solve the rows that have a core; returns whether all are done."""
+    x, k, tau, tilt, _, p, solution, flags = problem
+    given = x, k, tau, tilt, p, solution
+    return not flags[SOME_WITH_CORE] or run(
+        frame, handler_data + CORE, x.shape[0], 2 * x.size, given
+    )
+
+
+@scalar
 def _solve_apart(run, frame, handler_data, code, problem):
     """Solve rows whose tilt has this code, UNSOLVED by nodes, others as short; whether all done."""
     x, k, tau, tilt, _, p, solution, flags = problem
@@ -197,6 +216,8 @@ def _solve_apart(run, frame, handler_data, code, problem):
     if code == UNSOLVED:
         given = xs, ks, taus, tilts, NONE_SHORT, ps, answers, flags
         if not run(frame, handler_data, count, 2 * xs.size, given):
+            return False
+        if not _solve_cores(run, frame, handler_data, given):
             return False
     else:
         if not _count_rows(run, frame, handler_data + COUNT, xs, ks, taus, tilts, ps):
@@ -237,6 +258,8 @@ def _sum_over_nodes(setting: Setting) -> Any:
             if not run(frame, handler_data, rows, 2 * rows * n, given):
                 return False
             flags[BY_DISTRIBUTION] = False
+        if not _solve_cores(run, frame, handler_data, given):
+            return False
         for flag, code in ((SOME_UNSOLVED, UNSOLVED), (SOME_SHORT, SHORT_LEFT)):
             if flags[flag] and not _solve_apart(run, frame, handler_data, code, given):
                 return False
@@ -280,10 +303,12 @@ def _move_nodes(is_vjp: bool) -> Callable[[Setting], Any]:
                 return False
             rows, n = x.shape
             solution = table(frame, ARGUMENTS, 3, rows, SOLUTION, np.float64)
-            gtau = np.empty((rows, columns))
+            gtau, flags = np.empty((rows, columns)), np.zeros(SUBSET_FLAGS, np.bool_)
             given = x, tau, solution, v, dtau, out, gtau
-            by_nodes = (solution[:, USED] >= 0.0).any()
-            if by_nodes and not run(frame, handler_data, rows, 2 * rows * n, given):
+            by_nodes, work = (solution[:, USED] >= 0.0).any(), 2 * rows * n
+            if by_nodes and not run(frame, handler_data, rows, work, (*given, flags)):
+                return False
+            if flags[SOME_WITH_CORE] and not run(frame, handler_data + CORE, rows, work, given):
                 return False
             if not _move_apart(run, frame, handler_data + COUNT, k, solution, given):
                 return False
@@ -334,9 +359,19 @@ def _by_nodes(_: Any, like: Sample) -> Kernels:
     return [(subset_rows.solve, (x, whole, reals, np.empty((1, TILT)), limits, x, state, flags))]
 
 
+def _by_cores(_: Any, like: Sample) -> Kernels:
+    x, reals, whole, state, _, _ = like
+    return [(with_core.solve, (x, whole, reals, np.empty((1, TILT)), x, state))]
+
+
 def _of_nodes(_: Any, like: Sample) -> Kernels:
+    x, reals, _, state, flags, columns = like
+    return [(subset_rows.jvp, (x, reals, state, x, reals, x, columns, flags))]
+
+
+def _of_cores(_: Any, like: Sample) -> Kernels:
     x, reals, _, state, _, columns = like
-    return [(subset_rows.jvp, (x, reals, state, x, reals, x, columns))]
+    return [(with_core.jvp, (x, reals, state, x, reals, x, columns))]
 
 
 COUNTED = (
@@ -358,9 +393,9 @@ def _all_of(*kinds: Callable[[Any, Sample], Kernels]) -> Callable[[Any, Sample],
 
 
 SUBSETS = {
-    "solve": Verb(_sum_over_nodes, _by_nodes, _all_of(_counting, _counting_others)),
-    "jvp": Verb(_move_nodes(False), _of_nodes, _all_of(*COUNTED)),
-    "vjp": Verb(_move_nodes(True), _of_nodes, _all_of(*COUNTED)),
+    "solve": Verb(_sum_over_nodes, _by_nodes, _all_of(_by_cores, _counting, _counting_others)),
+    "jvp": Verb(_move_nodes(False), _of_nodes, _all_of(_of_cores, *COUNTED)),
+    "vjp": Verb(_move_nodes(True), _of_nodes, _all_of(_of_cores, *COUNTED)),
 }
 # Whether these rows are short depends on k: the first call tells which kernels they need.
 MIDDLING_SUBSETS = {
