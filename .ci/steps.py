@@ -39,7 +39,7 @@ LIMIT = 3000  # seconds for one command
 # fronts' libraries, of which pyproject.toml takes many, CONSTRAINTS says.
 CONSTRAINTS = ROOT / ".ci" / "constraints.txt"
 EXTRAS = "test,torch,jax,dask,sklearn,arrays,compare,examples,bench,docs,dev,browser,ptx,simulator"
-# What runs have compiled, as it lies in a working tree.
+# Compiled code of earlier runs, in the same folders as in a working tree.
 KEPT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "softtopk_nb-ci")
 # What rests on the width of vectors: the order of sums, and what is done lane by lane.
 LANES = (

@@ -12,7 +12,10 @@ libraries, `softtopk_nb.sklearn` a selector of features (`SoftSelectKBest`), and
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from . import _lazy
-from ._api import operator as _operator  # noqa: F401  # what all share
+
+# Imported at once, although unused here: importing it later, inside a first call, would give that
+# call the time that every operator needs.
+from ._api import operator as _operator  # noqa: F401
 
 if _TYPE_CHECKING:
     from ._api.base import Gradients, GradientsWithCost, TopK

@@ -44,7 +44,7 @@ Verbs = Callable[[Any, Any, Any, Any, tuple[int, ...], dict[str, Any]], None]
 
 
 class Wanted(NamedTuple):
-    """What to compile: the names given, or those of a preset, or all there are."""
+    """What to compile: what the command line names, else what its preset names, else everything."""
 
     operators: list[str]
     curves: list[str]

@@ -1,4 +1,4 @@
-"""Names whose module is imported when they are first used: who uses one operator loads one.
+"""Names that are imported when they are first used, so that a program loads only what it uses.
 
 This is how SPEC 1 of Scientific Python does it. Python calls the function `__getattr__` of a module
 for a name that is not there, and once the name was imported, it is there.
@@ -26,9 +26,9 @@ def attach(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` of a package with names from these modules.
 
-    A name may also be that of the module that has it, as `thretopk` is. Python makes a module an
-    attribute of its package when it imports the module for the first time, which would hide the
-    operator. Hence such a module is imported here, and the attribute is removed.
+    Some operators have the name of their module, as `thretopk` has. When Python first imports a
+    module, it sets the package's attribute of that name to the module, which would hide the
+    operator. Hence such modules are imported here, and these attributes removed.
     """
     where = {name: module for module, names in modules.items() for name in names}
     parent = sys.modules[package]

@@ -142,5 +142,5 @@ def _announce(name: str, kind: str, kept: bool) -> None:
         if kept
         else "for this process"
     )
-    line = f"softtopk_nb: compiling {what[0]} for {kind}, about 5 to 15 s, {once}"
+    line = f"softtopk_nb: compiling {what[0]} for {kind}, about 4 to 11 s, {once}"
     print(line, file=sys.stderr, flush=True)

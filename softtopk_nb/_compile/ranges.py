@@ -2,8 +2,8 @@
 
 A kernel over ranges has `lo` and `hi` as its first parameters. Python may also call it with SHARED
 for `lo` and the address of a *record* for `hi`. The kernel then writes its other arguments into
-its stack frame, and calls the function that the record names with three words: the address of the
-record, that of the entry point, and that of the arguments. Any thread can run a range with these:
+its stack frame, and calls the function that the record names. This gets three addresses: of the
+record, of the entry point and of the arguments. With them any thread can run a range:
 ``entry_point(arguments, lo, hi)`` returns 0 unless the kernel raised.
 
 So one compiled function shares out the work of all kernels, whatever their arguments.

@@ -71,7 +71,7 @@ def stamp(modules: Iterable[str] | None, root: pathlib.Path = ROOT) -> bytes:
 
 
 def modules_of_types(kinds: Iterable[Any]) -> Iterator[str]:
-    """The modules of the package that define these Numba types, or the classes they stand for."""
+    """The modules of the package that define these Numba types, or the classes of their values."""
     for kind in kinds:
         for defined in (type(kind), getattr(kind, "instance_class", None)):
             if defined is not None and defined.__module__.partition(".")[0] == PACKAGE:
@@ -142,7 +142,7 @@ def read(content: bytes) -> Source:
     return Source(hashlib.sha256(described.encode()).digest(), tuple(sorted(imports)))
 
 
-# Attributes of a code object that do not tell where it stands in its file.
+# Attributes of a code object that do not change when its function moves to another line.
 _COUNTED = (
     *("co_name", "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags"),
     *("co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_exceptiontable"),
