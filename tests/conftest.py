@@ -94,6 +94,8 @@ def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
 
 
 _TESTS = pathlib.Path(__file__).parent
+# Markers of tests that have a step of `.ci/run` of their own, and are in neither tier.
+_OF_STEPS = "torch", "jax", "dask", "sklearn", "device", "ptx"
 
 
 def _full_tier() -> re.Pattern[str]:
@@ -108,7 +110,8 @@ def _mark_full_tier(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(_TESTS):
             folder = item.path.relative_to(_TESTS).parts[0]
             name = f"{folder}/{item.nodeid.rpartition(f'/{folder}/')[2]}"
-            if folder not in ("fronts", "device") and full.search(name):
+            elsewhere = any(map(item.get_closest_marker, _OF_STEPS))
+            if not elsewhere and full.search(name):
                 item.add_marker("full")
 
 
