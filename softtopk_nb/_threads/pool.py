@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import _dispatcher, config, int64, typeof
+from numba.core.types import Array
+from numba.np.numpy_support import from_dtype, map_layout
 
 from .._compile import ranges, subnormals
 from .jobs import BOX, NEXT, RECORD, WORD, address_of_shared, serve
@@ -189,6 +191,14 @@ class Code(NamedTuple):
 _codes: dict[tuple[Any, ...], Code] = {}
 
 
+def _kind_of(value: Any) -> Any:
+    """The Numba type of a value, as `typeof`, which imports `numpy.ma` for its first array."""
+    if type(value) is not np.ndarray:
+        return typeof(value)
+    dtype, layout = from_dtype(value.dtype), map_layout(value)
+    return Array(dtype, value.ndim, layout, readonly=not value.flags.writeable)
+
+
 def code_of(kernel: Any, args: tuple[Any, ...]) -> Code:
     """The kernel's machine code for arguments like these; compiles it first if needed."""
     try:  # `typeof` takes 5 us for each argument, a fingerprint 0.1
@@ -197,7 +207,7 @@ def code_of(kernel: Any, args: tuple[Any, ...]) -> Code:
         key = (kernel, *map(typeof, args))
     code = _codes.get(key)
     if code is None:
-        kinds = (int64, int64, *map(typeof, args))
+        kinds = (int64, int64, *map(_kind_of, args))
         kernel.compile(kinds)
         compiled = kernel.overloads[kinds]
         names = compiled.fndesc.llvm_func_name, ranges.entry_point_of(compiled.fndesc)
@@ -210,7 +220,7 @@ def code_of(kernel: Any, args: tuple[Any, ...]) -> Code:
 
 def is_compiled(kernel: Any, args: tuple[Any, ...]) -> bool:
     """Whether this process already has the kernel's machine code for these arguments."""
-    return (int64, int64, *map(typeof, args)) in kernel.overloads
+    return (int64, int64, *map(_kind_of, args)) in kernel.overloads
 
 
 def over(count: int, work: int, kernel: Any, *args: Any) -> None:
