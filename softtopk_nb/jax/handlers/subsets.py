@@ -393,9 +393,11 @@ def _all_of(*kinds: Callable[[Any, Sample], Kernels]) -> Callable[[Any, Sample],
 
 
 SUBSETS = {
-    "solve": Verb(_sum_over_nodes, _by_nodes, _all_of(_by_cores, _counting, _counting_others)),
-    "jvp": Verb(_move_nodes(False), _of_nodes, _all_of(_of_cores, *COUNTED)),
-    "vjp": Verb(_move_nodes(True), _of_nodes, _all_of(_of_cores, *COUNTED)),
+    "solve": Verb(
+        _sum_over_nodes, _all_of(_by_nodes, _by_cores), _all_of(_counting, _counting_others)
+    ),
+    "jvp": Verb(_move_nodes(False), _all_of(_of_nodes, _of_cores), _all_of(*COUNTED)),
+    "vjp": Verb(_move_nodes(True), _all_of(_of_nodes, _of_cores), _all_of(*COUNTED)),
 }
 # Whether these rows are short depends on k: the first call tells which kernels they need.
 MIDDLING_SUBSETS = {
