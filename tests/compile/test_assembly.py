@@ -27,6 +27,7 @@ from softtopk_nb._threshold.methods import METHODS
 from softtopk_nb.gradtopk.cpu import poisson_binomial as counts
 from softtopk_nb.gradtopk.cpu import poisson_binomial_tangent as counts_tangent
 from softtopk_nb.gradtopk.cpu import rows as subsets
+from softtopk_nb.gradtopk.cpu import with_core
 from softtopk_nb.gradtopk.records import FLAGS, NONE_SHORT
 from softtopk_nb.gradtopk.records import SOLUTION as SUBSET
 from softtopk_nb.hardtopk.cpu import rows as hard
@@ -166,8 +167,11 @@ def test_gradtopk():
     x, k, tau = problem(np.float32)
     tilt = np.full((ROWS, records.SOLUTION), records.UNSOLVED)
     flags = np.zeros(FLAGS, np.bool_)
-    arrays = tilt, NONE_SHORT, np.empty_like(x), np.empty((ROWS, SUBSET)), flags
-    code = machine_code(subsets.solve, x, k.astype(np.int64), tau, *arrays)
+    given = x, k.astype(np.int64), tau, tilt
+    arrays = np.empty_like(x), np.empty((ROWS, SUBSET))
+    code = machine_code(subsets.solve, *given, NONE_SHORT, *arrays, flags)
+    assert packed(code, np.float32) >= 60  # series, and the polynomials of the marginals
+    code = machine_code(with_core.solve, *given, *arrays)
     assert packed(code, np.float32) >= 60  # power sums, and the polynomials of the marginals
     assert packed(code, np.float64) >= 60  # the core, node by node
     assert "vpcompress" not in code  # into memory: a hundred cycles on some machines
