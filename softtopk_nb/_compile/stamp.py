@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import dis
 import hashlib
+import os
 import pathlib
 import sys
 import types
@@ -83,9 +84,9 @@ def modules_of_types(kinds: Iterable[Any]) -> Iterator[str]:
 
 def _path_of(module: str, root: pathlib.Path) -> pathlib.Path | None:
     """The file of a module of the package; None if there is no such module."""
-    place = root.joinpath(*module.split(".")[1:])
-    files = place.with_suffix(".py"), place / "__init__.py"
-    return next((file for file in files if file.is_file()), None)
+    place = os.path.join(root, *module.split(".")[1:])
+    files = f"{place}.py", os.path.join(place, "__init__.py")
+    return next((pathlib.Path(file) for file in files if os.path.isfile(file)), None)
 
 
 def _all_files(root: pathlib.Path) -> dict[str, pathlib.Path]:
@@ -95,12 +96,13 @@ def _all_files(root: pathlib.Path) -> dict[str, pathlib.Path]:
 def _closure(modules: Iterable[str], root: pathlib.Path) -> dict[str, pathlib.Path]:
     """These modules and all that they import of the package, with their files."""
     found: dict[str, pathlib.Path] = {}
-    waiting = [*modules]
+    waiting, seen = [*modules], set[str]()
     while waiting:
         name = waiting.pop()
         # From the package itself, which users import, kernels' modules import nothing.
-        if name in found or name in _BESIDE or name == PACKAGE:
+        if name in seen or name in _BESIDE or name == PACKAGE:
             continue
+        seen.add(name)
         path = _path_of(name, root)
         if path is not None:
             found[name] = path
