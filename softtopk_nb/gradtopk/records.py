@@ -13,13 +13,14 @@ from .._threshold.records import C as C
 from .._threshold.records import D as D
 from .nodes import DEGREE, NODES
 
-# Two more flags beside those of a threshold search: some rows are short; some have a core.
+# Flags that a solver of rows sets in addition to those of a threshold search: some rows are short,
+# and some have a core.
 SOME_SHORT, SOME_WITH_CORE = SEARCH_FLAGS, SEARCH_FLAGS + 1
 FLAGS = SEARCH_FLAGS + 2
 
-# More kinds of tilt: of a row with so few finite entries that `poisson_binomial` solves it; and of
-# one that has a core, and is finite or has infinities. With the last two, the columns of a search's
-# progress hold the number of entries with pi >= 1/2 and the variance of the count.
+# Codes of tilts, in addition to those of a threshold search: the row has so few finite entries that
+# `poisson_binomial` solves it; it is finite and has a core; it has infinities and a core. With the
+# last two codes, two columns hold the number of entries with pi >= 1/2 and the count's variance.
 SHORT_LEFT, WITH_CORE, CORE_AND_INFINITIES = -2.0, -5.0, -6.0
 TILT_ABOVE, TILT_VARIANCE = TAKEN, WEIGHT
 

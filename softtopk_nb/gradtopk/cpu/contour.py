@@ -144,7 +144,7 @@ def add_powers(sums, m, plain, signed):
 
 @scalar
 def excess_of_mean(k, sums, core, found):
-    """The mean of the count less k; `core`: None if the sums are those of Chebyshev series."""
+    """The mean of the count less k. If `core` is None, the sums are those of Chebyshev series."""
     if core is None:
         return sums[ABOVE] - k + 0.5 * sums[ODD]
     excess = sums[ABOVE] - k + sums[POWERS] - sums[POWERS + ORDER]
@@ -185,9 +185,9 @@ def chebyshev_weights(table, count, size, winding, steps, sums):
 def quadrature(n, k, inv, steps, sums, core, found, nodes, most=NODES):
     """Choose the nodes, at most `most`, and write them.
 
-    `core`: the `found` entries of the core, with `steps` = 0; or None, if the sums are those of
-    Chebyshev series of that many steps. Returns (number of nodes on the circle, number of them
-    used, log P(N = k)).
+    If `core` is None, the sums are those of Chebyshev series with this number of `steps`.
+    Otherwise its first `found` entries are the core, and `steps` is 0. Returns (number of nodes on
+    the circle, number of them used, log P(N = k)).
     """
     wide_vectors()
     excess = excess_of_mean(k, sums, core, found)
