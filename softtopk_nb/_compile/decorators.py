@@ -13,7 +13,6 @@ decorator here states its own.
 from __future__ import annotations
 
 import functools
-import gc
 import logging
 import os
 import platform
@@ -31,7 +30,7 @@ from numba.core.typing.templates import (
     make_overload_template,
 )
 
-from . import announce, precompiled
+from . import announce, collector, precompiled
 from .cache import Cache
 from .pipeline import HelperCompiler, KernelCompiler
 
@@ -64,23 +63,13 @@ def _cached(dispatcher: Any, label: str = "") -> Any:
 
 
 def _collector_paused(dispatcher: Any) -> Any:
-    """Pause the garbage collector while this function compiles, which saves a fifth of the time.
-
-    Compiling makes very many objects that live until it ends, and each pass of the collector visits
-    them all. The collector is started again only if it was running.
-    """
+    """Pause the garbage collector while this function compiles."""
     compile_now = dispatcher.compile
 
     @functools.wraps(compile_now)
     def compile_paused(signature: Any) -> Any:
-        running = gc.isenabled()
-        gc.disable()
-        try:
-            with precompiled.compiling():
-                return compile_now(signature)
-        finally:
-            if running:
-                gc.enable()
+        with collector.paused(), precompiled.compiling():
+            return compile_now(signature)
 
     dispatcher.compile = compile_paused
     return dispatcher

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numba import config, types
 
+from .._compile import collector
 from .target import SIMULATED, cuda
 from .thread_groups import ThreadGroup
 
@@ -190,7 +191,8 @@ class Kernel:
 
         dispatcher = cuda.jit(launch_bounds=self.bounds)(self.function)
         cache.keep(dispatcher, self.bounds, capability)
-        dispatcher.compile(self.arguments)
+        with collector.paused():
+            dispatcher.compile(self.arguments)
         dispatcher.disable_compile()
         return dispatcher
 
