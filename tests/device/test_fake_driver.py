@@ -159,8 +159,7 @@ def asked(call, x, g, numbers):
 def calls(name, options):
     op = getattr(stk, name)
     front = getattr(stt, name) if op.names[0] == "k" else None
-    types = torch.float32, torch.float64
-    for n, dtype, largest in itertools.product(LENGTHS, types, (True, False)):
+    for (n, dtype), largest in itertools.product(ROWS, (True, False)):
         if front is None and not largest:
             continue
         more = dict(options) if front is None else dict(options, largest=largest)
@@ -180,7 +179,8 @@ def calls(name, options):
                     return [p, gx]
                 yield both, leaf, g, own
 
-LENGTHS = 64, 5000  # of rows that a group holds, and that are read again; longer ones are cut
+# Rows that a group holds, and that are read again; longer ones are cut.
+ROWS = (64, torch.float32), (64, torch.float64), (5000, torch.float32)
 count, short = 0, verbs.begin
 for name, options in (
     ("thretopk", {}), ("thretopk", {"curve": "exp", "method": "scan"}), ("gradtopk", {}),
