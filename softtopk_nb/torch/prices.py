@@ -136,9 +136,11 @@ class Solve(Function):
     """(x, k, temperature, cost) -> (value, state), without forward mode."""
 
     @staticmethod
-    def forward(op: Any, options: Any, *problem: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        op: Any, options: Any, x: Tensor, k: Tensor, temperature: Tensor, cost: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Solve the rows."""
-        found: tuple[Tensor, Tensor] = priced_solve(op, options, *problem)
+        found: tuple[Tensor, Tensor] = priced_solve(op, options, x, k, temperature, cost)
         return found
 
     @staticmethod
