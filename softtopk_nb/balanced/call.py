@@ -207,7 +207,8 @@ def check(
     on_device = front in (None, "torch") and host_arrays.on_device(x)
     if front and not on_device:
         raise TypeError(
-            f"x is an array of {front}, for which there is no balancedtopk yet; pass it as NumPy's"
+            f"x is an array of {front}, but balancedtopk computes with those of NumPy here; pass "
+            "numpy.asarray(x)"
         )
     place: Any = importlib.import_module(".cuda", __package__) if on_device else memory
     own = thretopk.check_options({name: options[name] for name in ("curve", "alpha")})
