@@ -20,6 +20,10 @@ from .._api import call as _call
 Array = jax.Array
 
 
+#: What is expected of a k that must be known while JAX traces.
+KNOWN = "one whole number for all rows, known while JAX traces; thretopk takes any k"
+
+
 class Layout(NamedTuple):
     """The parts of a call that are known while it is traced; hashable."""
 
@@ -58,9 +62,12 @@ def check_array(x: Any, name: str) -> Any:
             array = jnp.asarray(x)
         except (TypeError, ValueError):
             raise TypeError(f"{name} is a {type(x).__name__}; expected an array") from None
+    if array.dtype.kind in "biu":
+        array = jnp.asarray(array, float)  # JAX's default type
     if array.dtype not in (jnp.float32, jnp.float64, jnp.float16, jnp.bfloat16):
         raise TypeError(
-            f"{name} has dtype {array.dtype}; expected float32, float64, float16 or bfloat16"
+            f"{name} has dtype {array.dtype}; expected float32, float64, float16, bfloat16, "
+            "integers or bool"
         )
     if array.ndim == 0:
         raise ValueError(f"{name} is 0-dimensional; expected at least one axis")
@@ -104,6 +111,7 @@ def check_numbers(op: Any, x: Any, layout: Layout, k: Any, temperature: Any) -> 
     axis = layout.axis
     n, batch = x.shape[axis], x.shape[:axis] + x.shape[axis + 1 :]
     given: list[Any] = []
+    unknown: dict[str, Any] = {"k": 0, "temperature": 1.0}  # what passes for it
     for name, value in (("k", k), ("temperature", temperature)):
         if isinstance(value, jax.core.Tracer):
             real = jnp.issubdtype(value.dtype, jnp.floating) and (name != "k" or op.real_k)
@@ -111,13 +119,12 @@ def check_numbers(op: Any, x: Any, layout: Layout, k: Any, temperature: Any) -> 
                 expected = "real numbers" if name != "k" or op.real_k else "integers"
                 raise TypeError(f"{name} has dtype {value.dtype}; expected {expected}")
             _check_broadcast(value, _arguments.shape_of_rows(value.ndim, batch, axis), name)
-            given.append(None)
+            given.append(unknown[name])
         elif getattr(value, "dtype", None) == jnp.bfloat16:
             given.append(np.asarray(value, np.float32))  # NumPy does not know it as a real number
         else:
             given.append(np.asarray(value) if isinstance(value, jax.Array) else value)
     k, temperature = given
-    k, temperature = 0 if k is None else k, 1.0 if temperature is None else temperature
     k = _arguments.clamped(k, layout.clamp_k)
     _call.check_numbers(op, n, batch, axis, k, temperature)
 

@@ -70,7 +70,7 @@ def sinkhorn(
     tensor([[ 0.2500, -0.2500],
             [-0.2500,  0.2500]])
     """
-    arguments.check_tensor(scores, "scores")
+    scores = arguments.check_tensor(scores, "scores")
     if scores.ndim < 2:
         raise ValueError(f"scores has shape {tuple(scores.shape)}; expected at least two axes")
     *leading, n, m = scores.shape
@@ -89,7 +89,7 @@ def _mass(mass: Any, name: str, shape: tuple[int, ...]) -> Tensor | None:
     """Sums of rows or columns, for each matrix."""
     if mass is None:
         return None
-    arguments.check_tensor(mass, name)
+    mass = arguments.check_tensor(mass, name)
     if mass.requires_grad:
         raise TypeError(f"{name} requires a gradient; expected none: it is not differentiated")
     try:

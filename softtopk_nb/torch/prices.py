@@ -57,7 +57,7 @@ def _costs(cost: Any, x: Tensor, layout: Layout) -> Tensor:
     """The costs of x's entries, as rows."""
     if not isinstance(cost, Tensor):
         cost = torch.as_tensor(cost, dtype=x.dtype, device=x.device)
-    arguments.check_tensor(cost, "cost")
+    cost = arguments.check_tensor(cost, "cost")
     try:
         spread = cost.to(x.dtype).expand(x.shape)
     except RuntimeError:

@@ -190,6 +190,18 @@ def same(request):
     return compare
 
 
+@frameworks
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.bool_])
+def test_scores_may_be_integers(front, same, dtype):
+    """They are computed in the default type of the framework, as any function of it does."""
+    x = np.array([[0, 1, 0, 1], [1, 1, 0, 1]], dtype)
+    default = front.numpy(front.softmax(front.array(x) * 1.0))
+    for name, more in (("thretopk", (2,)), ("hardtopk", (2,)), ("logsumexp", ())):
+        f = getattr(front.front, name)
+        found = front.numpy(f(front.array(x), *more))
+        same(found, getattr(stk, name)(x.astype(default.dtype), *more))
+
+
 @fronts
 def test_every_operator_is_there(front):
     assert {*registry} <= {*front.operators}

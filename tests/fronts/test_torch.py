@@ -939,7 +939,7 @@ def test_bad_arguments_are_refused():
         ((x, 2), {"temperature": math.nan}, ValueError, r"temperature is nan"),
         ((x, 2), {"temperature": torch.tensor(0.0)}, ValueError, r"temperature is 0"),
         ((x.numpy(), 2), {}, TypeError, r"x is a ndarray; expected a torch.Tensor"),
-        ((x.long(), 2), {}, TypeError, r"x has dtype torch.int64; expected float32, float64"),
+        ((x.cfloat(), 2), {}, TypeError, r"x has dtype torch.complex64; expected float32"),
         ((x + 0j, 2), {}, TypeError, r"x has dtype torch.complex64"),
         ((sparse, 2), {}, NotImplementedError, r"x is a torch.sparse_coo tensor"),
         ((quantized, 2), {}, NotImplementedError, r"x is a quantized tensor"),
