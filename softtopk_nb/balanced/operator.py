@@ -93,6 +93,9 @@ class BalancedTopK:
         column j stays below its bound.
     where : array_like of bool, default=None
         Entries that take part, all if None; the others get 0, as if they were not there.
+    clamp_k : bool, default=False
+        True takes min(k, entries that take part) in each row, as of padding, which is an error
+        otherwise. A load that must be met has the sum of that.
     tol : float, default=1e-10
         How far the columns' sums may be off, as a part of max(1, load).
     max_iter : int, default=100
@@ -189,12 +192,13 @@ class BalancedTopK:
         axis: tuple[int, int] = (-2, -1),
         at_most: bool = False,
         where: Any = None,
+        clamp_k: bool = False,
         tol: float = 1e-10,
         max_iter: int = 100,
     ) -> Balanced:
         """Solve the matrices: see the class."""
         options = {"curve": curve, "alpha": alpha, "axis": axis, "at_most": at_most}
-        options |= {"where": where, "tol": tol, "max_iter": max_iter}
+        options |= {"where": where, "clamp_k": clamp_k, "tol": tol, "max_iter": max_iter}
         if front := fronts.function(self.__name__, x):
             found: Balanced = front(x, k, load, temperature=temperature, **options)
             return found
@@ -217,6 +221,7 @@ class BalancedTopK:
         axis: tuple[int, int] = (-2, -1),
         at_most: bool = False,
         where: Any = None,
+        clamp_k: bool = False,
         tol: float = 1e-10,
         max_iter: int = 100,
     ) -> tuple[Balanced, Any]:
@@ -224,7 +229,7 @@ class BalancedTopK:
 
         Parameters
         ----------
-        x, k, load, temperature, curve, alpha, axis, at_most, where, tol, max_iter
+        x, k, load, temperature, curve, alpha, axis, at_most, where, clamp_k, tol, max_iter
             As in a call.
         dx : array_like
             The direction in x, broadcastable to its shape.
@@ -253,7 +258,7 @@ class BalancedTopK:
                [-0.097,  0.097]])
         """
         options = {"curve": curve, "alpha": alpha, "axis": axis, "at_most": at_most}
-        options |= {"where": where, "tol": tol, "max_iter": max_iter}
+        options |= {"where": where, "clamp_k": clamp_k, "tol": tol, "max_iter": max_iter}
         checked = call.check(x, k, load, temperature, options)
         value, dp = checked.jvp(dx, dk, dload, dtemperature)
         return Balanced(*value), dp
@@ -271,6 +276,7 @@ class BalancedTopK:
         axis: tuple[int, int] = (-2, -1),
         at_most: bool = False,
         where: Any = None,
+        clamp_k: bool = False,
         tol: float = 1e-10,
         max_iter: int = 100,
     ) -> tuple[Balanced, Callable[[Any], BalancedGradients]]:
@@ -278,7 +284,7 @@ class BalancedTopK:
 
         Parameters
         ----------
-        x, k, load, temperature, curve, alpha, axis, at_most, where, tol, max_iter
+        x, k, load, temperature, curve, alpha, axis, at_most, where, clamp_k, tol, max_iter
             As in a call.
 
         Returns
@@ -302,7 +308,7 @@ class BalancedTopK:
         array([ 0.151, -0.227])
         """
         options = {"curve": curve, "alpha": alpha, "axis": axis, "at_most": at_most}
-        options |= {"where": where, "tol": tol, "max_iter": max_iter}
+        options |= {"where": where, "clamp_k": clamp_k, "tol": tol, "max_iter": max_iter}
         checked = call.check(x, k, load, temperature, options)
         value, gradients = checked.vjp()
 

@@ -971,6 +971,8 @@ MASK = [[True, False, False], [True, True, True]]
         ({"axis": (0, 2)}, np.exceptions.AxisError, "axis"),
         ({"at_most": 1}, TypeError, "at_most is 1; expected True or False"),
         ({"where": [1, 0, 1]}, TypeError, "where has dtype"),
+        ({"clamp_k": 1}, TypeError, "clamp_k is 1; expected True or False"),
+        ({"clamp_k": True, "k": -1}, ValueError, "k is -1; expected 0 <= k <= n = 3"),
         ({"tol": 0}, ValueError, "tol is 0; expected a positive finite number"),
         ({"max_iter": 0}, ValueError, "max_iter is 0; expected at least 1"),
         ({"max_iter": 1.5}, TypeError, "max_iter is 1.5; expected an integer"),
