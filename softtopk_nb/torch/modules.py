@@ -58,6 +58,10 @@ class SoftTopK(Temperature):
     loop. It is in the state that is saved, and so are, where k is learned, what it began at and
     `shift`. Setting it compiles nothing anew under `torch.compile`.
 
+    A layer that is converted to float16 or bfloat16, by `half()` or ``to(torch.bfloat16)``, keeps
+    these numbers in float32: a small temperature would be 0 there, and a k of 1000 be 996. Its
+    result has the type of the scores that come in.
+
     Examples
     --------
     >>> import torch

@@ -768,6 +768,80 @@ def test_a_gate_of_which_experts_are_down_and_tokens_pad(options, rng):
     assert torch.equal(gate.load, few.double())
 
 
+@pytest.mark.parametrize("balance", [None, 0.9])
+def test_a_gate_without_tokens_and_with_a_mask_that_is_none(balance, rng):
+    gate, tokens = stt.TopKGate(5, 8, 2, balance=balance).double(), scores(rng, 30, 5)
+    gate(tokens)
+    before = {name: each.clone() for name, each in gate.named_buffers()}
+    for shape in ((0,), (3, 0)):
+        weights, experts = gate(torch.zeros(*shape, 5).double())
+        assert weights.shape == experts.shape == (*shape, 2)
+        weights.sum().backward()
+    for name, each in gate.named_buffers():
+        assert torch.equal(each, before[name])
+    with pytest.raises(ValueError, match=r"where has shape \(7,\); expected .* to \(30, 8\)"):
+        gate(tokens, where=torch.ones(7, dtype=torch.bool))
+    with pytest.raises(TypeError, match=r"where is torch.float32; expected a tensor of torch.bool"):
+        gate(tokens, where=torch.ones(8))
+
+
+def test_thresholds_are_averaged_over_calls_that_have_them(rng):
+    """Neither a call with a NaN nor one in which an expert is down counts, even the first."""
+    gate, tokens = stt.TopKGate(5, 4, 2, balance=0.9).double(), scores(rng, 3, 30, 5)
+    lost = tokens[0].clone()
+    lost[3, 1] = torch.nan
+    gate(lost)
+    assert not gate.thresholds.any()
+    up = torch.tensor([True, False, True, True])
+    gate(tokens[1], where=up)
+    one = stt.TopKGate(5, 4, 2, balance=0.9).double()
+    one.scores = gate.scores
+    one(tokens[1], where=up)
+    close(gate.thresholds, one.thresholds)
+    gate(tokens[2])
+    alone = stt.balancedtopk(gate.scores(tokens[2]), 2).columns.detach()
+    close(gate.thresholds[1], alone[1])
+    close(gate.thresholds[up], ((one.thresholds + alone) / 2)[up])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_modules_of_half_types_keep_numbers_that_need_digits(dtype, rng):
+    """In float32: a small temperature, a large k, counts and averages; with states and optimisers."""
+    options = {"temperature": 1e-9, "learn_temperature": True, "learn_k": True}
+    layer = stt.SoftTopK(100_000, **options).to(dtype)
+    assert layer.chosen_k(200_000).item() == pytest.approx(100_000, rel=1e-5)
+    assert layer.temperature.item() == pytest.approx(1e-9, rel=1e-5)
+    assert stt.SoftTopK(1001, learn_k=True).to(dtype).chosen_k(4096).item() == pytest.approx(1001)
+    again = stt.SoftTopK(100_000, **options)
+    again.load_state_dict(layer.state_dict())
+    assert torch.equal(again.chosen_k(200_000), layer.chosen_k(200_000))
+    assert {each.dtype for each in layer.double().state_dict().values()} == {torch.float64}
+    assert {each.dtype for each in layer.half().state_dict().values()} == {torch.float32}
+    assert {each.device.type for each in layer.to("meta", dtype).parameters()} == {"meta"}
+
+    whole = torch.nn.Sequential(
+        torch.nn.Linear(5, 6), stt.SoftTopK(2, **options | {"temperature": 1.0})
+    )
+    whole = whole.to(dtype)
+    assert whole[0].weight.dtype == dtype
+    descent = torch.optim.AdamW(whole.parameters(), lr=0.1)
+    before = [each.clone() for each in whole.parameters()]
+    out = whole(scores(rng, 8, 5, dtype=dtype))
+    out.square().sum().backward()
+    descent.step()
+    assert out.dtype == dtype
+    for one, other in zip(before, whole.parameters(), strict=True):
+        assert one.dtype == other.dtype == other.grad.dtype
+        assert not torch.equal(one, other)
+
+    gate = stt.TopKGate(5, 4, 2, temperature=0.5, balance=0.9).to(dtype)
+    weights, experts = gate(scores(rng, 3000, 5, dtype=dtype))
+    assert weights.dtype == gate.scores.weight.dtype == dtype
+    counts = experts.flatten().bincount(minlength=4)
+    torch.testing.assert_close(gate.load, counts / 6000, rtol=1e-6, atol=0)
+    assert gate.thresholds.dtype == torch.float32
+
+
 @pytest.mark.parametrize("op", [stt.gradtopk, stk.gradtopk], ids=["torch", "numpy"])
 def test_module_of_an_operator_as_an_object(op, rng):
     x = scores(rng, 4, 7, dtype=torch.float32)
@@ -785,7 +859,7 @@ def test_modules_and_distributions_of_half_types(dtype, rng):
     x = scores(rng, 4, 6, dtype=dtype, grad=True)
     layer(x).square().sum().backward()
     for each in (x, *layer.parameters()):
-        assert each.grad.dtype == dtype
+        assert each.grad.dtype == (dtype if each is x else torch.float32)
         assert each.grad.abs().min() > 0
     subsets = stt.KSubset(x.detach(), 2, torch.tensor(0.5, dtype=dtype))
     drawn = subsets.sample((3,))
