@@ -806,7 +806,7 @@ def test_thresholds_are_averaged_over_calls_that_have_them(rng):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_modules_of_half_types_keep_numbers_that_need_digits(dtype, rng):
-    """In float32: a small temperature, a large k, counts and averages; with states and optimisers."""
+    """In float32: a small temperature, a large k, counts and averages; also in a state."""
     options = {"temperature": 1e-9, "learn_temperature": True, "learn_k": True}
     layer = stt.SoftTopK(100_000, **options).to(dtype)
     assert layer.chosen_k(200_000).item() == pytest.approx(100_000, rel=1e-5)
