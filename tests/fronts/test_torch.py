@@ -867,6 +867,34 @@ def test_modules_and_distributions_of_half_types(dtype, rng):
     assert (drawn.sum(-1) == 2).all()
 
 
+@pytest.mark.parametrize("name", ["pair_marginals", "rsample", "entropy", "log_prob"])
+def test_k_subsets_along_directions(name, rng):
+    """In forward mode, in both ways to ask for it, and under `vmap`, as in reverse mode."""
+    x, tau, dx = scores(rng, 3, 6), torch.tensor([0.5, 1.0, 2.0]).double(), scores(rng, 3, 6)
+    listed = stt.KSubset(x, 2).sample() if name == "log_prob" else None
+
+    def found(x, tau):
+        torch.manual_seed(3)
+        subsets = stt.KSubset(x, 2, tau, validate_args=False)
+        given = () if listed is None else (listed,)
+        return getattr(subsets, name)(*given)
+
+    given, moves = (x, tau), (dx, torch.ones(3).double())
+    _, expected = torch.autograd.functional.jvp(found, given, moves)
+    assert expected.abs().max() > 0
+    with torch.autograd.forward_ad.dual_level():
+        duals = map(torch.autograd.forward_ad.make_dual, given, moves)
+        value, tangent = torch.autograd.forward_ad.unpack_dual(found(*duals))
+    torch.testing.assert_close(tangent, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(value, found(*given), rtol=1e-12, atol=1e-15)
+    _, tangent = torch.func.jvp(found, given, moves)
+    torch.testing.assert_close(tangent, expected, rtol=1e-10, atol=1e-12)
+    if name == "pair_marginals":
+        assert torch.equal(torch.func.vmap(found)(*given), found(*given))
+        ahead, back = (jac(found)(*given) for jac in (torch.func.jacfwd, torch.func.jacrev))
+        torch.testing.assert_close(ahead, back, rtol=1e-10, atol=1e-12)
+
+
 def test_k_subset(rng):
     x, tau = scores(rng, 3, 6, grad=True), torch.tensor([0.5, 1.0, 2.0]).double()
     # Once the compiler has been used in a process, PyTorch validates no more by default.
