@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._api import fronts
+from .._api import arguments, fronts
 from . import call
 
 
@@ -87,7 +87,7 @@ class BalancedTopK:
     alpha : float, default=None
         As for `thretopk`.
     axis : tuple of two int, default=(-2, -1)
-        The axes along which rows and columns are counted.
+        The axes along which rows and columns are counted; of a tensor of PyTorch also `dim`.
     at_most : bool, default=False
         Whether the load is an upper bound, where m bounds nothing. Then b >= 0, and b_j = 0 where
         column j stays below its bound.
@@ -195,13 +195,20 @@ class BalancedTopK:
         clamp_k: bool = False,
         tol: float = 1e-10,
         max_iter: int = 100,
+        **named: Any,
     ) -> Balanced:
         """Solve the matrices: see the class."""
-        options = {"curve": curve, "alpha": alpha, "axis": axis, "at_most": at_most}
-        options |= {"where": where, "clamp_k": clamp_k, "tol": tol, "max_iter": max_iter}
+        options = {"curve": curve, "alpha": alpha, "at_most": at_most, "where": where}
+        options |= {"clamp_k": clamp_k, "tol": tol, "max_iter": max_iter}
         if front := fronts.function(self.__name__, x):
-            found: Balanced = front(x, k, load, temperature=temperature, **options)
+            given = fronts.named(named, axis, temperature=temperature, **options)
+            found: Balanced = front(x, k, load, **given)
             return found
+        for name in named:
+            raise arguments.unexpected(
+                self.__name__, name, ("load", "temperature", "axis", *options)
+            )
+        options["axis"] = axis
         return Balanced(*call.check(x, k, load, temperature, options).value())
 
     def jvp(

@@ -117,9 +117,9 @@ def balancedtopk(
 
 def _numbers(value: Any, name: str, shape: tuple[int, ...], x: Tensor) -> Tensor:
     """A number or a tensor as a tensor of this shape."""
-    if isinstance(value, Tensor):
-        return arguments.spread(value, shape, name, x)
-    return torch.as_tensor(value, dtype=torch.float64, device=x.device).expand(shape)
+    if not isinstance(value, Tensor):
+        value = arguments.beside(value, name, x, torch.float64)
+    return arguments.spread(value, shape, name, x)
 
 
 def _problem(present: Any, tensors: Any) -> tuple[Any, ...]:

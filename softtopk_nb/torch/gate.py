@@ -11,7 +11,7 @@ from .._api.arguments import check_bool, whole
 from .._api.base import TopK
 from .._api.front import Choice
 from ..selection import Own
-from .arguments import mask
+from .arguments import check_tensor, mask
 from .balanced import balancedtopk
 from .layers import Temperature, number_of, operator_name
 from .selection import topk
@@ -147,6 +147,10 @@ class TopKGate(Temperature):
             False where one is down; of shape (..., 1), False at tokens that fill up a batch. A
             token with fewer than k has the weight 0 for the rest, which do not count as load.
         """
+        check_tensor(x, "x")
+        features = self.scores.in_features
+        if x.ndim == 0 or x.shape[-1] != features:
+            raise ValueError(f"x has shape {tuple(x.shape)}; expected (..., {features}), of tokens")
         scores = self.scores(x)
         where = None if where is None else mask(where, scores)
         if self.balance is None or not self.training or not scores.numel():

@@ -988,6 +988,11 @@ def test_bad_arguments_of_balancedtopk(change, error, message):
         stk.balancedtopk.jvp(x, k, 0.0, **given)
 
 
+def test_an_argument_that_balancedtopk_does_not_have():
+    with pytest.raises(TypeError, match=r"balancedtopk got an .* 'dim'; you may want axis, or dim"):
+        stk.balancedtopk(np.array(SCORES), 1, dim=(0, 1))
+
+
 def test_balancedtopk_that_does_not_converge():
     x = [np.eye(3), [*SCORES, [0.5, 0.1, 0.9]]]
     with pytest.raises(stk.ConvergenceError, match=r"after 1 steps .* of 2 matrices") as caught:

@@ -768,6 +768,67 @@ def test_a_gate_of_which_experts_are_down_and_tokens_pad(options, rng):
     assert torch.equal(gate.load, few.double())
 
 
+LEARNT = [torch.tensor(1.5, requires_grad=True)] * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"load": "a"}, TypeError, "load is 'a' of dtype <U1; expected real numbers"),
+        (
+            {"load": LEARNT},
+            TypeError,
+            "load is a list with tensors, .*; expected a number or one t",
+        ),
+        ({"load": [LEARNT]}, TypeError, "load is a list with tensors"),
+        ({"load": [None] * 4}, TypeError, r"load is \[None, .* expected real numbers"),
+        (
+            {"load": [1, 2, 3]},
+            ValueError,
+            r"load has shape \(3,\); expected one that broadcasts to",
+        ),
+        ({"k": True}, TypeError, "k is True of dtype bool; expected real numbers"),
+        ({"temperature": {}}, TypeError, "temperature is a dict; expected an array of real"),
+        ({"temperature": (LEARNT[0],)}, TypeError, "temperature is a tuple with tensors"),
+    ],
+)
+def test_bad_numbers_of_balancedtopk_are_named(arguments, error, message, rng):
+    """By both names of the function, which take dim; and numbers of all kinds are taken."""
+    x = scores(rng, 4, 6)
+    for function in (stt.balancedtopk, stk.balancedtopk):
+        with pytest.raises(error, match=message):
+            function(x, **{"k": 2, "dim": (1, 0), **arguments})
+        found = function(x, [1.0] * 6, (1, 2, 1, 2), dim=(1, 0), temperature=np.float32(0.5))
+        sums = torch.tensor([1.0, 2, 1, 2]).double()
+        torch.testing.assert_close(found.p.sum(1), sums, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: stt.SoftTopK(2, dim="a"), TypeError, "dim is 'a'; expected an integer"),
+        (lambda x: stt.SoftTopK(2, dim=2)(x), IndexError, "dim is 2; expected -2 to 1, for x has"),
+        (lambda x: stt.SoftTopK(2)(x[0, 0]), IndexError, "x is 0-dimensional; expected at least"),
+        (lambda x: stt.SoftTopK(2)([1.0, 2.0]), TypeError, "x is a list; expected a torch.Tensor"),
+        (lambda x: stt.TopKGate(6, 4, 2)(x.numpy()), TypeError, "x is a ndarray; expected a torch"),
+        (
+            lambda x: stt.TopKGate(5, 4, 2)(x),
+            ValueError,
+            r"x has shape \(4, 6\); expected \(..., 5",
+        ),
+        (lambda x: stt.thretopk(x, 2.0, cost="a"), TypeError, "cost is 'a' of dtype <U1; expected"),
+        (
+            lambda x: stt.thretopk(x, 2, cost=LEARNT),
+            TypeError,
+            "cost is a list with tensors, whose",
+        ),
+    ],
+)
+def test_bad_calls_are_named(call, error, message, rng):
+    with pytest.raises(error, match=message):
+        call(scores(rng, 4, 6))
+
+
 @pytest.mark.parametrize("balance", [None, 0.9])
 def test_a_gate_without_tokens_and_with_a_mask_that_is_none(balance, rng):
     gate, tokens = stt.TopKGate(5, 8, 2, balance=balance).double(), scores(rng, 30, 5)
