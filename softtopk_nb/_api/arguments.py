@@ -30,8 +30,9 @@ def real_array(value: Any, name: str) -> Array:
     """`value` as an array of real numbers; refuses bools."""
     given = host_arrays.as_numpy(value, name)
     if given.dtype.kind not in "iuf" or given.dtype.itemsize > 8:
+        kind = "" if given.dtype.kind in "OUS" else f" of dtype {given.dtype}"
         raise TypeError(
-            f"{name} is {show(value)} of dtype {given.dtype}; expected real numbers"
+            f"{name} is {show(value)}{kind}; expected real numbers"
             + (" (not bool)" if given.dtype.kind == "b" else "")
         )
     return given

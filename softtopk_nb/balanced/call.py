@@ -211,10 +211,7 @@ def check(
             "numpy.asarray(x)"
         )
     place: Any = importlib.import_module(".cuda", __package__) if on_device else memory
-    own = thretopk.check_options({name: options[name] for name in ("curve", "alpha")})
-    bounded = options["at_most"]
-    arguments.check_bool(bounded, "at_most")
-    tol, most = checks.check_tolerance(options["tol"]), checks.check_count(options["max_iter"])
+    own, bounded, tol, most = check_options(options)
     # A curve whose slope is infinite somewhere is worked on in float64, as rows in chunks are.
     store = place.Store(
         x, options["axis"], options["where"], lambda T: thretopk.computed_in_chunks(own, T)
@@ -222,7 +219,17 @@ def check(
     batch, table = store.batch, store.table
     given = arguments.check_positive(temperature, batch, "temperature")
     tau = store.rescale(arguments.per_row(given, batch, table[0]))
-    budgets = checks.check_budgets(k, load, batch, table, store.mask_counts, bool(bounded))
+    number = arguments.clamped(k, options["clamp_k"])
+    of_mask = store.mask_counts, bounded, store.present
+    budgets = checks.check_budgets(number, load, batch, table, *of_mask)
     begun = None if start is None else np.asarray(start, np.float64).reshape(table[0], table[2])
     numbers = k, load, given
-    return Call(store, *budgets, tau, numbers, own, bool(bounded), tol, most, begun)
+    return Call(store, *budgets, tau, numbers, own, bounded, tol, most, begun)
+
+
+def check_options(options: dict[str, Any]) -> tuple[Any, bool, float, int]:
+    """(the options of thretopk, at_most, tol, max_iter)."""
+    own = thretopk.check_options({name: options[name] for name in ("curve", "alpha")})
+    arguments.check_bool(options["at_most"], "at_most")
+    tol, most = checks.check_tolerance(options["tol"]), checks.check_count(options["max_iter"])
+    return own, bool(options["at_most"]), tol, most

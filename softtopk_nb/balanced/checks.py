@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,28 @@ def broadcast(value: Any, shape: tuple[int, ...], name: str) -> Array:
     return np.array(np.broadcast_to(given, shape), order="C")
 
 
+def check_k(k: Any, n: int) -> Array:
+    """k in its own type, in the range for n columns; at most n if it is `Clamped`."""
+    clamps = isinstance(k, arguments.Clamped)
+    raw = arguments.real_array(k.k if clamps else k, "k")
+    if clamps:
+        raw = np.minimum(raw, raw.dtype.type(n) if raw.dtype.kind == "f" else np.int64(n))
+    _check_range(raw, 0, n, "k", "n", "columns")
+    return raw
+
+
+def check_load(load: Any, m: int) -> Array:
+    """The load in its own type, in the range for m rows."""
+    raw = arguments.real_array(load, "load")
+    _check_range(raw, 0, m, "load", "m", "rows")
+    return raw
+
+
+def counts_of(mask: Array) -> Callable[[int], tuple[Array, Array]]:
+    """A function of the number of a matrix: how many entries of its rows and columns are there."""
+    return lambda i: (mask[i].sum(axis=1), mask[i].sum(axis=0))
+
+
 def check_budgets(
     k: Any,
     load: Any,
@@ -60,22 +83,24 @@ def check_budgets(
     table: tuple[int, int, int],
     mask: Any,
     bounded: bool,
+    present: Callable[[], Array] | None = None,
 ) -> tuple[Array, Array]:
     """k and the load of each matrix; raises where no matrix of numbers in [0, 1] has these sums.
 
     mask: None, or a function of the number of a matrix that returns how many entries the mask
-    leaves in each row and column, or None where they are not known.
+    leaves in each row and column, or None where they are not known. present: the number of entries
+    that take part in each row, which is asked for where k is `Clamped`.
     """
     count, m, n = table
-    raw = arguments.real_array(k, "k")
-    _check_range(raw, 0, n, "k", "n", "columns")
-    rows = broadcast(k, (*batch, m), "k").reshape(count, m)
+    raw = check_k(k, n)
+    rows = broadcast(raw, (*batch, m), "k").reshape(count, m)
+    if present is not None and isinstance(k, arguments.Clamped):
+        rows = np.minimum(rows, present())
     total, same = rows.sum(axis=1), max(_SAME, _rounding(raw))
     if load is None:
         columns = np.repeat(total / n, n).reshape(count, n)
     else:
-        raw = arguments.real_array(load, "load")
-        _check_range(raw, 0, m, "load", "m", "rows")
+        raw = check_load(load, m)
         columns = broadcast(load, (*batch, n), "load").reshape(count, n)
         same = max(same, _rounding(raw))
     for i in range(count):
@@ -124,6 +149,7 @@ def _check_mask(budget: Array, counts: Array, name: str, which: str) -> None:
         raise ValueError(
             f"`where` leaves {counts[worst]} entries in {which.format(worst)}, "
             f"{short[worst]:.6g} fewer than its {name} of {budget[worst]:.6g}; expected as many"
+            + (", or clamp_k=True" if name == "k" else "")
         )
 
 

@@ -23,7 +23,7 @@ from .._threads.transposing import transposed
 from .._threshold.records import REST, C, D
 from ..thretopk.operator import thretopk
 from . import kernels
-from .checks import check_axes
+from .checks import check_axes, counts_of
 from .reduction import Decided
 
 
@@ -58,8 +58,12 @@ class Store:
     @property
     def mask_counts(self) -> Callable[[int], tuple[Array, Array]] | None:
         """The numbers of entries that the mask leaves in rows and columns of a matrix, if any."""
-        mask = self._mask
-        return None if mask is None else lambda i: (mask[i].sum(axis=1), mask[i].sum(axis=0))
+        return None if self._mask is None else counts_of(self._mask)
+
+    def present(self) -> Array:
+        """The number of entries that take part in each row of each matrix."""
+        found: Array = (self._x != -np.inf).sum(axis=2)
+        return found
 
     def rescale(self, temperature: Array) -> Array:
         """Bring matrices into the range of their type; returns the temperatures that fit."""

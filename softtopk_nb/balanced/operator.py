@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .._api import fronts
+from .._api import arguments, fronts
 from . import call
 
 
@@ -87,12 +87,15 @@ class BalancedTopK:
     alpha : float, default=None
         As for `thretopk`.
     axis : tuple of two int, default=(-2, -1)
-        The axes along which rows and columns are counted.
+        The axes along which rows and columns are counted; of a tensor of PyTorch also `dim`.
     at_most : bool, default=False
         Whether the load is an upper bound, where m bounds nothing. Then b >= 0, and b_j = 0 where
         column j stays below its bound.
     where : array_like of bool, default=None
         Entries that take part, all if None; the others get 0, as if they were not there.
+    clamp_k : bool, default=False
+        True takes min(k, entries that take part) in each row, as of padding, which is an error
+        otherwise. A load that must be met has the sum of that.
     tol : float, default=1e-10
         How far the columns' sums may be off, as a part of max(1, load).
     max_iter : int, default=100
@@ -189,15 +192,23 @@ class BalancedTopK:
         axis: tuple[int, int] = (-2, -1),
         at_most: bool = False,
         where: Any = None,
+        clamp_k: bool = False,
         tol: float = 1e-10,
         max_iter: int = 100,
+        **named: Any,
     ) -> Balanced:
         """Solve the matrices: see the class."""
-        options = {"curve": curve, "alpha": alpha, "axis": axis, "at_most": at_most}
-        options |= {"where": where, "tol": tol, "max_iter": max_iter}
+        options = {"curve": curve, "alpha": alpha, "at_most": at_most, "where": where}
+        options |= {"clamp_k": clamp_k, "tol": tol, "max_iter": max_iter}
         if front := fronts.function(self.__name__, x):
-            found: Balanced = front(x, k, load, temperature=temperature, **options)
+            given = fronts.named(named, axis, temperature=temperature, **options)
+            found: Balanced = front(x, k, load, **given)
             return found
+        for name in named:
+            raise arguments.unexpected(
+                self.__name__, name, ("load", "temperature", "axis", *options)
+            )
+        options["axis"] = axis
         return Balanced(*call.check(x, k, load, temperature, options).value())
 
     def jvp(
@@ -217,6 +228,7 @@ class BalancedTopK:
         axis: tuple[int, int] = (-2, -1),
         at_most: bool = False,
         where: Any = None,
+        clamp_k: bool = False,
         tol: float = 1e-10,
         max_iter: int = 100,
     ) -> tuple[Balanced, Any]:
@@ -224,7 +236,7 @@ class BalancedTopK:
 
         Parameters
         ----------
-        x, k, load, temperature, curve, alpha, axis, at_most, where, tol, max_iter
+        x, k, load, temperature, curve, alpha, axis, at_most, where, clamp_k, tol, max_iter
             As in a call.
         dx : array_like
             The direction in x, broadcastable to its shape.
@@ -253,7 +265,7 @@ class BalancedTopK:
                [-0.097,  0.097]])
         """
         options = {"curve": curve, "alpha": alpha, "axis": axis, "at_most": at_most}
-        options |= {"where": where, "tol": tol, "max_iter": max_iter}
+        options |= {"where": where, "clamp_k": clamp_k, "tol": tol, "max_iter": max_iter}
         checked = call.check(x, k, load, temperature, options)
         value, dp = checked.jvp(dx, dk, dload, dtemperature)
         return Balanced(*value), dp
@@ -271,6 +283,7 @@ class BalancedTopK:
         axis: tuple[int, int] = (-2, -1),
         at_most: bool = False,
         where: Any = None,
+        clamp_k: bool = False,
         tol: float = 1e-10,
         max_iter: int = 100,
     ) -> tuple[Balanced, Callable[[Any], BalancedGradients]]:
@@ -278,7 +291,7 @@ class BalancedTopK:
 
         Parameters
         ----------
-        x, k, load, temperature, curve, alpha, axis, at_most, where, tol, max_iter
+        x, k, load, temperature, curve, alpha, axis, at_most, where, clamp_k, tol, max_iter
             As in a call.
 
         Returns
@@ -302,7 +315,7 @@ class BalancedTopK:
         array([ 0.151, -0.227])
         """
         options = {"curve": curve, "alpha": alpha, "axis": axis, "at_most": at_most}
-        options |= {"where": where, "tol": tol, "max_iter": max_iter}
+        options |= {"where": where, "clamp_k": clamp_k, "tol": tol, "max_iter": max_iter}
         checked = call.check(x, k, load, temperature, options)
         value, gradients = checked.vjp()
 

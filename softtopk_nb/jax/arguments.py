@@ -110,23 +110,28 @@ def check_numbers(op: Any, x: Any, layout: Layout, k: Any, temperature: Any) -> 
     """Refuse an invalid k or temperature; numbers that are not known yet pass."""
     axis = layout.axis
     n, batch = x.shape[axis], x.shape[:axis] + x.shape[axis + 1 :]
-    given: list[Any] = []
-    unknown: dict[str, Any] = {"k": 0, "temperature": 1.0}  # what passes for it
-    for name, value in (("k", k), ("temperature", temperature)):
-        if isinstance(value, jax.core.Tracer):
-            real = jnp.issubdtype(value.dtype, jnp.floating) and (name != "k" or op.real_k)
-            if not real and not jnp.issubdtype(value.dtype, jnp.integer):
-                expected = "real numbers" if name != "k" or op.real_k else "integers"
-                raise TypeError(f"{name} has dtype {value.dtype}; expected {expected}")
+    of_k, of_tau = known(k, "k", op.real_k), known(temperature, "temperature")
+    for name, value, found in (("k", k, of_k), ("temperature", temperature, of_tau)):
+        if found is None:
             _check_broadcast(value, _arguments.shape_of_rows(value.ndim, batch, axis), name)
-            given.append(unknown[name])
-        elif getattr(value, "dtype", None) == jnp.bfloat16:
-            given.append(np.asarray(value, np.float32))  # NumPy does not know it as a real number
-        else:
-            given.append(np.asarray(value) if isinstance(value, jax.Array) else value)
-    k, temperature = given
+    k, temperature = 0 if of_k is None else of_k, 1.0 if of_tau is None else of_tau
     k = _arguments.clamped(k, layout.clamp_k)
     _call.check_numbers(op, n, batch, axis, k, temperature)
+
+
+def known(value: Any, name: str, real: bool = True) -> Any:
+    """A number or an array as NumPy takes it; None if JAX traces it, with its type checked."""
+    if isinstance(value, jax.core.Tracer):
+        kinds = (jnp.floating, jnp.integer) if real else (jnp.integer,)
+        if not any(jnp.issubdtype(value.dtype, kind) for kind in kinds):
+            expected = "real numbers" if real else "integers"
+            raise TypeError(f"{name} has dtype {value.dtype}; expected {expected}")
+        return None
+    if getattr(value, "dtype", None) == jnp.bfloat16:
+        return np.asarray(value, np.float32)  # NumPy does not know it as a real number
+    if value is None:
+        _arguments.real_array(value, name)  # raises
+    return np.asarray(value) if isinstance(value, jax.Array) else value
 
 
 def numbers(op: Any, x: Any, layout: Layout, k: Any, temperature: Any) -> tuple[Any, Any]:

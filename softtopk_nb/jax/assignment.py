@@ -1,4 +1,4 @@
-"""Sinkhorn's assignment of JAX arrays, by a callback, with first derivatives in reverse mode."""
+"""Sinkhorn's assignment of JAX arrays, on the host, with first derivatives in reverse mode."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
+from .._api.arguments import check_positive
 from ..softmax import assignment
-from . import arguments
+from . import arguments, on_host
 
 
 def sinkhorn(
@@ -46,16 +46,17 @@ def sinkhorn(
 
     Raises
     ------
-    TypeError, ValueError
-        While JAX traces, for types and shapes that do not fit.
-    jax.errors.JaxRuntimeError
-        From the compiled program, what else `softtopk_nb.sinkhorn` raises.
+    TypeError, ValueError, ConvergenceError
+        As `softtopk_nb.sinkhorn`: of a call that is not traced, and while JAX traces, of everything
+        that is known then.
+    jax.errors.JaxRuntimeError, ValueError
+        INVALID_ARGUMENT and ABORTED, from the compiled program, of the rest, with the same words.
 
     Notes
     -----
     The gradient is that of the assignment at which the sweeps end: a system of min(n, m) equations
-    for each matrix, whatever the number of sweeps. Both are computed by `jax.pure_callback`. There
-    is no second derivative.
+    for each matrix, whatever the number of sweeps. Both are computed on the host, for an array on a
+    device by `jax.pure_callback`. There is no second derivative.
 
     Examples
     --------
@@ -77,7 +78,15 @@ def sinkhorn(
     )
     width = arguments.broadcast(temperature, "temperature", batch, dtype)
     fixed = tuple(None if each is None else jax.lax.stop_gradient(each) for each in masses)
-    p = _plan(x.astype(dtype), width, fixed, float(tol), max_iter)
+    options = assignment.check_options(tol, max_iter)
+    tau, of_rows, of_columns = (
+        None if v is None else arguments.known(v, name)
+        for name, v in (("temperature", temperature), ("rows", rows), ("columns", columns))
+    )
+    if tau is not None:
+        check_positive(tau, batch, "temperature")
+    assignment.marginals(of_rows, of_columns, batch, n, m)  # one that is not known yet fits
+    p = _plan(x.astype(dtype), width, fixed, *options)
     return jnp.asarray(p.astype(x.dtype))
 
 
@@ -85,15 +94,13 @@ def sinkhorn(
 def _plan(scores: Any, temperature: Any, masses: Any, tol: float, max_iter: int) -> Any:
     """The assignment."""
     kind = jax.ShapeDtypeStruct(scores.shape, scores.dtype)
+    options = ("tol", tol), ("max_iter", max_iter)
+    return on_host.call(_solved, options, kind, scores, temperature, masses)
 
-    def compute(scores: Any, temperature: Any, masses: Any) -> Any:
-        r, c = (None if each is None else np.asarray(each) for each in masses)
-        x, width = np.asarray(scores), np.asarray(temperature)
-        return assignment.sinkhorn(x, r, c, temperature=width, tol=tol, max_iter=max_iter)
 
-    return jax.pure_callback(
-        compute, kind, scores, temperature, masses, vmap_method="broadcast_all"
-    )
+def _solved(options: Any, scores: Any, temperature: Any, masses: Any) -> Any:
+    """The assignment, of arrays of NumPy."""
+    return assignment.sinkhorn(scores, *masses, temperature=temperature, **options)
 
 
 def _forward(scores: Any, temperature: Any, masses: Any, tol: float, max_iter: int) -> Any:
@@ -111,13 +118,12 @@ def _backward(tol: float, max_iter: int, kept: Any, g: Any) -> Any:
 def _gradients(plan: Any, scores: Any, temperature: Any, g: Any) -> Any:
     """The gradients of <g, assignment> in the scores and the temperature."""
     kinds = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in (scores, temperature)]
+    return on_host.call(_pulled, (), kinds, plan, scores, temperature, g)
 
-    def compute(*arrays: Any) -> Any:
-        found = assignment.gradients(*map(np.asarray, arrays))
-        return [f.astype(kind.dtype) for f, kind in zip(found, kinds, strict=True)]
 
-    given = plan, scores, temperature, g
-    return jax.pure_callback(compute, kinds, *given, vmap_method="broadcast_all")
+def _pulled(_: Any, *arrays: Any) -> Any:
+    """The gradients, of arrays of NumPy."""
+    return assignment.gradients(*arrays)
 
 
 @_gradients.defjvp

@@ -1,17 +1,22 @@
-"""Balanced top-k of JAX arrays, by a callback, with first derivatives in reverse mode."""
+"""Balanced top-k of JAX arrays, on the host, with first derivatives."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
-from ..balanced import Balanced, call
-from ..balanced.checks import check_axes
-from . import arguments
+from .._api.arguments import check_positive, clamped
+from ..balanced import Balanced, call, checks
+from . import arguments, on_host
+from .derivatives import is_zero, unmoved
+from .primitives import batched, of_rows
 
 
 def balancedtopk(
@@ -25,6 +30,7 @@ def balancedtopk(
     axis: tuple[int, int] = (-2, -1),
     at_most: bool = False,
     where: Any = None,
+    clamp_k: bool = False,
     tol: float = 1e-10,
     max_iter: int = 100,
 ) -> Balanced:
@@ -51,6 +57,9 @@ def balancedtopk(
         Whether the load is a bound.
     where : array of bool, default=None
         Entries that take part, all if None; broadcast to x's shape.
+    clamp_k : bool, default=False
+        True takes min(k, entries that take part) in each row, with the gradient 0 in k where that
+        is less than k.
     tol : float, default=1e-10
         As in `softtopk_nb.balancedtopk`; known while JAX traces.
     max_iter : int, default=100
@@ -59,21 +68,23 @@ def balancedtopk(
     Returns
     -------
     Balanced
-        `p`, of x's shape and type, differentiable in x, k, the load and the temperature in reverse
-        mode; and the thresholds of the rows and of the columns, without a gradient.
+        `p`, of x's shape and type, differentiable in x, k, the load and the temperature; and the
+        thresholds of the rows and of the columns, without a gradient.
 
     Raises
     ------
-    TypeError, ValueError
-        While JAX traces, for types and shapes that do not fit.
-    jax.errors.JaxRuntimeError
-        From the compiled program, what else `softtopk_nb.balancedtopk` raises.
+    TypeError, ValueError, ConvergenceError
+        As `softtopk_nb.balancedtopk`: of a call that is not traced, and while JAX traces, of
+        everything that is known then.
+    jax.errors.JaxRuntimeError, ValueError
+        INVALID_ARGUMENT, from the compiled program, where budgets that were not known before cannot
+        be met, and ABORTED in place of `ConvergenceError`, with the same words.
 
     Notes
     -----
-    The gradient is that of the solution, by one system of n equations for each matrix. Both are
-    computed by `jax.pure_callback`, on the host for an array on a device too. There is no second
-    derivative.
+    The derivatives, in forward and in reverse mode, are those of the solution, by one system of n
+    equations for each matrix; there is no second derivative. All is computed on the host, for an
+    array on a device by `jax.pure_callback`, whose errors show a traceback before the words.
 
     Examples
     --------
@@ -86,76 +97,184 @@ def balancedtopk(
     >>> g = jax.grad(lambda scores: stj.balancedtopk(scores, 1).p[0, 0])(scores)
     """
     x = arguments.check_array(x, "x")
-    at = check_axes(axis, x)
+    at = checks.check_axes(axis, x)
+    options: Any = {"curve": curve, "alpha": alpha, "at_most": at_most}
+    options |= {"clamp_k": clamp_k, "tol": tol, "max_iter": max_iter}
     dtype = arguments.computed_in(x.dtype)
     matrices = jnp.moveaxis(x.astype(dtype), at, (-2, -1))
     *leading, m, n = matrices.shape
-    batch = tuple(leading)
-    of_k = arguments.broadcast(k, "k", (*batch, m), dtype)
-    width = arguments.broadcast(temperature, "temperature", batch, dtype)
-    of_load = None if load is None else arguments.broadcast(load, "load", (*batch, n), dtype)
-    mask = None
+    batch, mask = tuple(leading), where
     if where is not None:
         arguments.check_where(where, x.shape)
-        mask = jnp.moveaxis(jnp.broadcast_to(where, x.shape), at, (-2, -1))
-    options = {"curve": curve, "alpha": alpha, "at_most": at_most, "tol": tol}
-    options["max_iter"] = max_iter
-    problem = matrices, of_k, width, of_load
-    p, rows, columns = _solve(problem, mask, tuple(options.items()))
+        if not isinstance(where, jax.core.Tracer):
+            mask = np.moveaxis(np.broadcast_to(np.asarray(where), x.shape), at, (-2, -1))
+        where = jnp.moveaxis(jnp.broadcast_to(where, x.shape), at, (-2, -1))
+    options = _checked_options(
+        options, (math.prod(batch), m, n), batch, (k, load, temperature), mask
+    )
+    given = ("k", k, (*batch, m)), ("temperature", temperature, batch), ("load", load, (*batch, n))
+    numbers = [arguments.broadcast(v, name, to, dtype) for name, v, to in given if v is not None]
+    masks = [] if where is None else [where]
+    form = _Form(load is not None, where is not None, tuple(options.items()))
+    p, rows, columns = _solve.bind(matrices, *numbers, *masks, form=form)
     rows, columns = (jax.lax.stop_gradient(each).astype(x.dtype) for each in (rows, columns))
     return Balanced(jnp.moveaxis(p, (-2, -1), at).astype(x.dtype), rows, columns)
 
 
-def _checked(problem: Any, mask: Any, options: Any, *start: Any) -> call.Call:
-    """The checked call of arrays of NumPy."""
-    x, k, temperature, load = (None if each is None else np.asarray(each) for each in problem)
-    where = None if mask is None else np.asarray(mask)
-    known = {**dict(options), "axis": (-2, -1), "where": where}
-    return call.check(x, k, load, temperature, known, *map(np.asarray, start))
+def _checked_options(
+    options: dict[str, Any], table: Any, batch: tuple[int, ...], numbers: Any, mask: Any
+) -> dict[str, Any]:
+    """The options, made hashable; refuses what is wrong with numbers that are known already.
+
+    A mask is an array of NumPy in this table's layout if it is known.
+    """
+    _, bounded, tol, most = call.check_options(options)
+    k, load, width = (
+        None if value is None else arguments.known(value, name)
+        for name, value in zip(("k", "load", "temperature"), numbers, strict=True)
+    )
+    number = clamped(k, options["clamp_k"])
+    if width is not None:
+        check_positive(width, batch, "temperature")
+    if load is not None:
+        checks.check_load(load, table[1])
+    if options["clamp_k"]:
+        if k is not None:  # what it is in a row depends on the scores
+            checks.check_k(number, table[2])
+    elif k is not None:
+        counts: Any = None
+        if mask is not None:
+            is_known = isinstance(mask, np.ndarray)
+            counts = checks.counts_of(mask.reshape(table)) if is_known else lambda i: None
+        # A load that is not known yet is taken for one that bounds nothing.
+        limits = bounded or (load is None and numbers[1] is not None)
+        checks.check_budgets(k, load, batch, table, counts, limits)
+    known = {"at_most": bounded, "clamp_k": bool(options["clamp_k"]), "tol": tol, "max_iter": most}
+    return options | known
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def _solve(problem: Any, mask: Any, options: Any) -> Any:
+class _Form(NamedTuple):
+    """What a compiled program knows of a call: which arguments there are, and the options."""
+
+    has_load: bool
+    has_mask: bool
+    options: tuple[tuple[str, Any], ...]
+
+    @property
+    def moving(self) -> int:
+        """The number of operands that have derivatives, which are the first."""
+        return 3 + self.has_load
+
+    @property
+    def solved(self) -> int:
+        """The number of operands of a problem and the thresholds of its columns."""
+        return self.moving + self.has_mask + 1
+
+    def parts(self, operands: Any) -> tuple[Any, ...]:
+        """((x, k, temperature, load or None, mask or None), what else there is)."""
+        numbers, others = [*operands[: self.moving]], [*operands[self.moving :]]
+        numbers += [] if self.has_load else [None]
+        mask = others.pop(0) if self.has_mask else None
+        return (*numbers, mask), *others
+
+
+# What is computed, of arrays of NumPy.
+
+
+def _checked(options: dict[str, Any], problem: Any, *start: Any) -> call.Call:
+    x, k, temperature, load, where = problem
+    return call.check(
+        x, k, load, temperature, {**options, "axis": (-2, -1), "where": where}, *start
+    )
+
+
+def _value(options: dict[str, Any], problem: Any) -> Any:
     """p and both thresholds."""
-    x = problem[0]
-    shapes = x.shape, x.shape[:-1], (*x.shape[:-2], x.shape[-1])
-    kinds = tuple(jax.ShapeDtypeStruct(shape, x.dtype) for shape in shapes)
-
-    def compute(problem: Any, mask: Any) -> Any:
-        return _checked(problem, mask, options).value()
-
-    return jax.pure_callback(compute, kinds, problem, mask, vmap_method="broadcast_all")
+    return _checked(options, problem).value()
 
 
-def _forward(problem: Any, mask: Any, options: Any) -> Any:
-    p, rows, columns = _solve(problem, mask, options)
-    return (p, rows, columns), (problem, mask, columns)
+def _moved(options: dict[str, Any], problem: Any, columns: Any, *direction: Any) -> Any:
+    """The derivative of p along a direction in x, k, the temperature and the load."""
+    dx, dk, dtau, *dload = direction
+    in_load = dload[0] if dload else None
+    return [_checked(options, problem, columns).jvp(dx, dk, in_load, dtau)[1]]
 
 
-def _backward(options: Any, kept: Any, cotangents: Any) -> Any:
-    problem, mask, columns = kept
-    nothing = None if mask is None else np.zeros(mask.shape, jax.dtypes.float0)
-    return _gradients(problem, mask, columns, cotangents[0], options), nothing
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
-def _gradients(problem: Any, mask: Any, columns: Any, g: Any, options: Any) -> Any:
+def _pulled(options: dict[str, Any], problem: Any, columns: Any, g: Any) -> Any:
     """The gradients of <g, p> in x, k, the temperature and the load, if there is one."""
-    kinds = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype), problem)
-
-    def compute(problem: Any, mask: Any, columns: Any, g: Any) -> Any:
-        _, gradients = _checked(problem, mask, options, columns).vjp()
-        gx, gk, gload, gtau = gradients(np.asarray(g))
-        found = gx, gk, gtau, gload
-        return jax.tree.map(lambda kind, each: each.astype(kind.dtype), kinds, found)
-
-    given = problem, mask, columns, g
-    return jax.pure_callback(compute, kinds, *given, vmap_method="broadcast_all")
+    gx, gk, gload, gtau = _checked(options, problem, columns).vjp()[1](g)
+    return [gx, gk, gtau, *([] if gload is None else [gload])]
 
 
-@_gradients.defjvp
-def _no_second(options: Any, given: Any, moves: Any) -> Any:
-    raise NotImplementedError("balancedtopk has no second derivative here")
+# The primitives, of the problem's arrays (`_Form.parts`), its columns' thresholds, and a direction
+# or cotangent.
 
 
-_solve.defvjp(_forward, _backward)
+def _like_values(x: Any, k: Any, *_: Any, form: _Form) -> Any:
+    n = x.shape[-1]
+    return [of_rows(x, n), of_rows(x), of_rows(k, n)]
+
+
+def _like_x(x: Any, *_: Any, form: _Form) -> Any:
+    return [of_rows(x, x.shape[-1])]
+
+
+def _like_numbers(*operands: Any, form: _Form) -> Any:
+    return [each.update(weak_type=False) for each in operands[: form.moving]]
+
+
+def _called(compute: Any, shapes: Any, *operands: Any, form: _Form) -> Any:
+    avals = shapes(*map(jax.typeof, operands), form=form)
+    kinds = [jax.ShapeDtypeStruct(each.shape, each.dtype) for each in avals]
+    return on_host.call(compute, form.options, kinds, *form.parts(operands))
+
+
+def _primitive(name: str, compute: Any, shapes: Any) -> Primitive:
+    primitive = Primitive(f"softtopk_nb_balanced_{name}")
+    primitive.multiple_results = True
+    primitive.def_abstract_eval(shapes)
+    batching.primitive_batchers[primitive] = functools.partial(batched, primitive)
+    called = functools.partial(_called, compute, shapes)
+    primitive.def_impl(called)
+    mlir.register_lowering(primitive, mlir.lower_fun(called, multiple_results=True))
+    return primitive
+
+
+_solve = _primitive("solve", _value, _like_values)
+_along = _primitive("along", _moved, _like_x)
+_gradients = _primitive("gradients", _pulled, _like_numbers)
+
+
+def _solve_jvp(operands: Any, moves: Any, *, form: _Form) -> Any:
+    p, rows, columns = _solve.bind(*operands, form=form)
+    moving = moves[: form.moving]
+    dp = unmoved(p)
+    if not all(map(is_zero, moving)):
+        direction = map(ad.instantiate_zeros, moving)
+        (dp,) = _along.bind(*operands, columns, *direction, form=form)
+    return [p, rows, columns], [dp, unmoved(rows), unmoved(columns)]
+
+
+def _linear_jvp(primitive: Primitive, operands: Any, moves: Any, *, form: _Form) -> Any:
+    """The derivative of what is linear in all operands after the solution."""
+    at = form.solved
+    if not all(map(is_zero, moves[:at])):
+        raise NotImplementedError("balancedtopk has no second derivative here")
+    found = primitive.bind(*operands, form=form)
+    if all(map(is_zero, moves)):
+        return found, list(map(unmoved, found))
+    direction = map(ad.instantiate_zeros, moves[at:])
+    return found, primitive.bind(*operands[:at], *direction, form=form)
+
+
+def _transposed(transpose: Primitive, cotangents: Any, *operands: Any, form: _Form) -> Any:
+    at, given = form.solved, map(ad.instantiate_zeros, cotangents)
+    found = transpose.bind(*operands[:at], *given, form=form)
+    wanted = map(ad.is_undefined_primal, operands[at:])
+    return [None] * at + [f if each else None for f, each in zip(found, wanted, strict=True)]
+
+
+ad.primitive_jvps[_solve] = _solve_jvp
+for _linear, _transpose in ((_along, _gradients), (_gradients, _along)):
+    ad.primitive_jvps[_linear] = functools.partial(_linear_jvp, _linear)
+    ad.primitive_transposes[_linear] = functools.partial(_transposed, _transpose)

@@ -42,14 +42,19 @@ class Call(NamedTuple):
 @functools.cache
 def call(name: str, settings: tuple[tuple[str, Any], ...]) -> Call:
     """The call of an operator with these options."""
-    words = [name]
-    for key, option in settings:
-        plain = isinstance(option, (str, int, float))
-        # A user's curve exists in this process only: it gets a number that is never used again.
-        words.append(f"{key}={option!r}" if plain else f"{key}=<{id(option):x}.{next(_numbers)}>")
-    made = Call(name, settings, " ".join(words))
+    made = Call(name, settings, words(name, settings))
     _made[made.key] = made
     return made
+
+
+def words(name: str, settings: tuple[tuple[str, Any], ...]) -> str:
+    """A name and options as a string, of which a later one for the same options may differ."""
+    found = [name]
+    for key, option in settings:
+        plain = option is None or isinstance(option, (str, int, float, tuple))
+        # A user's curve exists in this process only: it gets a number that is never used again.
+        found.append(f"{key}={option!r}" if plain else f"{key}=<{id(option):x}.{next(_numbers)}>")
+    return " ".join(found)
 
 
 def find(key: str) -> Call:

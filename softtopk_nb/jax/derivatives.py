@@ -25,11 +25,13 @@ DIRECTION, OTHER_DIRECTION = slice(4, 7), slice(7, 10)
 COTANGENT, COTANGENT_AFTER = slice(4, 5), slice(7, 8)
 
 
-def _is_zero(tangent: Any) -> bool:
+def is_zero(tangent: Any) -> bool:
+    """Whether a tangent is a symbolic zero."""
     return type(tangent) is ad.Zero
 
 
-def _unmoved(array: Any) -> Any:
+def unmoved(array: Any) -> Any:
+    """The symbolic zero that is the tangent of an array."""
     return ad.Zero(jax.typeof(array).to_tangent_aval())
 
 
@@ -38,16 +40,16 @@ def _moves(tangents: Any, like: Any) -> list[Any]:
     dtype = like[0].dtype
     kinds = dtype, *[computed_in(dtype)] * len(like[1:])
     return [
-        jnp.zeros_like(each, dtype=kind) if _is_zero(t) or each.dtype != kind else t
+        jnp.zeros_like(each, dtype=kind) if is_zero(t) or each.dtype != kind else t
         for t, each, kind in zip(tangents, like, kinds, strict=True)
     ]
 
 
 def _solve_jvp(primals: Any, tangents: Any, *, call: Call) -> Any:
     p, state = primitives.solve.bind(*primals, call=call)
-    still = _unmoved(state)
-    if all(map(_is_zero, tangents)):
-        return [p, state], [_unmoved(p), still]
+    still = unmoved(state)
+    if all(map(is_zero, tangents)):
+        return [p, state], [unmoved(p), still]
     (dp,) = primitives.jvp.bind(*primals, state, *_moves(tangents, primals), call=call)
     return [p, state], [dp, still]
 
@@ -59,15 +61,15 @@ def _jvp(
     results = primitive.bind(*primals, call=call)
     terms = []
     for group in groups:
-        if not all(map(_is_zero, tangents[group])):
+        if not all(map(is_zero, tangents[group])):
             given = [*primals]
             given[group] = _moves(tangents[group], primals[group])
             terms.append(primitive.bind(*given, call=call))
-    if not all(map(_is_zero, tangents[PROBLEM])):
+    if not all(map(is_zero, tangents[PROBLEM])):
         moves = _moves(tangents[PROBLEM], primals[PROBLEM])
         terms.append(of_problem(call, primals, moves))
     if not terms:
-        return results, [_unmoved(each) for each in results]
+        return results, [unmoved(each) for each in results]
     return results, [sum(each[1:], each[0]) for each in zip(*terms, strict=True)]
 
 
@@ -88,7 +90,7 @@ def _no_third(call: Call, primals: Any, moves: Any) -> Any:
 
 def _transposed(groups: Any, cotangents: Any, *operands: Any, call: Call) -> Any:
     """Cotangents of the group of operands that is unknown here, and in which it is linear."""
-    given = [ad.instantiate_zeros(each) if _is_zero(each) else each for each in cotangents]
+    given = [ad.instantiate_zeros(each) if is_zero(each) else each for each in cotangents]
     unknown = [ad.is_undefined_primal(each) for each in operands]
     group, transpose = next(each for each in groups if any(unknown[each[0]]))
     found = transpose(call, operands, given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ from jax.typing import ArrayLike
 
 from .._api.homogeneous import in_temperature
 from ..gradtopk.ksubset import KSubset as Subsets
+from . import on_host
 from .arguments import computed_in
 from .operators import Array, checked, fenchel_young, gradtopk
 
@@ -176,14 +176,14 @@ class KSubset:
 
         Raises
         ------
-        jax.errors.JaxRuntimeError
-            From the compiled program: a NaN among the logits, more entries at +inf than k or fewer
-            than k above -inf.
+        ValueError, jax.errors.JaxRuntimeError
+            A NaN among the logits, more entries at +inf than k or fewer than k above -inf; the
+            second, with INVALID_ARGUMENT, from a compiled program.
 
         Notes
         -----
-        The key seeds a generator of NumPy, with which the compiled program calls
-        `softtopk_nb.KSubset` by `jax.pure_callback`, one call after the other under `vmap`.
+        The key seeds a generator of NumPy, with which `softtopk_nb.KSubset` draws on the host, for
+        one matrix after the other under `vmap`.
 
         Examples
         --------
@@ -195,13 +195,12 @@ class KSubset:
         """
         seed = jax.random.bits(key, (4,), np.uint32)
         kind = jax.ShapeDtypeStruct((*shape, *self._x.shape), np.bool_)
-        draw = functools.partial(_draw, tuple(shape))
         given = map(jax.lax.stop_gradient, (self._x.astype(self._tau.dtype), self._k, self._tau))
-        drawn = jax.pure_callback(draw, kind, seed, *given, vmap_method="sequential")
+        options = (("shape", tuple(shape)),)
+        drawn = on_host.call(_draw, options, kind, seed, *given, vmap_method="sequential")
         return jnp.asarray(self._back(drawn).astype(self._x.dtype))
 
 
-def _draw(shape: tuple[int, ...], seed: Any, *given: Any) -> Any:
+def _draw(options: Any, seed: Any, *given: Any) -> Any:
     """Draws of NumPy's distribution."""
-    subsets = Subsets(*map(np.asarray, given))
-    return subsets.sample(shape, np.random.default_rng(np.asarray(seed)))
+    return Subsets(*given).sample(options["shape"], np.random.default_rng(seed))

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._threads import pool
+from ..softmax.assignment import ConvergenceError
 from . import bfloat16, calls, compiled, host
 
 #: The version of the interface, (major, minor), for which the handlers are written: the oldest with
@@ -30,7 +31,7 @@ _LOG = logging.getLogger("softtopk_nb")
 _Address = ctypes.c_void_p
 
 # XLA's codes for errors and for the types of numbers.
-_INVALID_ARGUMENT, _UNIMPLEMENTED, _INTERNAL = 3, 12, 13
+_INVALID_ARGUMENT, _ABORTED, _UNIMPLEMENTED, _INTERNAL = 3, 10, 12, 13
 _TYPES = {
     code: np.dtype(name)
     for code, name in {1: "?", 4: "i4", 5: "i8", 8: "u4", 11: "f4", 12: "f8"}.items()
@@ -236,28 +237,34 @@ def error_of(frame: Frame, error: BaseException) -> Any:
         code = _INVALID_ARGUMENT
     elif isinstance(error, NotImplementedError):
         code = _UNIMPLEMENTED
+    elif isinstance(error, ConvergenceError):
+        code = _ABORTED
     message = str(error) if code != _INTERNAL else repr(error)
     arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, message.encode(), code)
     return _CreateError(frame.api.contents.create_error)(ctypes.byref(arguments))
 
 
-def _answer(verb: str, address: Any) -> Any:
+def _answer(compute: Any, address: Any) -> Any:
     """Answer XLA: state the version of its interface, or compute a call."""
     frame = address.contents
     if describe(frame):
         return None
     try:
-        made = calls.find(_key(frame.attributes))
-        arguments, results = _arrays(frame.arguments), _arrays(frame.results)
-        where = {"out": results[0]} if verb in host.IN_PLACE else {}
-        found = made.compute(verb, *_spread(arguments), **where)
-        for result, values in zip(results, found, strict=True):
-            if result is not values:
-                result[...] = values
-        compiled.tell_what_is_compiled(verb, made, str(arguments[0].dtype))
+        compute(_key(frame.attributes), _arrays(frame.arguments), _arrays(frame.results))
     except BaseException as error:  # no exception may pass through XLA's own frames
         return error_of(frame, error)
     return None
+
+
+def _compute(verb: str, key: str, arguments: list[Any], results: list[Any]) -> None:
+    """Compute a primitive, and write its results."""
+    made = calls.find(key)
+    where = {"out": results[0]} if verb in host.IN_PLACE else {}
+    found = made.compute(verb, *_spread(arguments), **where)
+    for result, values in zip(results, found, strict=True):
+        if result is not values:
+            result[...] = values
+    compiled.tell_what_is_compiled(verb, made, str(arguments[0].dtype))
 
 
 _handlers: dict[str, Any] = {}  # XLA keeps these addresses for ever
@@ -289,9 +296,22 @@ def _end_in_order() -> None:
 
 
 @functools.cache
-def _in_python(verb: str) -> Any:
+def _in_python(compute: Any) -> Any:
+    """A handler that is `compute`, of the call's key, its arguments and its results."""
     _end_in_order()
-    return Handler(functools.partial(_answer, verb))
+    return Handler(functools.partial(_answer, compute))
+
+
+def python_target(name: str, compute: Any) -> str:
+    """The name by which XLA calls a function of a key, arguments and results."""
+    name = f"softtopk_nb.{name}"
+    _register(name, _in_python(compute))
+    return name
+
+
+@functools.cache
+def _of_verb(verb: str) -> Any:
+    return functools.partial(_compute, verb)
 
 
 def are_known(shape: tuple[Any, ...]) -> bool:
@@ -304,7 +324,7 @@ def target(verb: str, call: calls.Call, x: Any) -> str | None:
 
     None if x is bfloat16 and is to be converted.
     """
-    python = _in_python(verb)
+    python = _in_python(_of_verb(verb))
     address = ctypes.cast(python, ctypes.c_void_p).value
     # If the number of rows is not known yet, the handler may need all threads.
     small = are_known(x.shape) and x.size * compiled.work_of(call) < pool.WORTH_A_THREAD
@@ -317,10 +337,8 @@ def target(verb: str, call: calls.Call, x: Any) -> str | None:
         found: Any = compiled.by_pieces(inner, address)
     else:
         found = compiled.handler(verb, str(x.dtype), *given)
-    name = f"softtopk_nb.{verb}"
     if found is None:
-        _register(name, python)
-        return name
-    name = f"{name}.{found.name}"
+        return python_target(verb, _of_verb(verb))
+    name = f"softtopk_nb.{verb}.{found.name}"
     _register(name, ctypes.c_void_p(found.address))
     return name

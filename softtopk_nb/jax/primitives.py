@@ -25,7 +25,7 @@ from .calls import Call
 Avals = list[Any]
 
 
-def _of_rows(x: Any, *shape: int, dtype: Any = None) -> Any:
+def of_rows(x: Any, *shape: int, dtype: Any = None) -> Any:
     """An abstract array of x's batch shape and `shape`, on the devices that x is on."""
     dtype = x.dtype if dtype is None else dtype
     spec = (*x.sharding.spec[: x.ndim - 1], *(None for _ in shape))
@@ -34,25 +34,25 @@ def _of_rows(x: Any, *shape: int, dtype: Any = None) -> Any:
 
 
 def _like_x(call: Call, x: Any, *_: Any) -> Avals:
-    return [_of_rows(x, x.shape[-1])]
+    return [of_rows(x, x.shape[-1])]
 
 
 def _like_value(call: Call, x: Any, *_: Any) -> Avals:
-    return [_of_rows(x)] if call.op.reduces else [_of_rows(x, x.shape[-1])]
+    return [of_rows(x)] if call.op.reduces else [of_rows(x, x.shape[-1])]
 
 
 def _with_state(call: Call, x: Any, *_: Any) -> Avals:
     width = host.state_width(call.op, call.options, x.shape[-1])
-    return [*_like_value(call, x), _of_rows(x, width, dtype=np.uint32)]
+    return [*_like_value(call, x), of_rows(x, width, dtype=np.uint32)]
 
 
 def _like_problem(call: Call, x: Any, *_: Any) -> Avals:
     dtype = computed_in(x.dtype)
-    return [_of_rows(x, x.shape[-1]), _of_rows(x, dtype=dtype), _of_rows(x, dtype=dtype)]
+    return [of_rows(x, x.shape[-1]), of_rows(x, dtype=dtype), of_rows(x, dtype=dtype)]
 
 
 def _number(call: Call, x: Any, *_: Any) -> Avals:
-    return [_of_rows(x)]
+    return [of_rows(x)]
 
 
 @functools.cache
@@ -74,14 +74,14 @@ def _evaluated(primitive: Primitive, *arrays: Any, call: Call) -> Any:
     return _compiled(primitive, call)(*arrays)
 
 
-def _batched(primitive: Primitive, arrays: Any, axes: Any, *, call: Call) -> Any:
+def batched(primitive: Primitive, arrays: Any, axes: Any, **known: Any) -> Any:
     """The batching rule: the axis of `vmap` becomes the first axis of the batch."""
     size = next(a.shape[i] for a, i in zip(arrays, axes, strict=True) if i is not None)
     moved = [
         jnp.broadcast_to(a, (size, *a.shape)) if i is None else jnp.moveaxis(a, i, 0)
         for a, i in zip(arrays, axes, strict=True)
     ]
-    results = primitive.bind(*moved, call=call)
+    results = primitive.bind(*moved, **known)
     return results, [0] * len(results)
 
 
@@ -173,7 +173,7 @@ def _primitive(verb: str, shapes: Callable[..., Avals]) -> Primitive:
     primitive.multiple_results = True
     primitive.def_abstract_eval(lambda *given, call: shapes(call, *given))
     primitive.def_impl(functools.partial(_evaluated, primitive))
-    batching.primitive_batchers[primitive] = functools.partial(_batched, primitive)
+    batching.primitive_batchers[primitive] = functools.partial(batched, primitive)
     anywhere = mlir.lower_fun(functools.partial(_anywhere, primitive, verb, shapes))
     rules = {
         "cpu": functools.partial(_lowered_for_cpu, verb, anywhere),

@@ -156,9 +156,8 @@ def sinkhorn(
         raise ValueError(f"scores has shape {values.shape}; expected at least one row and column")
     given = arguments.check_positive(temperature, batch, "temperature")
     tau = arguments.per_row(given, batch, math.prod(batch))
-    limit = _check_positive(tol, "tol")
-    sweeps = _check_count(max_iter, "max_iter")
-    r, c = _marginals(rows, columns, batch, n, m)
+    limit, sweeps = check_options(tol, max_iter)
+    r, c = marginals(rows, columns, batch, n, m)
     s = np.asarray(values, np.float64).reshape(-1, n, m)
     _check_scores(s, r, c)
 
@@ -255,7 +254,12 @@ def _log_sum_exp(z: Array, shift: Array) -> Array:
     return result
 
 
-def _marginals(
+def check_options(tol: Any, max_iter: Any) -> tuple[float, int]:
+    """The tolerance and the number of sweeps."""
+    return _check_positive(tol, "tol"), _check_count(max_iter, "max_iter")
+
+
+def marginals(
     rows: Any, columns: Any, batch: tuple[int, ...], n: int, m: int
 ) -> tuple[Array, Array]:
     """Row and column sums for each matrix, scaled to the same totals."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._api.arguments import check_bool, shape_of_rows
+from .._api.arguments import check_bool, real_array, shape_of_rows
 from .layout import Layout
 
 Tensor = torch.Tensor
@@ -44,15 +44,20 @@ def check_tensor(x: Any, name: str) -> Tensor:
     return x.to(torch.get_default_dtype())
 
 
+def check_integer(value: Any, name: str) -> int:
+    """The argument `name`, which is an integer."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}; expected an integer")
+    return value
+
+
 def check_dim(ndim: int, dim: Any, axis: Any) -> int:
     """The dimension as a non-negative integer; `axis` is accepted as NumPy's name for it."""
     if axis is not None:
         if dim is not None:
             raise TypeError(f"dim is {dim!r} and axis is {axis!r}; expected one of them")
         dim = axis
-    dim = -1 if dim is None else dim
-    if isinstance(dim, bool) or not isinstance(dim, int):
-        raise TypeError(f"dim is {dim!r}; expected an integer")
+    dim = -1 if dim is None else check_integer(dim, "dim")
     if ndim == 0:
         raise IndexError("x is 0-dimensional; expected at least one dimension")
     if not -ndim <= dim < ndim:
@@ -81,6 +86,24 @@ def mask(where: Any, x: Tensor) -> Tensor:
         what = where.dtype if isinstance(where, Tensor) else type(where).__name__
         raise TypeError(f"where is {what}; expected a tensor of torch.bool")
     return _broadcast(where, tuple(x.shape), "where", x)
+
+
+def beside(value: Any, name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A number, or an array or a list of them, as a tensor on x's device."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float)):
+        if _holds_tensors(value):
+            raise TypeError(
+                f"{name} is a {type(value).__name__} with tensors, whose graph would be lost; "
+                "expected a number or one tensor, as torch.stack makes of several"
+            )
+        value = real_array(value, name)
+    return torch.as_tensor(value, dtype=dtype, device=x.device)
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(isinstance(each, Tensor) or _holds_tensors(each) for each in value)
+    return False
 
 
 def spread(value: Tensor, shape: tuple[int, ...], name: str, x: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ def balancedtopk(
     axis: tuple[int, int] | None = None,
     at_most: bool = False,
     where: Tensor | None = None,
+    clamp_k: bool = False,
     tol: float = 1e-10,
     max_iter: int = 100,
 ) -> Balanced:
@@ -58,6 +59,9 @@ def balancedtopk(
         Whether the load is a bound.
     where : Tensor of bool, default=None
         Entries that take part, all if None; broadcast to x's shape.
+    clamp_k : bool, default=False
+        True takes min(k, entries that take part) in each row, with the gradient 0 in k where that
+        is less than k.
     tol : float, default=1e-10
         As in `softtopk_nb.balancedtopk`.
     max_iter : int, default=100
@@ -103,7 +107,7 @@ def balancedtopk(
     if where is not None:
         tensors.append(arguments.mask(where, x).movedim(at, (-2, -1)))
     options: dict[str, Any] = {"curve": curve, "alpha": alpha, "at_most": at_most}
-    options |= {"tol": tol, "max_iter": max_iter}
+    options |= {"clamp_k": clamp_k, "tol": tol, "max_iter": max_iter}
     function = Solve if is_tracing(x) else ForwardSolve
     present = load is not None, where is not None
     p, rows, columns = function.apply(present, options, *tensors)
@@ -113,9 +117,9 @@ def balancedtopk(
 
 def _numbers(value: Any, name: str, shape: tuple[int, ...], x: Tensor) -> Tensor:
     """A number or a tensor as a tensor of this shape."""
-    if isinstance(value, Tensor):
-        return arguments.spread(value, shape, name, x)
-    return torch.as_tensor(value, dtype=torch.float64, device=x.device).expand(shape)
+    if not isinstance(value, Tensor):
+        value = arguments.beside(value, name, x, torch.float64)
+    return arguments.spread(value, shape, name, x)
 
 
 def _problem(present: Any, tensors: Any) -> tuple[Any, ...]:

@@ -15,6 +15,8 @@ from .._api.homogeneous import in_temperature
 from ..gradtopk.ksubset import KSubset as Subsets
 from . import calls
 from .arguments import computed, laid_out
+from .custom_ops import is_transformed
+from .functions import Constant, along
 from .operators import fenchel_young, gradtopk
 from .potentials import finite
 
@@ -182,8 +184,10 @@ class KSubset(Distribution):
             )
         shape = torch.Size(sample_shape)
         seed = int(torch.randint(2**63 - 1, ()))
-        drawn = self._subsets().sample(tuple(shape), np.random.default_rng(seed))
-        return calls.tensor(drawn).to(self.x.dtype)
+        drawn = _Draws.apply(tuple(shape), seed, self.x, self.k, self.temperature)
+        at = range(len(self.batch_shape), len(self.batch_shape) + len(shape))
+        result: Tensor = drawn.movedim(tuple(at), tuple(range(len(shape))))
+        return result
 
     def rsample(self, sample_shape: Sequence[int] = torch.Size()) -> Tensor:
         """Draw subsets with the derivatives of the marginals: the straight-through estimator.
@@ -247,10 +251,9 @@ class KSubset(Distribution):
         >>> stt.KSubset(torch.tensor([3.0, 2.0, 1.0, 4.0]), 2).pair_marginals()[0]
         tensor([0.6944, 0.0793, 0.0292, 0.5859])
         """
-        pairs = calls.tensor(self._subsets().pair_marginals()).to(self.x.dtype)
-        if not torch.is_grad_enabled() or not (
-            self.x.requires_grad or self.temperature.requires_grad
-        ):
+        pairs: Tensor = _Pairs.apply(None, None, self.x, self.k, self.temperature)
+        of_any = self.x.requires_grad or self.temperature.requires_grad
+        if not (is_transformed() or (of_any and torch.is_grad_enabled())):
             return pairs
         soft = self._pairs()
         return pairs + (soft - soft.detach())
@@ -260,16 +263,12 @@ class KSubset(Distribution):
         n = self.event_shape[0]
         x = self.x[..., None, :].expand(*self.batch_shape, n, n)
         tau = self.temperature[..., None].expand(*self.batch_shape, n)
-        unit = torch.eye(n, dtype=x.dtype, device=x.device).expand_as(x)
-        x = x if x.requires_grad else x.detach().requires_grad_()
-        p = gradtopk(x, self.k[..., None].expand_as(tau), temperature=tau)
-        (jacobian,) = torch.autograd.grad(p, x, unit, create_graph=True)
+        problem = computed(x), self.k[..., None].expand_as(tau), computed(tau)
+        unit = torch.eye(n, dtype=problem[0].dtype, device=x.device).expand_as(x)
+        still = torch.zeros_like(problem[2])
+        p, jacobian = along(gradtopk._op, {}, problem, (unit, still, still))
         covariance = tau[..., None] * jacobian
-        return covariance + p.transpose(-1, -2) * p
-
-    def _subsets(self) -> Subsets[Any]:
-        """The same distribution of arrays."""
-        return Subsets(*(calls.array(computed(v)) for v in (self.x, self.k, self.temperature)))
+        return (covariance + p.transpose(-1, -2) * p).to(self.x.dtype)
 
     def log_prob(self, value: Tensor) -> Tensor:
         """Give the logarithm of the probability of each subset.
@@ -359,6 +358,32 @@ class KSubset(Distribution):
         listed.scatter_(1, members.reshape(count, k).to(self.x.device), 1.0)
         listed = listed.reshape(count, *(1 for _ in self.batch_shape), n)
         return listed.expand(count, *self.batch_shape, n) if expand else listed
+
+
+class _Pairs(Constant):
+    """(x, k, temperature) -> the pair marginals as NumPy has them."""
+
+    @staticmethod
+    def forward(_: Any, __: Any, *problem: Tensor) -> Tensor:
+        """The pair marginals of rows."""
+        return calls.tensor(_subsets(*problem).pair_marginals()).to(problem[0].dtype)
+
+
+class _Draws(Constant):
+    """(shape, seed, x, k, temperature) -> draws of that shape, whose axes follow those of rows."""
+
+    @staticmethod
+    def forward(shape: Any, seed: Any, *problem: Tensor) -> Tensor:
+        """Draws from rows."""
+        drawn = _subsets(*problem).sample(shape, np.random.default_rng(seed))
+        back = [*range(-1 - len(shape), -1)]
+        behind = np.moveaxis(drawn, [*range(len(shape))], back)
+        return calls.tensor(behind).to(problem[0].dtype)
+
+
+def _subsets(*problem: Tensor) -> Subsets[Any]:
+    """The same distribution of arrays."""
+    return Subsets(*(calls.array(computed(each)) for each in problem))
 
 
 @register_kl(KSubset, KSubset)

@@ -54,11 +54,15 @@ def value(
 def along_k(op: Any, options: dict[str, Any], *problem: Tensor) -> Tensor:
     """The derivative of the value of rows in each row's k."""
     x, _, temperature = problem
-    solve = calls.solve if is_tracing(x) else Value.apply
-    _, state = solve(op, options, *problem)
     direction = torch.zeros_like(x), torch.ones_like(temperature), torch.zeros_like(temperature)
-    result: Tensor = Jvp.of(op, options, *problem, state, *direction)
-    return result
+    return along(op, options, problem, direction)[1]
+
+
+def along(op: Any, options: dict[str, Any], problem: Any, direction: Any) -> tuple[Tensor, Tensor]:
+    """The value of rows, and its derivative along a direction, both differentiable."""
+    solve = calls.solve if is_tracing(problem[0]) else Value.apply
+    p, state = solve(op, options, *problem)
+    return p, Jvp.of(op, options, *problem, state, *direction)
 
 
 def constant(

@@ -11,6 +11,7 @@ from .._api.arguments import check_bool, whole
 from .._api.base import TopK
 from .._api.front import Choice
 from ..selection import Own
+from .arguments import check_tensor, mask
 from .balanced import balancedtopk
 from .layers import Temperature, number_of, operator_name
 from .selection import topk
@@ -55,7 +56,8 @@ class TopKGate(Temperature):
         Which part of the choices of the last call fell on each expert, without a gradient: 1 over
         `experts` each if they are loaded equally. It sums to 1, and is not in the saved state.
     thresholds : Tensor of shape (experts,)
-        With `balance`, what is taken off the scores in evaluation; it is in the saved state.
+        With `balance`, what is taken off the scores in evaluation; it is in the saved state, with
+        `calls`, how many calls each was averaged over.
 
     Raises
     ------
@@ -65,6 +67,10 @@ class TopKGate(Temperature):
 
     Notes
     -----
+    A call without tokens leaves the load and the thresholds as they are, and one with a NaN the
+    thresholds. The temperature, the load and the thresholds stay in float32, or wider, in a module
+    that is converted to a half type.
+
     A mixture that computes all experts takes all weights, ``stt.thretopk(gate.scores(x), k)``.
 
     It is the weights that `balance` makes equal in sum; of the k experts that are chosen for each
@@ -120,7 +126,7 @@ class TopKGate(Temperature):
             what = f"op is {self.op!r}" if self.op != "thretopk" else "method was given"
             raise TypeError(f"{what} and balance is {balance!r}; expected thretopk, no method")
         self.register_buffer("thresholds", torch.zeros(experts))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("calls", torch.zeros(experts, dtype=torch.int64))
 
     if TYPE_CHECKING:
 
@@ -141,16 +147,23 @@ class TopKGate(Temperature):
             False where one is down; of shape (..., 1), False at tokens that fill up a batch. A
             token with fewer than k has the weight 0 for the rest, which do not count as load.
         """
+        check_tensor(x, "x")
+        features = self.scores.in_features
+        if x.ndim == 0 or x.shape[-1] != features:
+            raise ValueError(f"x has shape {tuple(x.shape)}; expected (..., {features}), of tokens")
         scores = self.scores(x)
-        if self.balance is None or not self.training:
+        where = None if where is None else mask(where, scores)
+        if self.balance is None or not self.training or not scores.numel():
             weights, indices = self._chosen(scores, where)
         else:
             weights, indices = self._balanced(scores, where)
-        taken = torch.ones_like(indices, dtype=self.load.dtype)
-        if where is not None:
-            taken = where.expand(scores.shape).gather(-1, indices).to(taken.dtype)
-        count = torch.zeros_like(self.load).scatter_add(0, indices.flatten(), taken.flatten())
-        self.load = count / taken.sum().clamp(min=1)
+        if indices.numel():
+            taken = torch.ones_like(indices)
+            if where is not None:
+                taken = where.gather(-1, indices).to(taken.dtype)
+            count = torch.zeros_like(self.load, dtype=taken.dtype)
+            count = count.scatter_add(0, indices.flatten(), taken.flatten())
+            self.load = count.to(self.load.dtype) / taken.sum().clamp(min=1)
         if self.normalize:
             total = weights.sum(-1, keepdim=True)
             weights = weights / torch.where(total == 0, 1, total)  # 0 where there is no expert
@@ -168,24 +181,24 @@ class TopKGate(Temperature):
         """The choice for all tokens together, whose thresholds of experts are averaged."""
         tokens = scores.reshape(-1, scores.shape[-1])
         k: Any = self.k
-        load = mask = None
+        load = present = None
         if where is not None:
-            mask = where.expand(scores.shape).reshape(tokens.shape)
-            k = mask.sum(-1).clamp(max=self.k)
-            up = mask.any(0)
+            present = where.reshape(tokens.shape)
+            k = present.sum(-1).clamp(max=self.k)
+            up = present.any(0)
             load = (up * k.sum()) / up.sum().clamp(min=1)
-        given: dict[str, Any] = {"temperature": self.temperature, "where": mask, **self.options}
+        given: dict[str, Any] = {"temperature": self.temperature, "where": present, **self.options}
         p, _, columns = balancedtopk(tokens, k, load, **given)
         columns = columns.detach()
-        _, indices = topk(
-            tokens.detach() - columns, self.k, op="hardtopk", where=mask, clamp_k=mask is not None
-        )
+        chosen: dict[str, Any] = {"where": present, "clamp_k": present is not None}
+        _, indices = topk(tokens.detach() - columns, self.k, op="hardtopk", **chosen)
         with torch.no_grad():
-            self.calls += 1
+            # An expert that no token may see has no threshold, and none has one beside a NaN.
+            found, columns = columns.isfinite(), columns.to(self.thresholds.dtype)
+            self.calls += found
             part = (1.0 / self.calls).clamp(min=1.0 - float(self.balance or 0.0))
-            moved = self.thresholds.lerp(columns.to(self.thresholds.dtype), part.to(columns.dtype))
-            # An expert that no token may see has no threshold.
-            self.thresholds.copy_(torch.where(columns.isfinite(), moved, self.thresholds))
+            moved = self.thresholds.lerp(columns, part.to(columns.dtype))
+            self.thresholds.copy_(torch.where(found, moved, self.thresholds))
         weights = p.gather(-1, indices)
         if self.hard:
             weights = (weights > 0.0).to(p.dtype) + (weights - weights.detach())

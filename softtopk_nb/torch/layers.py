@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -65,8 +66,19 @@ def operator_name(
     return inner.__name__
 
 
+def _kept_wide(convert: Any, given: Tensor) -> Tensor:
+    """What a conversion gives, but for its type where that is narrower than float32."""
+    moved: Tensor = convert(given)
+    if not moved.dtype.is_floating_point or moved.dtype.itemsize >= 4:
+        return moved
+    return given.to(moved.device, torch.float32)
+
+
 class Temperature(nn.Module):
-    """A layer with a temperature, which is a buffer, or a parameter's exponential."""
+    """A layer with a temperature, which is a buffer, or a parameter's exponential.
+
+    Its own parameters and buffers are never narrower than float32.
+    """
 
     fixed_temperature: Tensor
 
@@ -78,6 +90,16 @@ class Temperature(nn.Module):
             self.log_temperature = nn.Parameter(number.log())
         else:
             self.register_buffer("fixed_temperature", number)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Convert all tensors as `half()`, `to()` and the like do, but its own not below float32.
+
+        In a half type a small temperature is 0, a large k is inf, and what counts stops at 256.
+        """
+        if recurse:
+            for module in self.children():
+                module._apply(fn)
+        return super()._apply(functools.partial(_kept_wide, fn), recurse=False)
 
     @property
     def temperature(self) -> Tensor:

@@ -9,6 +9,7 @@ from torch import nn
 
 from .._api.arguments import check_bool, show
 from .._api.front import Choice
+from .arguments import check_dim, check_integer, check_tensor
 from .layers import LayerOptions, Temperature, number_of, operator_name
 from .operators import OPERATORS, Reduction, check_reduction, fenchel_young
 
@@ -58,6 +59,10 @@ class SoftTopK(Temperature):
     loop. It is in the state that is saved, and so are, where k is learned, what it began at and
     `shift`. Setting it compiles nothing anew under `torch.compile`.
 
+    A layer that is converted to float16 or bfloat16, by `half()` or ``to(torch.bfloat16)``, keeps
+    these numbers in float32: a small temperature would be 0 there, and a k of 1000 be 996. Its
+    result has the type of the scores that come in.
+
     Examples
     --------
     >>> import torch
@@ -90,7 +95,7 @@ class SoftTopK(Temperature):
         check_bool(hard, "hard")
         super().__init__(temperature, learnt=learn_temperature)
         self.op = operator_name(self, op, options, "largest", "clamp_k")
-        self.dim, self.hard, self.options = dim, hard, options
+        self.dim, self.hard, self.options = check_integer(dim, "dim"), hard, options
         if (k is None) == (fraction is None):
             raise TypeError(f"k is {k!r} and fraction is {fraction!r}; expected one of them")
         if fraction is not None:
@@ -152,7 +157,8 @@ class SoftTopK(Temperature):
         where : Tensor of bool, default=None
             Entries that take part, broadcastable to x's shape; the others get 0.
         """
-        k = self.chosen_k(x.shape[self.dim])
+        check_tensor(x, "x")
+        k = self.chosen_k(x.shape[check_dim(x.ndim, self.dim, None)])
         given: dict[str, Any] = {"temperature": self.temperature, "dim": self.dim, "where": where}
         return OPERATORS[self.op](x, k, **given, hard=self.hard, **self.options)
 

@@ -56,7 +56,7 @@ def _real(k: Any) -> Any:
 def _costs(cost: Any, x: Tensor, layout: Layout) -> Tensor:
     """The costs of x's entries, as rows."""
     if not isinstance(cost, Tensor):
-        cost = torch.as_tensor(cost, dtype=x.dtype, device=x.device)
+        cost = arguments.beside(cost, "cost", x, x.dtype)
     cost = arguments.check_tensor(cost, "cost")
     try:
         spread = cost.to(x.dtype).expand(x.shape)

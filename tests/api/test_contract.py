@@ -971,6 +971,8 @@ MASK = [[True, False, False], [True, True, True]]
         ({"axis": (0, 2)}, np.exceptions.AxisError, "axis"),
         ({"at_most": 1}, TypeError, "at_most is 1; expected True or False"),
         ({"where": [1, 0, 1]}, TypeError, "where has dtype"),
+        ({"clamp_k": 1}, TypeError, "clamp_k is 1; expected True or False"),
+        ({"clamp_k": True, "k": -1}, ValueError, "k is -1; expected 0 <= k <= n = 3"),
         ({"tol": 0}, ValueError, "tol is 0; expected a positive finite number"),
         ({"max_iter": 0}, ValueError, "max_iter is 0; expected at least 1"),
         ({"max_iter": 1.5}, TypeError, "max_iter is 1.5; expected an integer"),
@@ -984,6 +986,11 @@ def test_bad_arguments_of_balancedtopk(change, error, message):
             call(x, k, **given)
     with pytest.raises(error, match=message):
         stk.balancedtopk.jvp(x, k, 0.0, **given)
+
+
+def test_an_argument_that_balancedtopk_does_not_have():
+    with pytest.raises(TypeError, match=r"balancedtopk got an .* 'dim'; you may want axis, or dim"):
+        stk.balancedtopk(np.array(SCORES), 1, dim=(0, 1))
 
 
 def test_balancedtopk_that_does_not_converge():

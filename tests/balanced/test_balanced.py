@@ -425,6 +425,40 @@ def test_masked_entries_are_as_if_they_were_not_there(rng):
     np.testing.assert_array_equal(wide.columns[0], np.inf)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("k", [2, np.int8(2), np.float32(2.5)], ids=repr)
+def test_clamp_k_takes_what_rows_have(k, dtype, rng):
+    """As the k that each row has room for, with the derivative 0 in a k that is not taken."""
+    x = (7.0 + rng.normal(size=(2, 9, 4))).astype(dtype)
+    where = np.ones(x.shape, bool)
+    where[0, 7:], where[1, 2, 1:], x[1, 4], x[0, 1, 1] = False, False, -np.inf, -np.inf
+    where[0, 0], x[0, 0] = False, np.nan
+    room = (where & (x != -np.inf)).sum(axis=2)
+    taken = np.minimum(room, k)
+    load = np.array([1.0, 1.0, 1.0, 1.2]) * taken.sum(axis=1, keepdims=True) / 4
+    options = {"at_most": True, "temperature": 0.3, "where": where}
+    found, pull = stk.balancedtopk.vjp(x, k, load, clamp_k=True, **options)
+    expected, same = stk.balancedtopk.vjp(x, taken, load, **options)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_allclose(found.p.sum(axis=2), taken, rtol=1e-5)
+    g = rng.normal(size=x.shape)
+    full = stk.balancedtopk.vjp(x, np.full((2, 9), k), load, clamp_k=True, **options)[1](g)
+    np.testing.assert_array_equal(full.x, same(g).x)
+    assert pull(g).x.shape == x.shape
+    assert not full.k[taken < k].any()
+    assert full.k[taken == k].all()
+    direction = rng.normal(size=(2, 9))
+    _, dp = stk.balancedtopk.jvp(x, k, 0.0, load, dk=direction, clamp_k=True, **options)
+    np.testing.assert_allclose((g * dp).sum(), (full.k * direction).sum(), rtol=1e-4)
+    equal = stk.balancedtopk(x[0], k, where=where[0], at_most=False, clamp_k=True)
+    np.testing.assert_allclose(equal.p.sum(axis=0), taken[0].sum() / 4, rtol=1e-5)
+    bad = np.where(np.arange(9)[:, None] == 3, np.nan, x[1])
+    both = stk.balancedtopk(np.stack([x[1], bad]), k, load[1], clamp_k=True, **options)
+    assert np.isnan(both.p[1]).all()
+    assert np.isfinite(both.p[0]).all()
+
+
 @some_curves
 def test_edges_are_exact(options, rng):
     """k and loads of 0 and of all there is, and what they leave to the others."""

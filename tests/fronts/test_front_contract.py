@@ -416,11 +416,12 @@ def test_assignments_and_their_gradients(front, shape, rng):
 @frameworks
 @pytest.mark.parametrize("bound", [False, True])
 def test_balanced_topk_and_its_gradients(front, bound, rng):
-    """Values to the bit; gradients in every argument are those of NumPy."""
+    """Values to the bit; gradients in every argument are those of NumPy. One row is padding."""
     x, g = rng.normal(size=(2, 3, 6, 4))
-    there, load = rng.random((6, 4)) < 0.9, np.array([3.0, 2.0, 1.0, 3.0])
+    there, load = rng.random((6, 4)) < 0.9, np.array([2.5, 2.0, 1.0, 2.0])
     there[:, 0] = True
-    given = {"temperature": 0.5, "at_most": bound, "axis": (1, 2), "tol": 1e-13}
+    there[-1] = False
+    given = {"temperature": 0.5, "at_most": bound, "axis": (1, 2), "tol": 1e-13, "clamp_k": True}
     (p, *thresholds), pull = stk.balancedtopk.vjp(x, 1.5, load, where=there, **given)
 
     def balanced(x, k=1.5, load=load, temperature=0.5):
@@ -445,6 +446,8 @@ def test_balanced_topk_and_its_gradients(front, bound, rng):
         np.testing.assert_allclose(total, expected, rtol=1e-9, atol=1e-12)
     with pytest.raises(ValueError, match=r"k has shape \(5,\)"):
         front.front.balancedtopk(front.array(x), front.array(np.ones(5)))
+    with pytest.raises(ValueError, match=r"0 entries in row 5 of .*, or clamp_k=True"):
+        front.front.balancedtopk(front.array(x), 1.5, where=front.array(there))
 
 
 def _masses(shape, rng):

@@ -609,7 +609,86 @@ def test_assignments(rng):
         jax.jacrev(jax.jacrev(stj.sinkhorn))(s[0])
     with pytest.raises(ERRORS, match="did not converge"):
         jax.block_until_ready(jax.jit(lambda s: stj.sinkhorn(s, max_iter=1))(s))
+    with pytest.raises(stk.ConvergenceError, match="did not converge"):
+        stj.sinkhorn(s, max_iter=1)
+    for given in ({"temperature": -1.0}, {"tol": 0}, {"rows": jnp.array([1.0, -2.0, 1.0])}):
+        with pytest.raises(ValueError, match=r"^(temperature|tol|rows) .*; expected"):
+            jax.jit(lambda s, given=given: stj.sinkhorn(s, **given))(s)
     assert stj.sinkhorn(s.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_balanced_topk_along_directions(bound, rng):
+    """First derivatives in both modes; a direction in k as NumPy has it. Others say what is not."""
+    x, load = 5.0 + scores(rng, 2, 6, 4), jnp.array([2.0, 3.0, 1.5, 3.5]) * (1.0 + 0.2 * bound)
+    options = {"at_most": bound, "where": jnp.arange(6)[:, None] < 5, "clamp_k": True, "tol": 1e-13}
+
+    def chosen(x, tau, k=2.0, load=load):
+        return stj.balancedtopk(x, k, load, temperature=tau, **options).p
+
+    tau = jnp.array([0.5, 0.7])
+    check_grads(jax.jit(chosen), (x, tau), 1, BOTH, rtol=1e-5)
+    dx, dk, dload, dtau = (scores(rng, *shape) for shape in ((2, 6, 4), (6,), (4,), (2,)))
+    moves = {"dk": dk, "dload": dload, "dtemperature": dtau}
+    _, expected = stk.balancedtopk.jvp(
+        np.asarray(x), 2.0, dx, load, temperature=np.asarray(tau), **moves, **options
+    )
+    given = x, tau, jnp.full(6, 2.0), load
+    for function in (chosen, jax.jit(chosen)):
+        close(jax.jvp(function, given, (dx, dtau, dk, dload))[1], expected)
+    jacobian = jax.vmap(jax.jacfwd(chosen))(x, tau)
+    close(jacobian, jax.vmap(jax.jit(jax.jacrev(chosen)))(x, tau))
+    for second in (jax.hessian, lambda f: jax.grad(lambda x: jax.grad(f)(x).sum())):
+        with pytest.raises(NotImplementedError, match="balancedtopk has no second derivative"):
+            second(lambda x: chosen(x, 0.5)[0, 0])(x[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"k": 5}, "k is 5; expected 0 <= k <= n = 4, the number of columns"),
+        ({"k": jnp.array([1, 1, 1, 1, 1, -1])}, "k is -1; expected"),
+        ({"k": True}, "k is True"),
+        ({"load": 1.0}, "load sums to 4 and k to 12, which differs by 8; expected the same total"),
+        ({"load": np.full(4, 7)}, "load is 7; expected 0 <= load <= m = 6"),
+        ({"temperature": 0.0}, "temperature is 0.0; expected a positive finite number"),
+        ({"where": np.arange(6)[:, None] < 5}, "leaves 0 entries in row 5, .* or clamp_k=True"),
+        ({"max_iter": 0}, "max_iter is 0; expected at least 1"),
+        ({"clamp_k": "yes"}, "clamp_k is 'yes'; expected True or False"),
+    ],
+    ids=lambda each: next(iter(each)) if isinstance(each, dict) else "",
+)
+def test_bad_arguments_of_balancedtopk(change, message, rng):
+    """As NumPy says it where it is known while JAX traces; by the program in these words alone."""
+    x, given = scores(rng, 6, 4, dtype=jnp.float32), {"k": 2, **change}
+    with pytest.raises((ValueError, TypeError), match=message) as numpys:
+        stk.balancedtopk(np.asarray(x), **given)
+    for call in (jax.jit, jax.grad, lambda f: f):
+        with pytest.raises(type(numpys.value)) as caught:
+            call(lambda x: stj.balancedtopk(x, **given).p.sum())(x)
+        assert str(caught.value) == str(numpys.value)
+    ((name, value),) = change.items()
+    if name not in ("max_iter", "clamp_k") and value is not True:
+        traced = jax.jit(lambda v: stj.balancedtopk(x, **{**given, name: v}).p)
+        with pytest.raises(ERRORS) as caught:
+            jax.block_until_ready(traced(value))
+        words = str(caught.value).removeprefix("INVALID_ARGUMENT: ")
+        assert words.replace(".0", "") == str(numpys.value).replace(".0", "")
+
+
+def test_a_balanced_topk_that_fails_in_a_program(rng):
+    """What only the scores tell: in the words of NumPy's errors alone."""
+    x = 3.0 * scores(rng, 6, 4)
+    call = jax.jit(lambda x, t: stj.balancedtopk(x, 2, temperature=t, max_iter=1).p)
+    with pytest.raises(ERRORS, match=r"^(ABORTED: )?balancedtopk did not converge: after 1 steps"):
+        jax.block_until_ready(call(x, 0.1))
+    with pytest.raises(stk.ConvergenceError):
+        stj.balancedtopk(x, 2, temperature=0.1, max_iter=1)
+    low = x.at[1].set(-jnp.inf)
+    assert jnp.isnan(call(low, 1e9)).all()
+    draw = jax.jit(lambda x: stj.KSubset(x, 2).sample(jax.random.key(0)))
+    with pytest.raises(ERRORS, match=r"^(INVALID_ARGUMENT: )?x holds NaN; expected numbers"):
+        jax.block_until_ready(draw(x.at[0].set(jnp.nan)))
 
 
 def test_subsets_along_an_axis_and_with_a_mask(rng):
@@ -783,8 +862,9 @@ def test_an_interface_that_is_not_known(claimed, sizes, said, rng, monkeypatch, 
         lines = [each.message for each in caplog.records if "foreign" in each.message]
         assert len(lines) == 1
         assert re.search(said, lines[0])
-        with pytest.raises(jax.errors.JaxRuntimeError, match="k is 9"):
-            jax.jit(lambda k: stj.thretopk(x, k))(9.0)
+        for op in (stj.thretopk, lambda x, k: stj.balancedtopk(x, k).p):
+            with pytest.raises(jax.errors.JaxRuntimeError, match="k is 9"):
+                jax.block_until_ready(jax.jit(lambda k, op=op: op(x, k))(9.0))
     finally:
         monkeypatch.undo()
         jax.clear_caches()

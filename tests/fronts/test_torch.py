@@ -768,6 +768,141 @@ def test_a_gate_of_which_experts_are_down_and_tokens_pad(options, rng):
     assert torch.equal(gate.load, few.double())
 
 
+LEARNT = [torch.tensor(1.5, requires_grad=True)] * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"load": "a"}, TypeError, "load is 'a' of dtype <U1; expected real numbers"),
+        (
+            {"load": LEARNT},
+            TypeError,
+            "load is a list with tensors, .*; expected a number or one t",
+        ),
+        ({"load": [LEARNT]}, TypeError, "load is a list with tensors"),
+        ({"load": [None] * 4}, TypeError, r"load is \[None, .* expected real numbers"),
+        (
+            {"load": [1, 2, 3]},
+            ValueError,
+            r"load has shape \(3,\); expected one that broadcasts to",
+        ),
+        ({"k": True}, TypeError, "k is True of dtype bool; expected real numbers"),
+        ({"temperature": {}}, TypeError, "temperature is a dict; expected an array of real"),
+        ({"temperature": (LEARNT[0],)}, TypeError, "temperature is a tuple with tensors"),
+    ],
+)
+def test_bad_numbers_of_balancedtopk_are_named(arguments, error, message, rng):
+    """By both names of the function, which take dim; and numbers of all kinds are taken."""
+    x = scores(rng, 4, 6)
+    for function in (stt.balancedtopk, stk.balancedtopk):
+        with pytest.raises(error, match=message):
+            function(x, **{"k": 2, "dim": (1, 0), **arguments})
+        found = function(x, [1.0] * 6, (1, 2, 1, 2), dim=(1, 0), temperature=np.float32(0.5))
+        sums = torch.tensor([1.0, 2, 1, 2]).double()
+        torch.testing.assert_close(found.p.sum(1), sums, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: stt.SoftTopK(2, dim="a"), TypeError, "dim is 'a'; expected an integer"),
+        (lambda x: stt.SoftTopK(2, dim=2)(x), IndexError, "dim is 2; expected -2 to 1, for x has"),
+        (lambda x: stt.SoftTopK(2)(x[0, 0]), IndexError, "x is 0-dimensional; expected at least"),
+        (lambda x: stt.SoftTopK(2)([1.0, 2.0]), TypeError, "x is a list; expected a torch.Tensor"),
+        (lambda x: stt.TopKGate(6, 4, 2)(x.numpy()), TypeError, "x is a ndarray; expected a torch"),
+        (
+            lambda x: stt.TopKGate(5, 4, 2)(x),
+            ValueError,
+            r"x has shape \(4, 6\); expected \(..., 5",
+        ),
+        (lambda x: stt.thretopk(x, 2.0, cost="a"), TypeError, "cost is 'a' of dtype <U1; expected"),
+        (
+            lambda x: stt.thretopk(x, 2, cost=LEARNT),
+            TypeError,
+            "cost is a list with tensors, whose",
+        ),
+    ],
+)
+def test_bad_calls_are_named(call, error, message, rng):
+    with pytest.raises(error, match=message):
+        call(scores(rng, 4, 6))
+
+
+@pytest.mark.parametrize("balance", [None, 0.9])
+def test_a_gate_without_tokens_and_with_a_mask_that_is_none(balance, rng):
+    gate, tokens = stt.TopKGate(5, 8, 2, balance=balance).double(), scores(rng, 30, 5)
+    gate(tokens)
+    before = {name: each.clone() for name, each in gate.named_buffers()}
+    for shape in ((0,), (3, 0)):
+        weights, experts = gate(torch.zeros(*shape, 5).double())
+        assert weights.shape == experts.shape == (*shape, 2)
+        weights.sum().backward()
+    for name, each in gate.named_buffers():
+        assert torch.equal(each, before[name])
+    with pytest.raises(ValueError, match=r"where has shape \(7,\); expected .* to \(30, 8\)"):
+        gate(tokens, where=torch.ones(7, dtype=torch.bool))
+    with pytest.raises(TypeError, match=r"where is torch.float32; expected a tensor of torch.bool"):
+        gate(tokens, where=torch.ones(8))
+
+
+def test_thresholds_are_averaged_over_calls_that_have_them(rng):
+    """Neither a call with a NaN nor one in which an expert is down counts, even the first."""
+    gate, tokens = stt.TopKGate(5, 4, 2, balance=0.9).double(), scores(rng, 3, 30, 5)
+    lost = tokens[0].clone()
+    lost[3, 1] = torch.nan
+    gate(lost)
+    assert not gate.thresholds.any()
+    up = torch.tensor([True, False, True, True])
+    gate(tokens[1], where=up)
+    one = stt.TopKGate(5, 4, 2, balance=0.9).double()
+    one.scores = gate.scores
+    one(tokens[1], where=up)
+    close(gate.thresholds, one.thresholds)
+    gate(tokens[2])
+    alone = stt.balancedtopk(gate.scores(tokens[2]), 2).columns.detach()
+    close(gate.thresholds[1], alone[1])
+    close(gate.thresholds[up], ((one.thresholds + alone) / 2)[up])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_modules_of_half_types_keep_numbers_that_need_digits(dtype, rng):
+    """In float32: a small temperature, a large k, counts and averages; also in a state."""
+    options = {"temperature": 1e-9, "learn_temperature": True, "learn_k": True}
+    layer = stt.SoftTopK(100_000, **options).to(dtype)
+    assert layer.chosen_k(200_000).item() == pytest.approx(100_000, rel=1e-5)
+    assert layer.temperature.item() == pytest.approx(1e-9, rel=1e-5)
+    assert stt.SoftTopK(1001, learn_k=True).to(dtype).chosen_k(4096).item() == pytest.approx(1001)
+    again = stt.SoftTopK(100_000, **options)
+    again.load_state_dict(layer.state_dict())
+    assert torch.equal(again.chosen_k(200_000), layer.chosen_k(200_000))
+    assert {each.dtype for each in layer.double().state_dict().values()} == {torch.float64}
+    assert {each.dtype for each in layer.half().state_dict().values()} == {torch.float32}
+    assert {each.device.type for each in layer.to("meta", dtype).parameters()} == {"meta"}
+
+    whole = torch.nn.Sequential(
+        torch.nn.Linear(5, 6), stt.SoftTopK(2, **options | {"temperature": 1.0})
+    )
+    whole = whole.to(dtype)
+    assert whole[0].weight.dtype == dtype
+    descent = torch.optim.AdamW(whole.parameters(), lr=0.1)
+    before = [each.clone() for each in whole.parameters()]
+    out = whole(scores(rng, 8, 5, dtype=dtype))
+    out.square().sum().backward()
+    descent.step()
+    assert out.dtype == dtype
+    for one, other in zip(before, whole.parameters(), strict=True):
+        assert one.dtype == other.dtype == other.grad.dtype
+        assert not torch.equal(one, other)
+
+    gate = stt.TopKGate(5, 4, 2, temperature=0.5, balance=0.9).to(dtype)
+    weights, experts = gate(scores(rng, 3000, 5, dtype=dtype))
+    assert weights.dtype == gate.scores.weight.dtype == dtype
+    counts = experts.flatten().bincount(minlength=4)
+    torch.testing.assert_close(gate.load, counts / 6000, rtol=1e-6, atol=0)
+    assert gate.thresholds.dtype == torch.float32
+
+
 @pytest.mark.parametrize("op", [stt.gradtopk, stk.gradtopk], ids=["torch", "numpy"])
 def test_module_of_an_operator_as_an_object(op, rng):
     x = scores(rng, 4, 7, dtype=torch.float32)
@@ -785,12 +920,40 @@ def test_modules_and_distributions_of_half_types(dtype, rng):
     x = scores(rng, 4, 6, dtype=dtype, grad=True)
     layer(x).square().sum().backward()
     for each in (x, *layer.parameters()):
-        assert each.grad.dtype == dtype
+        assert each.grad.dtype == (dtype if each is x else torch.float32)
         assert each.grad.abs().min() > 0
     subsets = stt.KSubset(x.detach(), 2, torch.tensor(0.5, dtype=dtype))
     drawn = subsets.sample((3,))
     assert drawn.dtype == subsets.log_prob(drawn).dtype == subsets.entropy().dtype == dtype
     assert (drawn.sum(-1) == 2).all()
+
+
+@pytest.mark.parametrize("name", ["pair_marginals", "rsample", "entropy", "log_prob"])
+def test_k_subsets_along_directions(name, rng):
+    """In forward mode, in both ways to ask for it, and under `vmap`, as in reverse mode."""
+    x, tau, dx = scores(rng, 3, 6), torch.tensor([0.5, 1.0, 2.0]).double(), scores(rng, 3, 6)
+    listed = stt.KSubset(x, 2).sample() if name == "log_prob" else None
+
+    def found(x, tau):
+        torch.manual_seed(3)
+        subsets = stt.KSubset(x, 2, tau, validate_args=False)
+        given = () if listed is None else (listed,)
+        return getattr(subsets, name)(*given)
+
+    given, moves = (x, tau), (dx, torch.ones(3).double())
+    _, expected = torch.autograd.functional.jvp(found, given, moves)
+    assert expected.abs().max() > 0
+    with torch.autograd.forward_ad.dual_level():
+        duals = map(torch.autograd.forward_ad.make_dual, given, moves)
+        value, tangent = torch.autograd.forward_ad.unpack_dual(found(*duals))
+    torch.testing.assert_close(tangent, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(value, found(*given), rtol=1e-12, atol=1e-15)
+    _, tangent = torch.func.jvp(found, given, moves)
+    torch.testing.assert_close(tangent, expected, rtol=1e-10, atol=1e-12)
+    if name == "pair_marginals":
+        assert torch.equal(torch.func.vmap(found)(*given), found(*given))
+        ahead, back = (jac(found)(*given) for jac in (torch.func.jacfwd, torch.func.jacrev))
+        torch.testing.assert_close(ahead, back, rtol=1e-10, atol=1e-12)
 
 
 def test_k_subset(rng):

@@ -85,6 +85,12 @@ class Store:
         """A function that says that what a mask leaves is not known, if there is a mask."""
         return None if self._where is None else lambda i: None
 
+    def present(self) -> Array:
+        """The number of entries that take part in each row of each matrix."""
+        with self.device:
+            each = [self._x[i].sums(tables.present, axis=1) for i in range(self.table[0])]
+        return np.reshape(each, self.table[:2])
+
     def rescale(self, temperature: Array) -> Array:
         """The temperatures, which act as the ends of the type's range where they are beyond."""
         return temperature

@@ -51,8 +51,8 @@ def entry(v, given, i, j):
 
 @device
 def present(v, given, i, j):
-    """Whether it takes part."""
-    return 1.0 if v > -np.inf else 0.0
+    """Whether it takes part, as NaN does."""
+    return 1.0 if v != -np.inf else 0.0
 
 
 @device
