@@ -41,6 +41,8 @@ class Operator(base.RowOperator, Generic[K, C, E, M, X]):
     takes_empty_rows = True
     #: Whether p is the gradient of a potential.
     has_potential = False
+    #: Whether the potential's conjugate has a formula; without one it is known at 0/1 vectors, 0.
+    has_conjugate = False
 
     def __init__(self) -> None:
         super().__init__()
