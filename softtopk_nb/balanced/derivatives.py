@@ -14,6 +14,9 @@ from .._api.base import Array
 from .schur import Schur, schur
 from .solve import Matrix, Solved
 
+# A direction or a cotangent that is not finite gives NaN, without a warning.
+_quiet = np.errstate(over="ignore", invalid="ignore")
+
 
 class Linear(NamedTuple):
     """The derivative of a solved matrix."""
@@ -30,6 +33,7 @@ def linearize(matrix: Matrix, solved: Solved) -> Linear:
     return Linear(matrix, solved, schur(w, free))
 
 
+@_quiet
 def jvp(linear: Linear, dx: Any, dk: Array, dload: Array, dtau: float) -> Any:
     """dp along a direction; that in the loads is scaled to the sum of that in k."""
     matrix, solved, system = linear
@@ -40,6 +44,7 @@ def jvp(linear: Linear, dx: Any, dk: Array, dload: Array, dtau: float) -> Any:
     return matrix.passes.spread(projected, system.solve(sums - dload))[0]
 
 
+@_quiet
 def vjp(linear: Linear, g: Any) -> tuple[Any, Array, Array, float]:
     """The gradients of <g, p> in x, k, the load and the temperature."""
     matrix, solved, system = linear

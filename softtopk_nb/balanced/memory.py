@@ -100,7 +100,8 @@ class Store:
         host_arrays.compute_dtype(values.dtype, name)
         arguments.check_broadcast(values, self._shape, name)
         whole = np.moveaxis(np.broadcast_to(values, self._shape), self.axis, (-2, -1))
-        copy = np.array(whole, self._x.dtype, order="C").reshape(self.table)
+        with np.errstate(over="ignore"):
+            copy = np.array(whole, self._x.dtype, order="C").reshape(self.table)
         return scaling.scaled(copy, shift)
 
     def of_rest(self, table: Array, decided: Decided) -> Array:

@@ -151,7 +151,8 @@ class BalancedTopK:
 
     *Derivatives*: only changes of k and load with the same total are possible, so gradients in both
     are known up to a constant. Here loads that must be met count by their shares of the total.
-    The derivative of a bound that is not used up is 0.
+    The derivative of a bound that is not used up is 0. A direction or a cotangent that is not
+    finite gives NaN for its matrix, and for no other.
 
     Source: "Quantile Balancing" (Su, 2026) has the columns' thresholds for a hard top-k, from
     quantiles and without a gradient. The smooth form, its bounds and derivatives are ours.

@@ -377,6 +377,33 @@ def test_gradients_have_the_shapes_of_their_arguments(rng):
     assert np.count_nonzero(gradients.x) > 50
 
 
+@pytest.mark.parametrize("at_most", [False, True])
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, 1e300])
+def test_a_cotangent_or_direction_that_is_not_finite(bad, at_most, rng):
+    """In x's type: it gives NaN for its matrix, without an error or a warning, and for no other."""
+    x, load = rng.normal(size=(2, 6, 4)).astype(np.float32), np.array([2.0, 2, 1, 1])
+    given = {"at_most": at_most, "tol": 1e-4}
+    g = rng.normal(size=x.shape)
+    found, vjp = stk.balancedtopk.vjp(x, np.ones((2, 6)), np.stack([load, load]), **given)
+    good = vjp(g)
+    g[0, 2, 1] = bad
+    gradients = vjp(g)
+    assert np.isfinite(found.p).all()
+    assert np.isnan(gradients.x[0]).all()
+    assert np.isnan(gradients.k[0]).all()
+    for each, expected in zip(gradients[:3], good[:3], strict=True):
+        np.testing.assert_array_equal(each[1], expected[1])
+    jvp = functools.partial(stk.balancedtopk.jvp, x, 1.0)
+    still, moved = np.zeros_like(x), np.array([bad, 0.5])
+    _, dp = jvp(g, load, **given)
+    assert np.isnan(dp[0]).all()
+    assert np.isfinite(dp[1]).all()
+    for name, axes in (("dk", 1), ("dload", 1), ("dtemperature", 0)):
+        _, dp = jvp(still, load, **{name: moved[(slice(None), *[None] * axes)]}, **given)
+        assert not np.isfinite(dp[0]).all()
+        assert np.isfinite(dp[1]).all()
+
+
 # ------------------------------------------------------------------------------- shapes and edges
 
 

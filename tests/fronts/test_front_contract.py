@@ -431,6 +431,8 @@ def test_balanced_topk_and_its_gradients(front, bound, rng):
         found = front.numpy(found)
         total = found.sum() if np.ndim(expected) == 0 else found
         np.testing.assert_allclose(total, expected, rtol=1e-9, atol=1e-12)
+    bad = front.array(np.full(g.shape, np.inf))
+    assert np.isnan(front.numpy(front.gradient(lambda x: balanced(x).p, front.array(x), bad))).all()
     with pytest.raises(ValueError, match=r"k has shape \(5,\)"):
         front.front.balancedtopk(front.array(x), front.array(np.ones(5)))
 
