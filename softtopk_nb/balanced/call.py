@@ -41,7 +41,7 @@ class Call(NamedTuple):
         store = self.store
         with store.device:
             solved = self._solve()
-            linear = [_linear(each) for each in solved]
+            linear = [self._linear(i, each) for i, each in enumerate(solved)]
             value = self._give_back(solved)
 
         def gradients(g: Any) -> tuple[Any, ...]:
@@ -72,7 +72,8 @@ class Call(NamedTuple):
         with store.device:
             moved, dp = store.tables_of(dx, "dx", store.shift), store.tables()
             solved = self._solve()
-            for i, each in enumerate(map(_linear, solved)):
+            for i, one in enumerate(solved):
+                each = self._linear(i, one)
                 if isinstance(each, _Constant):
                     store.fill(dp[i], each.derivative)
                     continue
@@ -121,6 +122,26 @@ class Call(NamedTuple):
             shift = None if store.shift is None else store.shift[i : i + 1]
             start = scaling.scaled(self.start[i : i + 1], shift)[0, _parts(decided)[1]]
         return _Found(decided, matrix, solve(matrix, self.tol, self.max_iter, start))
+
+    def _linear(self, i: int, found: _Found) -> Any:
+        """(what was decided, the derivative of the rest), or `_Constant`."""
+        decided, matrix, solved = found
+        if decided is None or matrix is None or solved is None:
+            return _Constant(np.nan if decided is None else 0.0)
+        return decided, derivatives.linearize(matrix, solved, self._shares(i, decided))
+
+    def _shares(self, i: int, decided: Decided) -> Array:
+        """What the loads of the rest grow by where the sum of k does: bounds that are given do not.
+
+        Where loads must be met, what is decided leaves its part of the growth to the rest.
+        """
+        load = self.load[i]
+        shares: Array = load[_parts(decided)[1]]
+        if not self.bounded:
+            shares = shares / shares.sum()
+        else:
+            shares = shares / load.sum() if self.numbers[1] is None else np.zeros(len(shares))
+        return shares
 
     def _give_back(self, found: list[_Found]) -> tuple[Any, Any, Any]:
         """The results in the shapes and the type of x."""
@@ -179,14 +200,6 @@ class _Constant(NamedTuple):
     """A matrix that was not solved: all its derivatives are 0, or NaN."""
 
     derivative: float
-
-
-def _linear(found: _Found) -> Any:
-    """(what was decided, the derivative of the rest), or `_Constant`."""
-    decided, matrix, solved = found
-    if decided is None or matrix is None or solved is None:
-        return _Constant(np.nan if decided is None else 0.0)
-    return decided, derivatives.linearize(matrix, solved)
 
 
 def _parts(decided: Decided) -> tuple[Any, Any]:

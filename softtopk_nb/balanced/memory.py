@@ -150,7 +150,7 @@ class Entries:
     def __init__(self, x: Array) -> None:
         self._x = x
         low, high = x.min(initial=0.0), x.max(initial=0.0)
-        self.has_nan, self.are_finite = bool(np.isnan(high)), bool(np.isfinite(low + high))
+        self.has_nan, self.are_finite = bool(np.isnan(high)), bool(low > -np.inf and high < np.inf)
 
     def above(self) -> tuple[Array, Array]:
         """The numbers of +inf in rows and columns."""

@@ -41,7 +41,8 @@ class BalancedGradients(NamedTuple):
     x : array
         The gradient in the scores, of their shape.
     k : array or scalar
-        The gradient in k. Loads that must be met grow with it, in proportion.
+        The gradient in k. Loads that must be met, or that were not given, grow with it, in
+        proportion.
     load : array, scalar or None
         The gradient in the load; None if none was given. Loads that must be met count by their
         shares: it is orthogonal to them.
@@ -150,7 +151,8 @@ class BalancedTopK:
     call cannot be captured in a CUDA graph. Budgets that a mask leaves no room for raise there too.
 
     *Derivatives*: only changes of k and load with the same total are possible, so gradients in both
-    are known up to a constant. Here loads that must be met count by their shares of the total.
+    are known up to a constant. Here loads that must be met count by their shares of the total. The
+    default load moves with k, as a bound too.
     The derivative of a bound that is not used up is 0. A direction or a cotangent that is not
     finite gives NaN for its matrix, and for no other.
 

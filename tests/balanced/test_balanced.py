@@ -351,11 +351,15 @@ def test_derivatives(options, at_most, rng):
     check_derivatives(rng, x, k, load, {**options, "temperature": 0.7, "at_most": at_most})
 
 
-def test_derivatives_without_loads(rng):
-    """The loads move with k."""
+@pytest.mark.parametrize("at_most", [False, True])
+def test_derivatives_without_loads(at_most, rng):
+    """The loads move with k, also where an infinity takes a part of one."""
     x, k, _ = problem(rng, 9, 5)
     k = np.full(9, 1.5) + 0.1 * rng.normal(size=9)
-    check_derivatives(rng, x, k, None, {"temperature": 0.7})
+    given = {"temperature": 0.7, "at_most": at_most}
+    check_derivatives(rng, x, k, None, given)
+    x[2, 1] = np.inf
+    check_derivatives(rng, x, k, None, given)
     jvp = functools.partial(stk.balancedtopk.jvp, x, k, np.zeros_like(x))
     with pytest.raises(TypeError, match="dload was given, but no load"):
         jvp(dload=1.0)
