@@ -13,6 +13,7 @@ from .._api.base import Array
 from ..softmax.assignment import ConvergenceError
 from ..thretopk.operator import thretopk
 from . import checks, derivatives, memory
+from .offsets import centred
 from .reduction import Decided, Infeasible, reduce, thresholds
 from .solve import Matrix, Solved, solve
 
@@ -116,12 +117,15 @@ class Call(NamedTuple):
         if decided.is_done:
             return _Found(decided, None, None)
         passes, tau = store.passes(i, decided, self.options), float(self.temperature[i])
+        passes, *offsets = centred(passes, self.bounded)
         matrix = Matrix(passes, decided.k, decided.load, tau, self.bounded)
         start = None
-        if self.start is not None:
+        # Of thresholds beside large offsets of columns too few digits are left.
+        if self.start is not None and not offsets[1].any():
             shift = None if store.shift is None else store.shift[i : i + 1]
             start = scaling.scaled(self.start[i : i + 1], shift)[0, _parts(decided)[1]]
-        return _Found(decided, matrix, solve(matrix, self.tol, self.max_iter, start))
+        solved = solve(matrix, self.tol, self.max_iter, start)
+        return _Found(decided, matrix, solved.moved_by(*offsets))
 
     def _linear(self, i: int, found: _Found) -> Any:
         """(what was decided, the derivative of the rest), or `_Constant`."""

@@ -26,6 +26,8 @@ CURVES = {
     "entmax": {"curve": "entmax", "alpha": 1.5},
 }
 SYMMETRIC = "laplace", "sigmoid", "normal", "cauchy"
+LARGE_OFFSETS = [(kind, bound) for kind in ("common", "rows") for bound in (False, True)]
+LARGE_OFFSETS += [("columns", False), ("both", False)]
 every_curve = pytest.mark.parametrize("options", CURVES.values(), ids=CURVES)
 some_curves = pytest.mark.parametrize("options", [CURVES["laplace"], CURVES["clip"]])
 
@@ -176,6 +178,36 @@ def test_permutation_and_shifts(options, at_most, rng):
     moved = stk.balancedtopk(x + rows + columns, k, load, **kept)
     assert_close(moved.p, found.p, 1e-9)
     assert_close(moved.columns, found.columns + columns, 1e-9)
+
+
+@pytest.mark.parametrize(("kind", "at_most"), LARGE_OFFSETS)
+@pytest.mark.parametrize(
+    ("T", "size", "grid"), [(np.float32, 1e6, 0.25), (np.float64, 1e12, 2.0**-10)], ids=str
+)
+def test_large_offsets(T, size, grid, kind, at_most, rng):
+    """prop-balanced-symmetries: offsets that are exact in the type of the scores change nothing."""
+    m, n = 40, 5
+    x, rows, columns = rng.normal(size=(m, n)), np.zeros((m, 1)), np.zeros(n)
+    x = (x / grid).round() * grid
+    if kind != "columns":
+        rows[:] = size if kind == "common" else rng.uniform(-size, size, (m, 1)).round()
+    if kind in ("columns", "both"):
+        columns = rng.uniform(-size, size, n).round()
+    shifted, g = (x + rows + columns).astype(T), rng.normal(size=(m, n))
+    np.testing.assert_array_equal(shifted.astype(np.float64) - rows - columns, x)
+    where = rng.random((m, n)) < 0.8
+    where[:, 0] = True
+    bound = 1e-5 if T is np.float32 else 1e-8
+    for curve, mask, k in (("laplace", None, 2.0), ("clip", None, 1.9), ("laplace", where, 0.9)):
+        load = k * m / n * (1.05 if at_most else 1.0)
+        given = {"curve": curve, "at_most": at_most, "where": mask, "temperature": 0.5}
+        expected, vjp = stk.balancedtopk.vjp(x, k, load, tol=1e-13, **given)
+        found, pull = stk.balancedtopk.vjp(shifted, k, load, **given)
+        assert_close(found.p, expected.p, bound)
+        assert_close(found.rows, expected.rows + rows[:, 0] + columns.mean(), 1e-6 * size)
+        assert_close(found.columns, expected.columns + columns - columns.mean(), 1e-6 * size)
+        for one, other in zip(pull(g), vjp(g), strict=True):
+            assert_close(one, other, 10 * bound * max(1.0, abs(other).max()))
 
 
 @pytest.mark.parametrize("curve", SYMMETRIC)
