@@ -446,6 +446,12 @@ def test_balanced_topk_and_its_gradients(front, bound, rng):
         found = front.numpy(found)
         total = found.sum() if np.ndim(expected) == 0 else found
         np.testing.assert_allclose(total, expected, rtol=1e-9, atol=1e-12)
+    _, pull = stk.balancedtopk.vjp(x, 1.5, where=there, **given)
+    in_k = functools.partial(balanced, front.array(x), load=None)
+    found = front.gradient(lambda k: in_k(k).p, front.array(numbers["k"]), front.array(g))
+    np.testing.assert_allclose(front.numpy(found).sum(), pull(g).k, rtol=1e-9)
+    bad = front.array(np.full(g.shape, np.inf))
+    assert np.isnan(front.numpy(front.gradient(lambda x: balanced(x).p, front.array(x), bad))).all()
     with pytest.raises(ValueError, match=r"k has shape \(5,\)"):
         front.front.balancedtopk(front.array(x), front.array(np.ones(5)))
     with pytest.raises(ValueError, match=r"0 entries in row 5 of .*, or clamp_k=True"):

@@ -738,8 +738,11 @@ def test_a_balanced_gate_leaves_out_experts_and_tokens(rng):
     assert not weights[20:].any()
     assert not (experts[:20] == 1).any()
     assert gate.thresholds.isfinite().all()
-    weights.sum().backward()
+    weights.sum().backward(retain_graph=True)
     assert gate.scores.weight.grad.isfinite().all()
+    # A loss that overflows gives NaN, by which `GradScaler` knows that it has to skip the step.
+    (weights * torch.inf).sum().backward()
+    assert gate.scores.weight.grad.isnan().any()
 
 
 @pytest.mark.parametrize("options", [{}, {"op": "gradtopk"}, {"hard": True}], ids=str)
