@@ -38,17 +38,25 @@ def real_array(value: Any, name: str) -> Array:
     return given
 
 
-def check_axis(axis: Any, ndim: int) -> int:
-    """The axis as a non-negative integer."""
-    if isinstance(axis, (bool, np.bool_)):
-        raise TypeError(f"axis is {axis!r}; expected an integer")
-    try:
-        index = operator.index(axis)
-    except TypeError:
-        raise TypeError(f"axis is {show(axis)}; expected an integer") from None
+def check_axis(axis: Any, ndim: int, name: str = "axis") -> int:
+    """The axis of an x with so many of them as a non-negative integer."""
+    index = check_integer(axis, name)
+    if ndim == 0:
+        raise np.exceptions.AxisError("x is 0-dimensional; expected at least one axis")
     if not -ndim <= index < ndim:
-        raise np.exceptions.AxisError(index, ndim, "axis")
+        expected = f"expected {-ndim} to {ndim - 1}, as x has ndim = {ndim}"
+        raise np.exceptions.AxisError(f"{name} is {index}; {expected}")
     return index % ndim
+
+
+def check_integer(value: Any, name: str) -> int:
+    """The argument `name`, which is an integer."""
+    try:
+        if not isinstance(value, (bool, np.bool_)):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise TypeError(f"{name} is {show(value)}; expected an integer")
 
 
 def check_broadcast(given: Array, shape: tuple[int, ...], name: str) -> None:
@@ -150,10 +158,8 @@ def check_k(
     if type(value) is int and not clamps:
         raise ValueError(_range_of_k(value, n))  # it may be too large for an array
     given = real_array(min(value, n) if type(value) is int else value, "k")
-    if not real_k and given.dtype.kind not in "iu":
-        raise TypeError(
-            f"k is {show(value)} of dtype {given.dtype}; expected integers; thretopk takes any k"
-        )
+    if not real_k:
+        check_whole(value, given.dtype)
     given = np.minimum(given, np.int64(n)) if clamps else given
     check_range_of_k(given, n, batch, axis)
     return given.astype(np.float64 if real_k else np.int64)
@@ -168,15 +174,34 @@ def check_range_of_k(given: Array, n: int, batch: tuple[int, ...], axis: int | N
     check_per_row(given, batch, axis, "k")
 
 
+def check_whole(k: Any, dtype: np.dtype[Any]) -> None:
+    """Refuse a k of this type that is not of integers."""
+    if dtype.kind not in "iu":
+        raise TypeError(f"k is {show(k)} of dtype {dtype}; expected integers; thretopk takes any k")
+
+
+def check_costs(costs: Array) -> None:
+    """Refuse costs that are not positive and finite."""
+    wrong = ~((costs > 0.0) & (costs < np.inf))
+    if wrong.any():
+        raise ValueError(f"cost is {costs[wrong].flat[0]}; expected positive finite numbers")
+
+
 def _range_of_k(bad: Any, n: int) -> str:
     return f"k is {bad}; expected 0 <= k <= n = {n}, x's length along the axis"
 
 
-def check_where(where: Any, shape: tuple[int, ...]) -> Array:
-    """The mask, broadcast to x's shape."""
+def mask_of(where: Any) -> Array:
+    """The mask as an array of bool."""
     given = host_arrays.as_numpy(where, "where")
     if given.dtype != np.bool_:
         raise TypeError(f"where has dtype {given.dtype}; expected bool")
+    return given
+
+
+def check_where(where: Any, shape: tuple[int, ...]) -> Array:
+    """The mask, broadcast to x's shape."""
+    given = mask_of(where)
     check_broadcast(given, shape, "where")
     return given if given.shape == shape else np.broadcast_to(given, shape)
 

@@ -257,8 +257,6 @@ def beside(x: View, value: Any, name: str) -> View:
 def _check_rows(x: Any, axis: Any, where: Any = None) -> GivenArray:
     """Check x, the axis and the mask; returns x as given."""
     kind, view = kind_of(x), view_of(x, "x")
-    if not view.shape:
-        raise ValueError("x is 0-dimensional; expected at least one axis")
     if len(view.shape) > DIMS:
         raise ValueError(f"x has {len(view.shape)} axes; expected at most {DIMS} on a device")
     compute, dtype = host_arrays.compute_dtype(view.dtype, "x")

@@ -27,6 +27,8 @@ def named(options: Mapping[str, Any], axis: Any, **given: Any) -> dict[str, Any]
 
     Both, if the axis was given as well: the front refuses that.
     """
+    if axis is None:
+        raise TypeError("axis is None; expected an integer")
     known = {} if "dim" in options and axis == -1 else {"axis": axis}
     return {**known, **given, **options}
 

@@ -146,8 +146,7 @@ def _costs(table: Array) -> Costs:
     """The checked costs."""
     least, most = table.min(axis=1, initial=np.inf), table.max(axis=1, initial=0.0)
     if not ((least > 0.0) & (most < np.inf)).all():
-        bad = table[~((table > 0.0) & (table < np.inf))].flat[0]
-        raise ValueError(f"cost is {bad}; expected positive finite numbers")
+        arguments.check_costs(table)
     unit = np.ldexp(1.0, -np.frexp(most.astype(np.float64))[1])
     return Costs(table, table.sum(axis=1, dtype=np.float64), unit)
 

@@ -55,8 +55,6 @@ def check(
         raise ValueError(
             "x has chunks of unknown sizes; expected known ones: call x.compute_chunk_sizes()"
         )
-    if not x.ndim:
-        raise ValueError("x is 0-dimensional; expected at least one axis")
     axis = arguments.check_axis(axis, x.ndim)
     op.check_length(x.shape, axis)
     options = dict(options)
@@ -139,9 +137,9 @@ def _checked(block: Any, name: str, n: int, kind: Any, block_info: Any = None) -
 
 
 def _mask(where: Any, x: Any, axis: int) -> Any:
-    if where.dtype != np.bool_ if hasattr(where, "dtype") else not isinstance(where, bool):
-        raise TypeError(f"where is {show(where)}; expected an array of bool")
-    given = where if isinstance(where, (np.ndarray, da.Array)) else da.asarray(where)
+    given = where if isinstance(where, da.Array) else arguments.mask_of(where)
+    if given.dtype != np.bool_:
+        raise TypeError(f"where has dtype {given.dtype}; expected bool")
     arguments.check_broadcast(given, x.shape, "where")
     return moved(_spread(given, x.shape, x.chunks), axis, -1)
 

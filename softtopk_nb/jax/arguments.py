@@ -36,7 +36,7 @@ class Layout(NamedTuple):
         rows = x.astype(dtype)
         rows = rows if self.largest else -rows
         if where is not None:
-            rows = jnp.where(where, rows, -math.inf)
+            rows = jnp.where(jnp.asarray(where), rows, -math.inf)
         return jnp.moveaxis(rows, self.axis, -1)
 
     def back(self, rows: Any, dtype: Any) -> Any:
@@ -69,8 +69,6 @@ def check_array(x: Any, name: str) -> Any:
             f"{name} has dtype {array.dtype}; expected float32, float64, float16, bfloat16, "
             "integers or bool"
         )
-    if array.ndim == 0:
-        raise ValueError(f"{name} is 0-dimensional; expected at least one axis")
     return array
 
 

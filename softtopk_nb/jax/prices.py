@@ -33,12 +33,16 @@ def value(
     op.priced.check_options(own)
     dtype = arguments.computed_in(x.dtype)
     rows = layout.rows(x, where, dtype)
+    if (given := arguments.known(cost, "cost")) is not None:
+        common.check_costs(common.real_array(given, "cost"))
     common.check_broadcast(np.broadcast_to(False, np.shape(cost)), x.shape, "cost")
     costs = jnp.moveaxis(jnp.broadcast_to(jnp.asarray(cost, dtype), x.shape), layout.axis, -1)
     batch = x.shape[: layout.axis] + x.shape[layout.axis + 1 :]
     for name, given in (("k", k), ("temperature", temperature)):
         like = np.broadcast_to(False, np.shape(given))
         common.check_per_row(like, batch, layout.axis, name)
+        if (found := arguments.known(given, name)) is not None and name == "temperature":
+            common.check_positive(found, batch, name, layout.axis)
     numbers = arguments.numbers(op, rows, layout, k, temperature)
     call = calls.call(op.__name__, tuple(sorted(own.items())))
     p = _solved(rows, *numbers, costs, call)

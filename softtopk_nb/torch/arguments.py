@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._api.arguments import check_bool, real_array, shape_of_rows
+from .._api.arguments import (
+    check_axis,
+    check_bool,
+    check_whole,
+    mask_of,
+    real_array,
+    shape_of_rows,
+)
 from .layout import Layout
 
 Tensor = torch.Tensor
@@ -44,27 +51,13 @@ def check_tensor(x: Any, name: str) -> Tensor:
     return x.to(torch.get_default_dtype())
 
 
-def check_integer(value: Any, name: str) -> int:
-    """The argument `name`, which is an integer."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r}; expected an integer")
-    return value
-
-
 def check_dim(ndim: int, dim: Any, axis: Any) -> int:
     """The dimension as a non-negative integer; `axis` is accepted as NumPy's name for it."""
     if axis is not None:
         if dim is not None:
             raise TypeError(f"dim is {dim!r} and axis is {axis!r}; expected one of them")
-        dim = axis
-    dim = -1 if dim is None else check_integer(dim, "dim")
-    if ndim == 0:
-        raise IndexError("x is 0-dimensional; expected at least one dimension")
-    if not -ndim <= dim < ndim:
-        raise IndexError(
-            f"dim is {dim}; expected {-ndim} to {ndim - 1}, for x has {ndim} dimensions"
-        )
-    return dim % ndim
+        return check_axis(axis, ndim)
+    return check_axis(-1 if dim is None else dim, ndim, "dim")
 
 
 def laid_out(
@@ -82,13 +75,14 @@ def laid_out(
 
 def mask(where: Any, x: Tensor) -> Tensor:
     """A checked mask, of x's shape."""
-    if not isinstance(where, Tensor) or where.dtype != torch.bool:
-        what = where.dtype if isinstance(where, Tensor) else type(where).__name__
-        raise TypeError(f"where is {what}; expected a tensor of torch.bool")
+    if not isinstance(where, Tensor):
+        where = torch.from_numpy(np.array(mask_of(where))).to(x.device)
+    if where.dtype != torch.bool:
+        raise TypeError(f"where has dtype {str(where.dtype).removeprefix('torch.')}; expected bool")
     return _broadcast(where, tuple(x.shape), "where", x)
 
 
-def beside(value: Any, name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+def beside(value: Any, name: str, x: Tensor, dtype: torch.dtype | None) -> Tensor:
     """A number, or an array or a list of them, as a tensor on x's device."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float)):
         if _holds_tensors(value):
@@ -136,8 +130,8 @@ def numbers(
     if not real_k and type(k) is not int:
         if isinstance(k, Tensor) and k.dtype.is_floating_point:
             raise TypeError(f"k has dtype {k.dtype}; expected integers: call k.long()")
-        if isinstance(k, (float, np.floating)):
-            raise TypeError(f"k is {k!r}; expected an integer")
+        if not isinstance(k, Tensor):
+            check_whole(k, real_array(k, "k").dtype)
     k = _number(k, "k", x, layout)
     if clamp_k is not False:
         check_bool(clamp_k, "clamp_k")
@@ -163,7 +157,6 @@ def _number(value: Any, name: str, x: Tensor, layout: Layout) -> Any:
         shape = shape_of_rows(value.ndim, layout.batch, layout.dim)
         full = spread(value, shape, name, x)
         return full if shape == layout.batch else full.squeeze(layout.dim)
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        kind = type(value).__name__
-        raise TypeError(f"{name} is {value!r}, a {kind}; expected a number or a tensor")
-    return value
+    if isinstance(value, (np.integer, np.floating)):
+        return value
+    return _number(beside(value, name, x, None), name, x, layout)

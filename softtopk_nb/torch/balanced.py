@@ -94,7 +94,7 @@ def balancedtopk(
     [1.0, 1.0, 1.0]
     >>> p[0, 0].backward()
     """
-    arguments.check_tensor(x, "x")
+    x = arguments.check_tensor(x, "x")
     if axis is not None and dim is not None:
         raise TypeError(f"dim is {dim!r} and axis is {axis!r}; expected one of them")
     name, pair = ("axis", axis) if dim is None else ("dim", dim)
@@ -103,14 +103,12 @@ def balancedtopk(
     *leading, m, n = matrices.shape
     batch = tuple(leading)
     given = ("k", k, (*batch, m)), ("temperature", temperature, batch), ("load", load, (*batch, n))
-    tensors = [matrices, *(_numbers(v, name, to, x) for name, v, to in given if v is not None)]
-    if where is not None:
-        tensors.append(arguments.mask(where, x).movedim(at, (-2, -1)))
+    of_rows = (None if v is None else _numbers(v, name, to, x) for name, v, to in given)
+    present = None if where is None else arguments.mask(where, x).movedim(at, (-2, -1))
     options: dict[str, Any] = {"curve": curve, "alpha": alpha, "at_most": at_most}
     options |= {"clamp_k": clamp_k, "tol": tol, "max_iter": max_iter}
     function = Solve if is_tracing(x) else ForwardSolve
-    present = load is not None, where is not None
-    p, rows, columns = function.apply(present, options, *tensors)
+    p, rows, columns = function.apply(None, options, matrices, *of_rows, present)
     p = p.movedim((-2, -1), at).to(x.dtype)
     return Balanced(p, rows.to(x.dtype), columns.to(x.dtype))
 
@@ -120,14 +118,6 @@ def _numbers(value: Any, name: str, shape: tuple[int, ...], x: Tensor) -> Tensor
     if not isinstance(value, Tensor):
         value = arguments.beside(value, name, x, torch.float64)
     return arguments.spread(value, shape, name, x)
-
-
-def _problem(present: Any, tensors: Any) -> tuple[Any, ...]:
-    """(x, k, temperature, load or None, mask or None, what else there is)."""
-    x, k, temperature, *others = tensors
-    left = iter(others)
-    load, where = (next(left) if each else None for each in present)
-    return x, k, temperature, load, where, *left
 
 
 def _checked(options: dict[str, Any], *problem: Any) -> Any:
@@ -225,21 +215,29 @@ def _words(options: dict[str, Any]) -> tuple[str, list[float]]:
 
 
 class Solve(Function):
-    """(x, k, temperature, load and mask that are given) -> (p, both thresholds)."""
+    """(x, k, temperature, load or None, mask or None) -> (p, both thresholds)."""
 
     @staticmethod
-    def forward(present: Any, options: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Solve; `present` says whether there is a load, and a mask."""
-        problem = _problem(present, tensors)
-        if is_tracing(tensors[0]):
-            found: tuple[Tensor, ...] = _solve_op(*problem, *_words(options))
+    def forward(
+        op: Any,
+        options: Any,
+        x: Tensor,
+        k: Tensor,
+        temperature: Tensor,
+        load: Tensor | None,
+        where: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        """Solve."""
+        if is_tracing(x):
+            words = _words(options)
+            found: tuple[Tensor, ...] = _solve_op(x, k, temperature, load, where, *words)
             return found
-        return _solve(options, *problem)
+        return _solve(options, x, k, temperature, load, where)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keep the problem and its solution; the thresholds are not differentiable."""
-        ctx.present, ctx.options, *tensors = inputs
+        _, ctx.options, *tensors = inputs
         _, rows, columns = output
         ctx.mark_non_differentiable(rows, columns)
         ctx.save_for_backward(*tensors, columns)
@@ -248,9 +246,9 @@ class Solve(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Any, ...]:
         """The gradients in x, k, the temperature and the load."""
-        gx, gk, gtau, gload = Gradients.of(ctx.present, ctx.options, *ctx.saved_tensors, g)
-        others = [each for each, there in zip((gload, None), ctx.present, strict=True) if there]
-        return None, None, gx, gk, gtau, *others
+        gx, gk, gtau, gload = Gradients.of(None, ctx.options, *ctx.saved_tensors, g)
+        has_load = ctx.saved_tensors[3] is not None
+        return None, None, gx, gk, gtau, gload if has_load else None, None
 
 
 class ForwardSolve(Rowwise):
@@ -263,26 +261,23 @@ class ForwardSolve(Rowwise):
     @staticmethod
     def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> tuple[Any, None, None]:
         """The derivative of p along a direction."""
-        count = 3 + ctx.present[0]  # the load moves too, and a mask does not
-        moving = ctx.saved_tensors[:count]
+        moving = zip(ctx.saved_tensors[:4], tangents[:4], strict=True)  # a mask does not move
         moves = [
-            torch.zeros_like(of) if move is None else move
-            for of, move in zip(moving, tangents[:count], strict=True)
+            torch.zeros_like(of) if move is None and of is not None else move for of, move in moving
         ]
-        return Along.of(ctx.present, ctx.options, *ctx.saved_tensors, *moves), None, None
+        return Along.of(None, ctx.options, *ctx.saved_tensors, *moves), None, None
 
 
 class Gradients(Rowwise):
     """(problem, thresholds of the columns, cotangent) -> the gradients."""
 
     @staticmethod
-    def forward(present: Any, options: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(op: Any, options: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The gradients of <cotangent, p>."""
-        problem = _problem(present, tensors)
         if is_tracing(tensors[0]):
-            found: tuple[Tensor, ...] = _vjp_op(*problem, *_words(options))
+            found: tuple[Tensor, ...] = _vjp_op(*tensors, *_words(options))
             return found
-        return _vjp(options, *problem)
+        return _vjp(options, *tensors)
 
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
@@ -299,12 +294,11 @@ class Along(Rowwise):
     """(problem, thresholds of the columns, direction) -> the derivative along it."""
 
     @staticmethod
-    def forward(present: Any, options: Any, *tensors: Tensor) -> Tensor:
+    def forward(op: Any, options: Any, *tensors: Tensor) -> Tensor:
         """The derivative of p along (x, k, temperature, load)."""
-        found = _problem(present, tensors)
-        (dx,), (dk, dtau, *dload) = calls.given(found[6]), map(_on_host, found[7:])
-        in_load = dload[0] if dload else None
-        _, dp = _checked(options, *found[:6]).jvp(dx, dk, in_load, dtau)
+        *solved, move, dk, dtau, dload = tensors
+        (dx,), (dk, dtau, dload) = calls.given(move), map(_on_host, (dk, dtau, dload))
+        _, dp = _checked(options, *solved).jvp(dx, dk, dload, dtau)
         return _as_tensors(tensors[0], [dp])[0]
 
     backward = Gradients.backward

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import nn
 
-from .._api.arguments import check_bool, show
+from .._api.arguments import check_bool, check_integer, show
 from .._api.front import Choice
-from .arguments import check_dim, check_integer, check_tensor
+from .arguments import check_dim, check_tensor
 from .layers import LayerOptions, Temperature, number_of, operator_name
 from .operators import OPERATORS, Reduction, check_reduction, fenchel_young
 

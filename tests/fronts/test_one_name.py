@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -156,6 +158,40 @@ def test_two_names_for_the_axis_are_refused():
     for call in calls:
         with pytest.raises(TypeError, match="dim is 0 and axis is 1; expected one of them"):
             call(dim=0, axis=1)
+
+
+def rules():
+    """The rows of the guide's table: (arguments after x, error, message)."""
+    page = pathlib.Path(__file__).parents[2] / "docs" / "guide" / "errors.md"
+    text = page.read_text(encoding="utf-8").partition("<!-- rules -->")[2]
+    return re.findall(r"^\| `(.*)` \| `(.*)` \| (.*) \|$", text.partition("<!-- end")[0], re.M)
+
+
+def array_of(library, values):
+    if library == "torch":
+        return importlib.import_module("torch").tensor(values)
+    if library == "jax":
+        return importlib.import_module("jax.numpy").asarray(values)
+    if library == "dask":
+        return importlib.import_module("dask.array").from_array(values, chunks=(1, 4))
+    return values
+
+
+def test_the_guide_has_rules():
+    assert len(rules()) > 15
+
+
+@pytest.mark.parametrize(
+    "library",
+    [None, *(pytest.param(each, marks=getattr(pytest.mark, each)) for each in WAYS_OUT)],
+)
+@pytest.mark.parametrize(("given", "error", "message"), rules(), ids=[each[0] for each in rules()])
+def test_a_wrong_call_is_refused_as_the_guide_says(library, given, error, message):
+    x = array_of(library, scores()[:2].astype(np.float32))
+    with pytest.raises((TypeError, ValueError)) as caught:
+        eval(f"thretopk(x, {given})", {"thretopk": stk.thretopk, "x": x})
+    assert type(caught.value).__name__ == error
+    assert str(caught.value) == message
 
 
 # Each call in a child of its own, in which `softtopk_nb.torch` has not been imported before.

@@ -847,7 +847,7 @@ def test_a_gate_without_tokens_and_with_a_mask_that_is_none(balance, rng):
         assert torch.equal(each, before[name])
     with pytest.raises(ValueError, match=r"where has shape \(7,\); expected .* to \(30, 8\)"):
         gate(tokens, where=torch.ones(7, dtype=torch.bool))
-    with pytest.raises(TypeError, match=r"where is torch.float32; expected a tensor of torch.bool"):
+    with pytest.raises(TypeError, match=r"where has dtype float32; expected bool"):
         gate(tokens, where=torch.ones(8))
 
 
@@ -1129,8 +1129,7 @@ def test_bad_arguments_are_refused():
         ((x, 5), {}, ValueError, r"k is 5.*expected 0 <= k <= n = 4"),
         ((x, torch.tensor(-1.0)), {}, ValueError, r"k is -1"),
         ((x, torch.zeros(3)), {}, ValueError, r"k has shape \(3,\); expected one that broadcasts"),
-        ((x, True), {}, TypeError, r"k is True, a bool; expected a number or a tensor"),
-        ((x, [1, 2]), {}, TypeError, r"k is \[1, 2\], a list"),
+        ((x, True), {}, TypeError, r"k is True of dtype bool; expected real numbers"),
         ((x, torch.tensor([True, False])), {}, TypeError, r"k has dtype torch.bool"),
         ((x, 2), {"temperature": math.nan}, ValueError, r"temperature is nan"),
         ((x, 2), {"temperature": torch.tensor(0.0)}, ValueError, r"temperature is 0"),
@@ -1167,7 +1166,7 @@ def test_bad_arguments_are_refused():
     for name in ("gradtopk", "hardtopk", "itertopk"):
         with pytest.raises(TypeError, match=r"k has dtype torch.float32; .*: call k.long\(\)"):
             getattr(stt, name)(x, torch.tensor([2.0, 1.0]))
-        with pytest.raises(TypeError, match=r"k is 2.0; expected an integer"):
+        with pytest.raises(TypeError, match=r"k is 2.0 of dtype float64; expected integers"):
             getattr(stt, name)(x, 2.0)
     with pytest.raises(ValueError, match="target sums to 2 in row 0; expected k = 1"):
         stt.fenchel_young(stt.thretopk, x, torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0]]), 1)

@@ -438,7 +438,7 @@ def test_bad_arguments(f):
         (ValueError, "^temperature is nan", lambda: f(x, temperature=np.nan)),
         (ValueError, r"^temperature has shape \(3,\)", lambda: f(x, temperature=np.ones(3))),
         (TypeError, "^temperature is True", lambda: f(x, temperature=True)),
-        (ValueError, "axis 2 is out of bounds", lambda: f(x, axis=2)),
+        (ValueError, "axis is 2; expected -2", lambda: f(x, axis=2)),
         (TypeError, "^axis is 0.5", lambda: f(x, axis=0.5)),
         (TypeError, "^where has dtype", lambda: f(x, where=[0, 1, 1])),
         (ValueError, r"^where has shape \(2,\)", lambda: f(x, where=[True, False])),
