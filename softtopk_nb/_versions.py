@@ -13,6 +13,10 @@ from typing import IO
 FLOORS = {"torch": "2.6", "jax": "0.7", "dask": "2025.1", "sklearn": "1.6"}
 
 
+_NEEDED = "numba", "llvmlite", "numpy", "scipy", "numba-cuda"
+_OF_FRONTS = "torch", "jax", "jaxlib", "dask", "scikit-learn"
+
+
 def _numbers(version: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", version)[:2]]
 
@@ -74,7 +78,7 @@ def _gpu() -> tuple[str, str]:
 
 
 def show_versions(file: IO[str] | None = None) -> None:
-    """Print versions, threads, SIMD width, and the GPU found or why none.
+    """Print versions, those of the fronts' libraries too, threads, SIMD width, and the GPU.
 
     Parameters
     ----------
@@ -98,7 +102,7 @@ def show_versions(file: IO[str] | None = None) -> None:
     lines = {
         "softtopk_nb": __version__,
         "python": f"{platform.python_version()} ({platform.platform()})",
-        **{name: _version(name) for name in ("numba", "llvmlite", "numpy", "scipy", "numba-cuda")},
+        **{name: _version(name) for name in (*_NEEDED, *_OF_FRONTS)},
         "cpu": llvm.get_host_cpu_name(),
         "SIMD": _simd(),
         "compiled for": precompiled.describe(),

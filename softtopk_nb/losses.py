@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from ._api import arguments, fronts, homogeneous, host_arrays, operator, typed
+from ._api import arguments, fronts, host_arrays, operator, typed
 from ._api.base import Gradients
 from ._api.call import Call, check
 from ._api.front import Choice
@@ -65,11 +65,11 @@ class FenchelYoung:
     -----
     With ``curve="exp"`` and k = 1 this is cross-entropy, with ``curve="clip"`` and k = 1 the
     sparsemax loss, and with `gradtopk` the smooth top-k SVM of Berrada, Zisserman and Kumar (2018)
-    up to its margin, in O(n) where theirs is O(n k). That of `thretopk` is a sum of positive terms,
-    one for each entry, each with an error of rounding, temperature times 2e-16, however large theta
-    is; that of `gradtopk` has one of about 4 eps k (max theta - min theta). A distribution without
-    a mean (``curve="cauchy"``) has an infinite conjugate at 0 and 1: with hard targets pass
-    ``constant=False``.
+    up to its margin, in O(n) where theirs is O(n k). A loss is a sum of positive terms, one for
+    each entry, for `gradtopk` plus the logarithm of a probability that is not small; each has an
+    error of rounding, 2e-16 times the temperature and itself, however large theta is. So is its
+    derivative in the temperature. A distribution without a mean (``curve="cauchy"``) has an
+    infinite conjugate at 0 and 1: with hard targets pass ``constant=False``.
 
     Source: Blondel, Martins and Niculae, "Learning with Fenchel-Young losses" (2020).
 
@@ -165,14 +165,11 @@ class FenchelYoung:
         k = arguments.clamped(k, clamp_k)
         given = theta, k, temperature, axis, largest, where, None, options
         call, y = _checked(inner, target, constant, given)
-        x, tau = call.rows.x, call.rows.temperature
+        x = call.rows.x
         p = np.empty(x.shape, x.dtype)
         losses = inner.cpu.losses(call.rows, call.options, y, constant, p)
         gradient = p - y
-        # The loss is homogeneous in theta and the temperature.
-        present = np.isfinite(x)
-        centred = np.where(present, x - np.where(present, x, 0.0).mean(axis=1, keepdims=True), 0.0)
-        in_tau = homogeneous.in_temperature(losses, centred, gradient, tau)
+        in_tau = _in_temperature(inner, call, y, constant)
         result = call.give_back(losses)
 
         def vjp_function(g: typed.Numbers, /) -> Gradients[Any]:
@@ -185,6 +182,20 @@ class FenchelYoung:
             return Gradients(in_x, None, total)
 
         return result, vjp_function
+
+
+def _in_temperature(op: Any, call: Call, y: Array, constant: bool) -> Array:
+    """The derivative in the temperature: that of the potential, and the conjugate if `constant`."""
+    rows, options, surplus = call.rows, call.options, np.empty(len(y))
+    op.cpu.surplus(rows, options, surplus)
+    in_tau: Array = surplus / rows.temperature
+    if constant and op.has_conjugate:
+        # The conjugate is the same for any scores; near equal ones nothing large cancels.
+        level = np.where(np.isfinite(rows.x), rows.x.dtype.type(0), rows.x)
+        flat = rows._replace(x=level, temperature=np.ones(len(y)))
+        with_it, without = (op.cpu.losses(flat, options, y, each, None) for each in (True, False))
+        in_tau += with_it - without
+    return in_tau
 
 
 def _checked(op: Any, target: Any, constant: bool, given: tuple[Any, ...]) -> tuple[Call, Array]:

@@ -118,6 +118,8 @@ def topk(
     inner: Any = chosen(op)
     k = arguments.whole(k)
     arguments.check_bool(sorted, "sorted")
+    if "out" in options:
+        raise TypeError("out was given, but topk returns new arrays")
     if options.get("cost") is not None:
         raise TypeError("cost was given, but topk chooses k entries; expected it in thretopk alone")
     if front := fronts.function("topk", x):
@@ -138,7 +140,7 @@ def topk(
     if clamp_k:
         spare = np.cumsum(~taken, axis=-1)
         taken |= ~taken & (spare <= k - taken.sum(axis=-1, keepdims=True))
-    indices = np.nonzero(taken.reshape(-1, n))[1].reshape(shape)
+    indices = np.nonzero(taken)[-1].reshape(shape)
     if sorted:
         found = np.take_along_axis(np.moveaxis(scores, axis, -1), indices, -1).astype(np.float64)
         found[unknown[..., :k]] = 0.0  # stays in its order

@@ -325,7 +325,8 @@ KERNELS = {
         )
         for part in parts
     },
-    "balancedtopk, less": without_group(balanced.make_less, None),
+    "balancedtopk, less of rows": without_group(balanced.make_less, 0),
+    "balancedtopk, less": without_group(balanced.make_less, 1),
     **{
         f"balancedtopk, sums of {term.__name__}": without_group(
             balanced.make_column_sums, None, term

@@ -614,6 +614,37 @@ def gradtopk_by_enumeration(x: Any, k: int, temperature: float = 1.0) -> Listing
     return Listing([pairs[i][i] for i in range(n)], tau * mp.log(total), pairs)
 
 
+class Entropy(NamedTuple):
+    """log P of every subset, in their order; the entropy and its derivatives."""
+
+    log_p: list
+    entropy: Any
+    in_x: list
+    in_temperature: Any
+
+
+def entropy_of_subsets(x: Any, k: int, temperature: float = 1.0) -> Entropy:
+    """The entropy H of the k-subset by enumeration.
+
+    With the score s of a subset, the sum of its entries, H' = Var(s)/tau^3 in the temperature and
+    -Cov(i in S, s)/tau^2 in x_i.
+    """
+    x, tau, n = exact(x), mp.mpf(float(temperature)), len(x)
+    listed = list(itertools.combinations(range(n), k))
+    scores = [mp.fsum(x[i] for i in subset) / tau for subset in listed]
+    top = max(scores)
+    log_z = top + mp.log(mp.fsum(mp.exp(s - top) for s in scores))
+    log_p = [s - log_z for s in scores]
+    chance = [mp.exp(v) for v in log_p]
+    mean = dot(chance, log_p)
+    off = [p * (v - mean) for p, v in zip(chance, log_p, strict=True)]
+    in_x = [
+        -mp.fsum(v for v, subset in zip(off, listed, strict=True) if i in subset) / tau
+        for i in range(n)
+    ]
+    return Entropy(log_p, -mean, in_x, dot(off, log_p) / tau)
+
+
 def gradtopk_pairs(x: Any, k: int, temperature: float = 1.0) -> list[list]:
     """P(i in S and j in S) = P(i in S) P(j in S | i in S).
 

@@ -248,7 +248,7 @@ def test_show_versions():
 
     text = io.StringIO()
     softtopk_nb.show_versions(text)
-    for word in ("softtopk_nb", "numba", "numpy", "threads", "SIMD", "GPU", "numba.cuda"):
+    for word in ("softtopk_nb", "numba", "jaxlib", "torch", "threads", "SIMD", "GPU", "numba.cuda"):
         assert word in text.getvalue()
     shown = subprocess.run(
         [sys.executable, "-m", "softtopk_nb"], capture_output=True, text=True, check=True

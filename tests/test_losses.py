@@ -58,6 +58,37 @@ def test_hard_targets_at_60_digits(op, options, dtype, rng):
 
 
 @with_potential
+@dtypes
+def test_far_scores_at_60_digits(op, options, dtype, rng):
+    """thm-fenchel-young where scores are up to 1e6 temperatures, beside a common offset too.
+
+    The derivative in the temperature is that of the potential, which is homogeneous, and omega(y).
+    """
+    row, k = np.sort(np.round(256 * rng.normal(size=7)) / 256), 3
+    x = np.stack([row, row + 4096.0]).astype(dtype)
+    x[0, 3] = x[0, 4]
+    own = {key: value for key, value in options.items() if key != "method"}
+    constant, solve = not infinite_conjugate(options), getattr(reference, op.__name__)
+    eps = np.finfo(dtype).eps
+    for tau in (2.0**-20, 2.0**-6):
+        for y in (np.arange(7) < 3, np.arange(7) > 3):
+            given = {"constant": constant, "temperature": tau, **options}
+            losses, pull = stk.fenchel_young.vjp(op, x, np.stack([y, y]), k, **given)
+            slopes = [pull(one).temperature for one in np.eye(2)]
+            for theta, loss, slope in zip(x, losses, slopes, strict=True):
+                solved, scores = solve(theta, k, temperature=tau, **own), reference.exact(theta)
+                exact = (solved.potential - reference.dot(scores, y.astype(float))) / tau
+                rate = (solved.potential - reference.dot(scores, solved.p)) / tau
+                if constant and op is stk.thretopk:
+                    curve = reference.curve_of(options["curve"], options.get("alpha"))
+                    exact, rate = exact - k * curve.excess, rate - k * curve.excess
+                # The threshold is correct to eps temperatures and eps times itself.
+                off = 16 * eps * (1 + abs(float(exact)))
+                assert abs(float(loss) / tau - float(exact)) <= off
+                assert abs(float(slope) - float(rate)) <= 64 * eps * (1 + abs(float(rate)))
+
+
+@with_potential
 def test_a_loss_is_the_gap_of_a_convex_function(op, options, rng):
     """thm-fenchel-young: 0 at the target, positive elsewhere, and its gradient is p - target."""
     constant = op is stk.thretopk

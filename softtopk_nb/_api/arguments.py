@@ -30,8 +30,9 @@ def real_array(value: Any, name: str) -> Array:
     """`value` as an array of real numbers; refuses bools."""
     given = host_arrays.as_numpy(value, name)
     if given.dtype.kind not in "iuf" or given.dtype.itemsize > 8:
+        kind = "" if given.dtype.kind in "OUS" else f" of dtype {given.dtype}"
         raise TypeError(
-            f"{name} is {show(value)} of dtype {given.dtype}; expected real numbers"
+            f"{name} is {show(value)}{kind}; expected real numbers"
             + (" (not bool)" if given.dtype.kind == "b" else "")
         )
     return given
@@ -146,7 +147,9 @@ def check_k(
         return float(value) if real_k else value  # fast path for the usual case
     clamps = type(value) is Clamped
     value = value.k if clamps else value
-    given = real_array(value, "k")
+    if type(value) is int and not clamps:
+        raise ValueError(_range_of_k(value, n))  # it may be too large for an array
+    given = real_array(min(value, n) if type(value) is int else value, "k")
     if not real_k and given.dtype.kind not in "iu":
         raise TypeError(
             f"k is {show(value)} of dtype {given.dtype}; expected integers; thretopk takes any k"
@@ -161,8 +164,12 @@ def check_range_of_k(given: Array, n: int, batch: tuple[int, ...], axis: int | N
     ok = (given >= 0) & (given <= n)
     if not np.all(ok):
         bad = given[~ok].flat[0]
-        raise ValueError(f"k is {bad}; expected 0 <= k <= n = {n}, x's length along the axis")
+        raise ValueError(_range_of_k(bad, n))
     check_per_row(given, batch, axis, "k")
+
+
+def _range_of_k(bad: Any, n: int) -> str:
+    return f"k is {bad}; expected 0 <= k <= n = {n}, x's length along the axis"
 
 
 def check_where(where: Any, shape: tuple[int, ...]) -> Array:
@@ -190,7 +197,7 @@ def entries_as_rows(
     return rows.copy() if out is not None and np.may_share_memory(out, rows) else rows
 
 
-_ONE_K = "one whole number for all rows, known before tracing; thretopk takes any k"
+_ONE_K = "one whole number for all rows; thretopk takes any k"
 
 
 def whole(value: Any, name: str = "k", expected: str = _ONE_K) -> int:

@@ -80,5 +80,5 @@ def second(
 
 
 def number(op: Any, options: Options, name: str, problem: Problem) -> Any:
-    """The potential or the threshold of each row, as `name` says."""
+    """The potential, the threshold or the surplus of each row, as `name` says."""
     return check(op, options, problem).number(name)

@@ -6,6 +6,7 @@ check them (`call`, `device_call`) and call the operator's engines.
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -135,7 +136,8 @@ class RowOperator:
     priced: Any = None
 
     def __init__(self) -> None:
-        self.__doc__ = type(self).__doc__
+        # Other than that of the class, for which `help` would list all methods.
+        self.__doc__ = inspect.cleandoc(type(self).__doc__ or "") + "\n"
         #: The names of the numbers of a row.
         self.names: tuple[str, ...] = self.rows_type._fields[1:]
         #: How many of these, from the first on, are not real numbers and have no derivative.

@@ -251,6 +251,7 @@ def check(op: Any, x: Any, *arguments: Any, as_given: bool = False) -> Call:
     values = host_arrays.as_numpy(x, "x")
     shape = values.shape
     if not shape:
+        host_arrays.compute_dtype(values.dtype, "x")  # a text is refused as such
         raise ValueError(f"x is 0-dimensional ({x!r}); expected at least one axis")
     compute, dtype, axis, batch, table, options = layout_of(op, values.dtype, shape, axis, options)
     if largest is not True:

@@ -144,6 +144,10 @@ class _Verbs:
         """The threshold of each row."""
         return self._number_of_row("threshold")
 
+    def surplus(self) -> list[Any]:
+        """The potential of each row less <x, value>."""
+        return self._number_of_row("surplus")
+
     def loss(self) -> list[Any]:
         """The Fenchel-Young loss of each row against a target; NaN where it is none."""
         call = self._call

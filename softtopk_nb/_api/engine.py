@@ -87,6 +87,12 @@ class Engine(Protocol):
         target: with numbers outside [0, 1], or another sum than k.
         """
 
+    def surplus(self, rows: Any, options: Any, out: Any) -> None:
+        """Write the potential less <x, value>, by a sum in which nothing large cancels.
+
+        By the temperature it is the potential's derivative in the temperature.
+        """
+
     def state_width(self, n: int, options: Any) -> int:
         """Number of float64 per row in the packed state, the form in which fronts keep it.
 

@@ -5,12 +5,10 @@ No library is imported here: an array can only exist if its library is already l
 
 from __future__ import annotations
 
-import importlib
+import functools
 import sys
 from collections.abc import Mapping
 from typing import Any
-
-_found: dict[tuple[str, str], Any] = {}
 
 
 def name_of(x: Any) -> str | None:
@@ -25,8 +23,24 @@ def name_of(x: Any) -> str | None:
 
 
 def named(options: Mapping[str, Any], axis: Any, **given: Any) -> dict[str, Any]:
-    """What is handed to a front by name: PyTorch's `dim`, if it was given, in place of the axis."""
-    return {**given, **options} if "dim" in options else {"axis": axis, **given, **options}
+    """What is handed to a front by name: PyTorch's `dim` if it was given, else the axis.
+
+    Both, if the axis was given as well: the front refuses that.
+    """
+    known = {} if "dim" in options and axis == -1 else {"axis": axis}
+    return {**known, **given, **options}
+
+
+def _front(name: str) -> Any:
+    """The module of the front, by statements that PyTorch's compiler follows while it traces."""
+    found: Any
+    if name == "torch":
+        from .. import torch as found
+    elif name == "jax":
+        from .. import jax as found
+    else:
+        from .. import dask as found
+    return found
 
 
 def function(name: str, x: Any, out: Any = None) -> Any:
@@ -42,10 +56,25 @@ def function(name: str, x: Any, out: Any = None) -> Any:
         if front == "torch":
             return None
         raise TypeError(f"out was given, but an array of {front} is never written")
-    key = front, name
-    if key not in _found:
-        found: Any = importlib.import_module(f"...{front}", __name__)
-        for part in name.split("."):
-            found = getattr(found, part, None)
-        _found[key] = found
-    return _found[key]
+    found = _front(front)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def drawing(name: str, x: Any, rng: Any) -> Any:
+    """The function of the front for x that draws from rng: a generator or key of x's library.
+
+    None for all else that says where randomness comes from: NumPy draws then.
+    """
+    front = name_of(x)
+    if front == "torch" and (rng is None or isinstance(rng, sys.modules["torch"].Generator)):
+        return functools.partial(function(name, x), generator=rng)
+    if front == "jax" and name_of(rng) == "jax":
+        return functools.partial(function(name, x), rng)
+    return None
+
+
+def values(x: Any) -> Any:
+    """x without the history of its derivatives, for what has none."""
+    return x.detach() if name_of(x) == "torch" else x

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, NamedTuple, Unpack, get_args
 
 import numpy as np
@@ -41,6 +41,8 @@ class Operator(base.RowOperator, Generic[K, C, E, M, X]):
     takes_empty_rows = True
     #: Whether p is the gradient of a potential.
     has_potential = False
+    #: Whether the potential's conjugate has a formula; without one it is known at 0/1 vectors, 0.
+    has_conjugate = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +54,9 @@ class Operator(base.RowOperator, Generic[K, C, E, M, X]):
         """The common arguments and the operator's own, for `help` and `inspect`."""
         common = list(inspect.signature(Operator.__call__).parameters.values())[1:-1]
         own = inspect.signature(self._options).parameters.values()
-        return inspect.Signature([*common, *own])
+        # What their types are called within the package says nothing to a reader.
+        untyped = [each.replace(annotation=inspect.Parameter.empty) for each in (*common, *own)]
+        return inspect.Signature(untyped)
 
     @typed.value
     def __call__(
@@ -88,11 +92,14 @@ class Operator(base.RowOperator, Generic[K, C, E, M, X]):
 
     def check_options(self, options: dict[str, Any]) -> Any:
         """Check the operator's own options and return what its engines need."""
+        self.check_names(options, _COMMON)
+        return self._options(**options)
+
+    def check_names(self, options: Mapping[str, Any], common: tuple[str, ...]) -> None:
+        """Refuse an option that is not the operator's own; `common` names its other arguments."""
         for name in options:
             if name not in self.known_options:
-                known = (*_COMMON, *self.known_options)
-                raise arguments.unexpected(self.__name__, name, known)
-        return self._options(**options)
+                raise arguments.unexpected(self.__name__, name, (*common, *self.known_options))
 
 
 def chosen(

@@ -13,6 +13,7 @@ from .._api.base import Array
 from ..softmax.assignment import ConvergenceError
 from ..thretopk.operator import thretopk
 from . import checks, derivatives, memory
+from .offsets import centred
 from .reduction import Decided, Infeasible, reduce, thresholds
 from .solve import Matrix, Solved, solve
 
@@ -41,7 +42,7 @@ class Call(NamedTuple):
         store = self.store
         with store.device:
             solved = self._solve()
-            linear = [_linear(each) for each in solved]
+            linear = [self._linear(i, each) for i, each in enumerate(solved)]
             value = self._give_back(solved)
 
         def gradients(g: Any) -> tuple[Any, ...]:
@@ -72,7 +73,8 @@ class Call(NamedTuple):
         with store.device:
             moved, dp = store.tables_of(dx, "dx", store.shift), store.tables()
             solved = self._solve()
-            for i, each in enumerate(map(_linear, solved)):
+            for i, one in enumerate(solved):
+                each = self._linear(i, one)
                 if isinstance(each, _Constant):
                     store.fill(dp[i], each.derivative)
                     continue
@@ -115,12 +117,35 @@ class Call(NamedTuple):
         if decided.is_done:
             return _Found(decided, None, None)
         passes, tau = store.passes(i, decided, self.options), float(self.temperature[i])
+        passes, *offsets = centred(passes, self.bounded)
         matrix = Matrix(passes, decided.k, decided.load, tau, self.bounded)
         start = None
-        if self.start is not None:
+        # Of thresholds beside large offsets of columns too few digits are left.
+        if self.start is not None and not offsets[1].any():
             shift = None if store.shift is None else store.shift[i : i + 1]
             start = scaling.scaled(self.start[i : i + 1], shift)[0, _parts(decided)[1]]
-        return _Found(decided, matrix, solve(matrix, self.tol, self.max_iter, start))
+        solved = solve(matrix, self.tol, self.max_iter, start)
+        return _Found(decided, matrix, solved.moved_by(*offsets))
+
+    def _linear(self, i: int, found: _Found) -> Any:
+        """(what was decided, the derivative of the rest), or `_Constant`."""
+        decided, matrix, solved = found
+        if decided is None or matrix is None or solved is None:
+            return _Constant(np.nan if decided is None else 0.0)
+        return decided, derivatives.linearize(matrix, solved, self._shares(i, decided))
+
+    def _shares(self, i: int, decided: Decided) -> Array:
+        """What the loads of the rest grow by where the sum of k does: bounds that are given do not.
+
+        Where loads must be met, what is decided leaves its part of the growth to the rest.
+        """
+        load = self.load[i]
+        shares: Array = load[_parts(decided)[1]]
+        if not self.bounded:
+            shares = shares / shares.sum()
+        else:
+            shares = shares / load.sum() if self.numbers[1] is None else np.zeros(len(shares))
+        return shares
 
     def _give_back(self, found: list[_Found]) -> tuple[Any, Any, Any]:
         """The results in the shapes and the type of x."""
@@ -181,14 +206,6 @@ class _Constant(NamedTuple):
     derivative: float
 
 
-def _linear(found: _Found) -> Any:
-    """(what was decided, the derivative of the rest), or `_Constant`."""
-    decided, matrix, solved = found
-    if decided is None or matrix is None or solved is None:
-        return _Constant(np.nan if decided is None else 0.0)
-    return decided, derivatives.linearize(matrix, solved)
-
-
 def _parts(decided: Decided) -> tuple[Any, Any]:
     """The rows and the columns that are left, as indices."""
     if decided.rows is None or decided.columns is None:
@@ -207,7 +224,8 @@ def check(
     on_device = front in (None, "torch") and host_arrays.on_device(x)
     if front and not on_device:
         raise TypeError(
-            f"x is an array of {front}, for which there is no balancedtopk yet; pass it as NumPy's"
+            f"x is an array of {front}, but balancedtopk computes with those of NumPy here; pass "
+            "numpy.asarray(x)"
         )
     place: Any = importlib.import_module(".cuda", __package__) if on_device else memory
     own, bounded, tol, most = check_options(options)

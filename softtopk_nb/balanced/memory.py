@@ -8,6 +8,7 @@ of NumPy in both.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -104,7 +105,8 @@ class Store:
         host_arrays.compute_dtype(values.dtype, name)
         arguments.check_broadcast(values, self._shape, name)
         whole = np.moveaxis(np.broadcast_to(values, self._shape), self.axis, (-2, -1))
-        copy = np.array(whole, self._x.dtype, order="C").reshape(self.table)
+        with np.errstate(over="ignore"):
+            copy = np.array(whole, self._x.dtype, order="C").reshape(self.table)
         return scaling.scaled(copy, shift)
 
     def of_rest(self, table: Array, decided: Decided) -> Array:
@@ -153,7 +155,7 @@ class Entries:
     def __init__(self, x: Array) -> None:
         self._x = x
         low, high = x.min(initial=0.0), x.max(initial=0.0)
-        self.has_nan, self.are_finite = bool(np.isnan(high)), bool(np.isfinite(low + high))
+        self.has_nan, self.are_finite = bool(np.isnan(high)), bool(low > -np.inf and high < np.inf)
 
     def above(self) -> tuple[Array, Array]:
         """The numbers of +inf in rows and columns."""
@@ -213,24 +215,52 @@ class Passes:
         thretopk.cpu.threshold(columns, self._options, found)
         return found
 
-    def extremes(self) -> tuple[float, float]:
-        """The smallest and the largest entry that takes part."""
-        low = self._x.min()
-        if low == -np.inf:
+    @functools.cached_property
+    def extent(self) -> tuple[float, float, bool]:
+        """(the smallest entry that takes part, the largest one, whether all take part)."""
+        low, high = self._x.min(), self._x.max()
+        all_of = bool(low > -np.inf)
+        if not all_of:
             low = self._x.min(where=self._x > -np.inf, initial=np.inf)
-        return float(low), float(self._x.max())
+        return float(low), float(high), all_of
 
     def moments(self) -> tuple[Array, float]:
         """The means of the columns, and the standard deviation of all entries from them."""
         x = self._x
-        present = True if x.min() > -np.inf else x > -np.inf
+        present = True if self.extent[2] else x > -np.inf
         mean = x.mean(axis=0, where=present, dtype=np.float64)
         return mean, float(np.std(x - mean, where=present, dtype=np.float64))
 
-    def present(self) -> Array:
-        """The number of entries of each column that take part."""
-        found: Array = np.count_nonzero(self._x > -np.inf, axis=0)
+    def present(self, axis: int = 1) -> Array:
+        """The number of entries that take part, of each row (axis 0) or of each column."""
+        found: Array = np.count_nonzero(self._x > -np.inf, axis=1 - axis)
         return found
+
+    def means(self, axis: int) -> Array:
+        """The means of the rows (axis 0) or of the columns over entries that take part."""
+        if not self.extent[2]:
+            x = np.where(self._x > -np.inf, self._x, self.dtype(0))
+            total = x.sum(axis=1 - axis, dtype=np.float64) / self.present(axis)
+        elif axis == 0:
+            total = np.einsum("ij->i", self._x) / float(self.shape[1])
+        else:
+            total = kernels.column_sums(self._x) / self.shape[0]
+        found: Array = total.astype(np.float64)
+        return found
+
+    def less_means(self, means: Array, axis: int) -> Passes:
+        """The passes over the entries less a number for each row (axis 0) or each column."""
+        x, numbers = np.empty_like(self._x), np.expand_dims(means, 1 - axis)
+        np.subtract(self._x, numbers, out=x, casting="same_kind")
+        return Passes(x, self._k, self._options)
+
+    def size(self) -> float:
+        """The root of the mean square of the entries that take part."""
+        x, count = self._x, self._x.size
+        if not self.extent[2]:
+            present = x > -np.inf
+            count, x = int(present.sum()), np.where(present, x, self.dtype(0))
+        return math.sqrt(np.einsum("ij,ij->", x, x, dtype=np.float64) / count)
 
     def sample(self, every: int) -> Passes:
         """The passes over every so many of the rows."""

@@ -41,7 +41,8 @@ class BalancedGradients(NamedTuple):
     x : array
         The gradient in the scores, of their shape.
     k : array or scalar
-        The gradient in k. Loads that must be met grow with it, in proportion.
+        The gradient in k. Loads that must be met, or that were not given, grow with it, in
+        proportion.
     load : array, scalar or None
         The gradient in the load; None if none was given. Loads that must be met count by their
         shares: it is orthogonal to them.
@@ -128,11 +129,12 @@ class BalancedTopK:
     -----
     *Holds*: the sums (rows as `thretopk`, columns to `tol`, or to 1e-13 + 4 eps R in float64 and
     1e-6 + 4 eps R in float32 where that is more, R = (max x - min x)/temperature); invariance
-    under permutations and what is added to whole rows, or to whole columns that must meet a load.
-    Matrices of a batch do not influence each other. *Does not hold*: p is not close to 0 and 1
-    where the transportation problem has several solutions, and rows are not independent of each
-    other. A mask may allow no matrix with the given sums without any row or column that shows it:
-    then the search does not converge.
+    under permutations and what is added to whole rows, or to whole columns that must meet a load:
+    where that is far larger than what is left without it, it is taken off first, and R is of what
+    is left. Matrices of a batch do not influence each other. *Does not hold*: p is not close to 0
+    and 1 where the transportation problem has several solutions, and rows are not independent of
+    each other. A mask may allow no matrix with the given sums without any row or column that shows
+    it: then the search does not converge.
 
     *Limits*: a NaN makes its matrix NaN. -inf gives 0 and is excluded. +inf gives 1 and uses up one
     of k and one of the load. A matrix whose infinities leave no solution is NaN. Rows and columns
@@ -144,7 +146,8 @@ class BalancedTopK:
     that of the rows. Curves that saturate (clip, entmax) with unequal bounds and `at_most` may not
     converge at low temperatures: of 40 problems of 5 to 80 rows none failed at a thirtieth of the
     scores' deviation, 4 to 5 at a hundredth, 5 to 8 at a thousandth (laplace: 1). The
-    derivative is a system of n columns, factored once. Three arrays of the size of x are kept.
+    derivative is a system of n columns, factored once. Three arrays of the size of x are kept, or
+    four where offsets were taken off.
 
     *On a CUDA device* x, `where`, p, directions and cotangents lie there, as do the thresholds that
     are returned; gradients in k, load and temperature are of the host. Each step copies n^2 numbers
@@ -153,8 +156,10 @@ class BalancedTopK:
     call cannot be captured in a CUDA graph. Budgets that a mask leaves no room for raise there too.
 
     *Derivatives*: only changes of k and load with the same total are possible, so gradients in both
-    are known up to a constant. Here loads that must be met count by their shares of the total.
-    The derivative of a bound that is not used up is 0.
+    are known up to a constant. Here loads that must be met count by their shares of the total. The
+    default load moves with k, as a bound too.
+    The derivative of a bound that is not used up is 0. A direction or a cotangent that is not
+    finite gives NaN for its matrix, and for no other.
 
     Source: "Quantile Balancing" (Su, 2026) has the columns' thresholds for a hard top-k, from
     quantiles and without a gradient. The smooth form, its bounds and derivatives are ours.

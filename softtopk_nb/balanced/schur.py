@@ -32,12 +32,16 @@ class Schur(NamedTuple):
         """The d of (S + damping diag S) d = right, of sum 0 over each loose component; 0 if fixed.
 
         What cannot be solved for is left out of the right-hand side: its mean on such a component.
+        NaN for all that are not fixed if the right-hand side is not finite.
         """
         free, root = self.free, self.root
         d = np.zeros(len(free))
         if not len(root):
             return d
         given = right[free]
+        if not np.isfinite(given).all():
+            d[free] = np.nan
+            return d
         matrix = self.scaled + max(damping, _ROUNDING) * np.eye(len(root))
         scale = np.where(root > 0.0, root, 1.0)
         given = (given - self._means(given)) / scale

@@ -52,6 +52,12 @@ class Solved(NamedTuple):
     limit: float  # what it may be
     steps: int
 
+    def moved_by(self, rows: Array, columns: Array) -> Solved:
+        """The same for scores to which these numbers were added; the columns keep their mean."""
+        mean = columns.mean()
+        a, b = self.rows + (rows + mean), self.columns + (columns - mean)
+        return self._replace(rows=a, columns=b)
+
 
 class _Point(NamedTuple):
     """Thresholds of the columns, and what they give."""
@@ -204,7 +210,7 @@ def solve(matrix: Matrix, tol: float, max_iter: int, start: Array | None = None)
     """
     passes, tau = matrix.passes, matrix.temperature
     finest = FINEST[passes.dtype]
-    low, high = passes.extremes()
+    low, high, _ = passes.extent
     scale = np.maximum(1.0, matrix.load)
     goal = max(tol, finest)
     limit = max(tol, finest + 4.0 * float(np.finfo(passes.dtype).eps) * ((high - low) / tau))

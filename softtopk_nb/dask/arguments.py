@@ -47,8 +47,10 @@ def check(
     """Check a call; returns it with the axis last. Options of operators with a k have `clamp_k`."""
     if not isinstance(x, da.Array):
         raise TypeError(f"x is a {type(x).__name__}; expected a dask array (da.from_array(x))")
+    if x.dtype.kind in "biu":
+        x = x.astype(np.float64)  # as an array of NumPy
     if x.dtype not in (np.float32, np.float64):
-        raise TypeError(f"x has dtype {x.dtype}; expected float32 or float64")
+        raise TypeError(f"x has dtype {x.dtype}; expected float32, float64, integers or bool")
     if any(math.isnan(size) for sizes in x.chunks for size in sizes):
         raise ValueError(
             "x has chunks of unknown sizes; expected known ones: call x.compute_chunk_sizes()"

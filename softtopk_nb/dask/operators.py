@@ -34,6 +34,7 @@ Parameters
 ----------
 x : dask.array.Array, shape (..., n, ...)
     Scores, float32 or float64, in chunks of known sizes{along}; best of 2^22 to 2^23 entries.
+    Integers and bools are computed in float64.
 {numbers}axis : int, default=-1
     The axis of the scores.
 largest : bool, default=True

@@ -20,6 +20,10 @@ from .._api import call as _call
 Array = jax.Array
 
 
+#: What is expected of a k that must be known while JAX traces.
+KNOWN = "one whole number for all rows, known while JAX traces; thretopk takes any k"
+
+
 class Layout(NamedTuple):
     """The parts of a call that are known while it is traced; hashable."""
 
@@ -58,9 +62,12 @@ def check_array(x: Any, name: str) -> Any:
             array = jnp.asarray(x)
         except (TypeError, ValueError):
             raise TypeError(f"{name} is a {type(x).__name__}; expected an array") from None
+    if array.dtype.kind in "biu":
+        array = jnp.asarray(array, float)  # JAX's default type
     if array.dtype not in (jnp.float32, jnp.float64, jnp.float16, jnp.bfloat16):
         raise TypeError(
-            f"{name} has dtype {array.dtype}; expected float32, float64, float16 or bfloat16"
+            f"{name} has dtype {array.dtype}; expected float32, float64, float16, bfloat16, "
+            "integers or bool"
         )
     if array.ndim == 0:
         raise ValueError(f"{name} is 0-dimensional; expected at least one axis")
@@ -122,6 +129,8 @@ def known(value: Any, name: str, real: bool = True) -> Any:
         return None
     if getattr(value, "dtype", None) == jnp.bfloat16:
         return np.asarray(value, np.float32)  # NumPy does not know it as a real number
+    if value is None:
+        _arguments.real_array(value, name)  # raises
     return np.asarray(value) if isinstance(value, jax.Array) else value
 
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .._api.homogeneous import in_temperature
 from ..gradtopk.ksubset import KSubset as Subsets
 from . import on_host
 from .arguments import computed_in
-from .operators import Array, checked, fenchel_young, gradtopk
+from .operators import Array, call_of, checked, fenchel_young, gradtopk
+from .potentials import in_temperature
 
 
 @jax.tree_util.register_pytree_node_class
@@ -134,7 +134,7 @@ class KSubset:
         -0.535
         """
         chosen = jnp.moveaxis(jnp.asarray(mask), self._axis, -1).astype(self._tau.dtype)
-        x = jnp.broadcast_to(self._x, chosen.shape)
+        x = jnp.broadcast_to(self._x.astype(self._tau.dtype), chosen.shape)
         loss = fenchel_young(gradtopk, x, chosen, self._k, temperature=self._tau)
         return (-loss / self._tau).astype(self._x.dtype)
 
@@ -154,10 +154,8 @@ class KSubset:
         1.198
         """
         x = self._x.astype(self._tau.dtype)
-        phi = gradtopk.potential(x, self._k, temperature=self._tau)
-        p = gradtopk(x, self._k, temperature=self._tau)
-        finite = jnp.where(jnp.isfinite(x), x, 0)
-        return jnp.asarray(in_temperature(phi, finite, p, self._tau).astype(self._x.dtype))
+        h = in_temperature(x, self._k, self._tau, call_of(gradtopk._op, {}))
+        return jnp.asarray(h.astype(self._x.dtype))
 
     def sample(self, key: jax.Array, shape: tuple[int, ...] = ()) -> jax.Array:
         """Draw subsets, exactly and independently.

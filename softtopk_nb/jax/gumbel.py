@@ -15,6 +15,7 @@ from .._api.front import relaxation
 from .._api.operator import Name
 from ..softmax.sampling import check_size
 from . import arguments
+from .arguments import KNOWN
 from .operators import OPERATORS, checked
 from .without_k import WITHOUT_K
 
@@ -146,7 +147,9 @@ def gumbel_topk(
     if relax is None:
         fixed = jax.lax.stop_gradient(temperature)
         rows = WITHOUT_K["log_softmax"](jax.lax.stop_gradient(rows), temperature=fixed)
-        return _largest(_perturbed(key, _repeated(rows, batch, shape)), common.whole(k))
+        return _largest(
+            _perturbed(key, _repeated(rows, batch, shape)), common.whole(k, expected=KNOWN)
+        )
     noisy = _perturbed(key, _repeated(_from_largest(rows), batch, shape))
     k, temperature = (
         _repeated(jnp.broadcast_to(each, batch), batch, shape) if jnp.ndim(each) else each

@@ -106,6 +106,11 @@ def threshold(op: Any, options: Options, *problem: Array) -> tuple[Any]:
     return (array_calls.number(op, options, "threshold", problem),)
 
 
+def surplus(op: Any, options: Options, *problem: Array) -> tuple[Any]:
+    """The potential of each row less <x, value>."""
+    return (array_calls.number(op, options, "surplus", problem),)
+
+
 def loss(op: Any, options: Options, x: Array, k: Array, temperature: Array, y: Array) -> tuple[Any]:
     """The Fenchel-Young loss of each row against y; `options` include `constant`."""
     # It is NaN for a row of NaN whatever the target, as its k may not be known.

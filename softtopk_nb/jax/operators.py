@@ -20,6 +20,9 @@ from ..thretopk.operator import CurveChoice, Method
 from . import arguments, calls, potentials, prices, primitives
 from .arguments import Layout
 
+_COMMON = "temperature", "axis", "largest", "where", "hard", "clamp_k"
+
+
 Array = jax.Array | np.ndarray[Any, Any]
 
 _DOC = """`softtopk_nb.{name}` of JAX arrays, under every transform of JAX.
@@ -28,7 +31,7 @@ Parameters
 ----------
 x : array, shape (..., n, ...)
     Scores: float32, or float64 where JAX is set to it; float16 and bfloat16 are computed in
-    float32.
+    float32, integers and bools in JAX's default type, which the result has then.
 k : {k_type} or array
     As in `softtopk_nb.{name}`: a number, or an array that broadcasts to x's shape without
     `axis`, or with 1 along it.
@@ -207,6 +210,8 @@ def checked(
 
 def call_of(op: Any, options: Mapping[str, Any]) -> calls.Call:
     """The call of the operator with its own options, which are checked."""
+    if options:
+        op.check_names(options, _COMMON)
     op.check_options(options)
     return calls.call(op.__name__, tuple(sorted(options.items())))
 

@@ -13,6 +13,7 @@ from .._api.base import TopK
 from .._api.front import Choice
 from .._api.operator import chosen
 from ..selection import Options
+from .arguments import KNOWN
 from .operators import OPERATORS
 
 
@@ -73,7 +74,7 @@ def topk(
     >>> indices.tolist()
     [3, 0]
     """
-    k = common.whole(k)
+    k = common.whole(k, expected=KNOWN)
     common.check_bool(sorted, "sorted")
     given: dict[str, Any] = {"axis": axis, "largest": largest, "where": where, "clamp_k": clamp_k}
     operator: Any = OPERATORS[chosen(op).__name__]

@@ -20,7 +20,7 @@ Parameters
 ----------
 x : array, shape (..., n, ...)
     Scores: float32, or float64 where JAX is set to it; float16 and bfloat16 are computed in
-    float32.
+    float32, integers and bools in JAX's default type, which the result has then.
 temperature : float or array, default=1.0
     As in `softtopk_nb.{name}`: a number, or an array that broadcasts to x's shape without `axis`.
 axis : int, default=-1

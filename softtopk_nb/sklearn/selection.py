@@ -45,7 +45,7 @@ class SoftSelectKBest(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    k : int or float, default=0.5
+    k : int, float or "all", default=0.5
         How many features to select: a whole number from 1 to the number of features, or a fraction
         of them, in (0, 1), rounded, and at least one feature.
     loss : {"auto", "log_loss", "squared_error"}, default="auto"
@@ -226,13 +226,15 @@ class SoftSelectKBest(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _count(self, n: int) -> int:
         """How many of n features to select."""
         k: Any = self.k
+        if isinstance(k, str) and k == "all":
+            return n
         if isinstance(k, _WHOLE) and not isinstance(k, bool) and 1 <= k <= n:
             return int(k)
         if isinstance(k, _REAL) and not isinstance(k, _WHOLE) and 0.0 < k < 1.0:
             return max(1, round(float(k) * n))
         raise ValueError(
-            f"k is {k!r}; expected a whole number from 1 to {n}, the number of features, or a "
-            "fraction of them between 0 and 1"
+            f"k is {k!r}; expected a whole number from 1 to {n}, the number of features, a "
+            "fraction of them between 0 and 1, or 'all'"
         )
 
     def _target(self, y: Any, weight: Array) -> tuple[Array, bool]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._api import arguments, host_arrays, typed
+from .._api import arguments, fronts, host_arrays, typed
 from .._api.base import Array
 from .._threads.parts import parts
 from .._threads.transposing import transposed
@@ -143,6 +143,9 @@ def sinkhorn(
            [0.683, 0.192, 0.125],
            [0.011, 0.17 , 0.819]])
     """
+    if front := fronts.function("sinkhorn", scores):
+        given = {"temperature": temperature, "tol": tol, "max_iter": max_iter}
+        return front(scores, rows, columns, **given)
     values = host_arrays.as_numpy(scores, "scores")
     _, dtype = host_arrays.compute_dtype(values.dtype, "scores")
     if values.ndim < 2:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._api import arguments, host_arrays, typed
+from .._api import arguments, fronts, host_arrays, typed
 from .._api.call import Array, Call
 from .._api.operator import Name, chosen
 from .._threads.parts import AT_A_TIME, parts
@@ -97,7 +97,7 @@ def gumbel_max(
     >>> (np.bincount(draws) / 10_000).round(2)
     array([0.69, 0.2 , 0.1 ])
     """
-    shape = check_size(size)
+    x, shape = fronts.values(x), check_size(size)
     generator = check_rng(rng)
     if host_arrays.on_device(x):
         return _device().draw(x, None, size, shape, generator, temperature, axis, where)
@@ -133,6 +133,8 @@ def gumbel_softmax(
     rng : numpy.random.Generator, int or None, default=None
         Where the randomness comes from: whatever ``numpy.random.default_rng`` takes. A generator is
         advanced; an int is a seed; None draws a new seed from the operating system.
+        A `torch.Generator` for a tensor of PyTorch, whose draws are differentiable then, as they
+        are with None; a key of `jax.random` for an array of JAX, likewise.
     temperature : float or array_like, default=1.0
         In the units of x; broadcast against x's shape without the axis.
     axis : int, default=-1
@@ -179,6 +181,8 @@ def gumbel_softmax(
     >>> stk.gumbel_softmax(x, rng=1, temperature=0.1).round(3)
     array([0.985, 0.   , 0.015])
     """
+    if front := fronts.drawing("gumbel_softmax", x, rng):
+        return front(x, temperature=temperature, axis=axis, where=where)
     generator = check_rng(rng)
     if host_arrays.on_device(x):
         return _device().noisy_softmax(x, generator, temperature, axis, where)
@@ -225,6 +229,8 @@ def gumbel_topk(
     rng : numpy.random.Generator, int or None, default=None
         Where the randomness comes from: whatever ``numpy.random.default_rng`` takes. A generator is
         advanced; an int is a seed; None draws a new seed from the operating system.
+        A `torch.Generator` for a tensor of PyTorch, whose draws are differentiable then, as they
+        are with None; a key of `jax.random` for an array of JAX, likewise.
     relax : callable or str, default=None
         ``thretopk``, ``hardtopk``, the name of such an operator, or any callable of that signature;
         it is called with rows of scores along the last axis, shifted so that the largest finite one
@@ -286,6 +292,9 @@ def gumbel_topk(
     >>> p.round(3)
     array([0., 0., 1., 1.])
     """
+    if front := fronts.drawing("gumbel_topk", x, rng):
+        named: Any = {"temperature": temperature, "axis": axis, "where": where}
+        return front(x, k, size, relax=relax, **named)
     shape = check_size(size)
     generator = check_rng(rng)
     if relax is not None:
@@ -297,7 +306,7 @@ def gumbel_topk(
             return _device().relaxed(x, k, size, shape, generator, relax, temperature, axis, where)
         call = check(x, temperature, axis, where)
         return _relaxed(call, k, size, shape, generator, relax)
-    given = arguments.real_array(k, "k")
+    x, given = fronts.values(x), arguments.real_array(k, "k")
     if given.ndim != 0 or given.dtype.kind not in "iu":
         raise TypeError(f"k is {arguments.show(k)}; expected an integer")
     k = int(given)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .._api import host_arrays, typed, verbs
+from .._api import fronts, host_arrays, typed, verbs
 from .._api.base import Array
 from .._api.without_k import WithoutK
 from .._threads import pool
@@ -298,6 +298,8 @@ def energy_score(
     array([-9.0012, -2.0012])
     """
     value: Any = logsumexp(x, temperature=temperature, axis=axis, where=where, out=out)
+    if out is None and fronts.name_of(value):
+        return -value
     if host_arrays.on_device(value):
         return verbs.device_call().negate(value)
     return -value if out is None else np.negative(value, out=value)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .._api import arguments, host_arrays, typed
+from .._api import arguments, fronts, host_arrays, typed
 from .._api.call import Array, Call
 from .._api.call import check as checked
 from .._threads.parts import AT_A_TIME
@@ -83,7 +83,7 @@ def sample_categorical(
     >>> (np.bincount(draws) / 10_000).round(2)
     array([0.7, 0.2, 0.1])
     """
-    call = check(x, temperature, axis, where)
+    call = check(fronts.values(x), temperature, axis, where)
     shape = check_size(size)
     generator = check_rng(rng)
     weights = np.exp(scores(call))

@@ -138,6 +138,7 @@ class ThreTopK(operator.Differentiable[float, CurveChoice, float, Method, typed.
     real_k = True
     has_second = True
     has_potential = True
+    has_conjugate = True
     cpu = cpu
     chunks = chunks
 

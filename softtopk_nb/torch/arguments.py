@@ -27,18 +27,21 @@ def computed(x: Tensor) -> Tensor:
     return x if given == dtype else x.to(dtype)
 
 
-def check_tensor(x: Any, name: str) -> None:
-    """Refuse anything but a dense tensor of real numbers."""
+def check_tensor(x: Any, name: str) -> Tensor:
+    """A dense tensor of real numbers; one of integers or bools in PyTorch's default type."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} is a {type(x).__name__}; expected a torch.Tensor")
     if x.is_quantized or x.layout != torch.strided:
         kind = "quantized" if x.is_quantized else str(x.layout)
         raise NotImplementedError(f"{name} is a {kind} tensor; expected a dense one")
-    if x.dtype not in COMPUTED_IN:
-        expected = "float32, float64, float16 or bfloat16"
-        raise TypeError(f"{name} has dtype {x.dtype}; expected {expected}")
     if x.is_meta:
         raise NotImplementedError(f"{name} is on the device meta; expected a tensor with a memory")
+    if x.dtype in COMPUTED_IN:
+        return x
+    if x.is_floating_point() or x.is_complex():
+        expected = "float32, float64, float16, bfloat16, integers or bool"
+        raise TypeError(f"{name} has dtype {x.dtype}; expected {expected}")
+    return x.to(torch.get_default_dtype())
 
 
 def check_integer(value: Any, name: str) -> int:
@@ -68,7 +71,7 @@ def laid_out(
     x: Any, dim: Any, axis: Any, largest: Any, where: Any, name: str = "x"
 ) -> tuple[Tensor, Layout]:
     """x in the type to compute in, and its layout."""
-    check_tensor(x, name)
+    x = check_tensor(x, name)
     shape = tuple(x.shape)
     dim = check_dim(len(shape), dim, axis)
     if not isinstance(largest, bool):

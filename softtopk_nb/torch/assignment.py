@@ -70,7 +70,7 @@ def sinkhorn(
     tensor([[ 0.2500, -0.2500],
             [-0.2500,  0.2500]])
     """
-    arguments.check_tensor(scores, "scores")
+    scores = arguments.check_tensor(scores, "scores")
     if scores.ndim < 2:
         raise ValueError(f"scores has shape {tuple(scores.shape)}; expected at least two axes")
     *leading, n, m = scores.shape
@@ -80,10 +80,8 @@ def sinkhorn(
     _, width = arguments.numbers(0, temperature, x, of_rows(x[..., 0]), False)
     if not isinstance(width, Tensor):
         width = torch.full(batch, width, dtype=torch.float64, device=x.device)
-    given = tuple(each is not None for each in masses)
     function = Plan if is_tracing(x) else ForwardPlan
-    present = (each for each in masses if each is not None)
-    p: Tensor = function.apply(given, (float(tol), max_iter), x, width, *present)
+    p: Tensor = function.apply(None, (float(tol), max_iter), x, width, *masses)
     return p.to(scores.dtype)
 
 
@@ -91,7 +89,7 @@ def _mass(mass: Any, name: str, shape: tuple[int, ...]) -> Tensor | None:
     """Sums of rows or columns, for each matrix."""
     if mass is None:
         return None
-    arguments.check_tensor(mass, name)
+    mass = arguments.check_tensor(mass, name)
     if mass.requires_grad:
         raise TypeError(f"{name} requires a gradient; expected none: it is not differentiated")
     try:
@@ -141,22 +139,24 @@ for _each in (_plan, _gradients):
 
 
 class Plan(Function):
-    """(scores, temperature, marginals that are given) -> the assignment."""
+    """(scores, temperature, marginals or None) -> the assignment."""
 
     @staticmethod
     def forward(
-        given: Any, options: Any, scores: Tensor, temperature: Tensor, *masses: Tensor
+        op: Any,
+        options: Any,
+        scores: Tensor,
+        temperature: Tensor,
+        rows: Tensor | None,
+        columns: Tensor | None,
     ) -> Tensor:
-        """The assignment; `given` says which of the marginals are."""
-        left = iter(masses)
-        both = (next(left) if each else None for each in given)
-        return _plan(scores, temperature, *both, *options)
+        """The assignment."""
+        return _plan(scores, temperature, rows, columns, *options)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keep the problem and the assignment."""
-        _, _, scores, temperature, *masses = inputs
-        ctx.others = len(masses)
+        _, _, scores, temperature, _, _ = inputs
         ctx.save_for_backward(output, scores, temperature)
         ctx.save_for_forward(output, scores, temperature)
 
@@ -164,7 +164,7 @@ class Plan(Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         """The gradients in the scores and the temperature."""
         found = Gradients.of(None, None, *ctx.saved_tensors, g)
-        return None, None, *found, *(None,) * ctx.others
+        return None, None, *found, None, None
 
 
 class ForwardPlan(Rowwise):

@@ -248,6 +248,12 @@ def threshold(op: Any, options: Options, x: Tensor, k: Tensor, temperature: Tens
     return _number("threshold", op, options, x, k, temperature)
 
 
+@opaque(_like_batch)
+def surplus(op: Any, options: Options, x: Tensor, k: Tensor, temperature: Tensor) -> Tensor:
+    """The potential of each row less <x, value>."""
+    return _number("surplus", op, options, x, k, temperature)
+
+
 def _number(name: str, op: Any, options: Options, x: Tensor, *numbers: Tensor) -> Tensor:
     found = array_calls.number(op, options, name, given(x, *numbers))
     result: Tensor = _tensor(x, found)

@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from torch.distributions import Distribution, constraints, register_kl
 
-from .._api.homogeneous import in_temperature
 from ..gradtopk.ksubset import KSubset as Subsets
 from . import calls
-from .arguments import computed, laid_out
+from .arguments import COMPUTED_IN, computed, laid_out
 from .custom_ops import is_transformed
 from .functions import Constant, along
 from .operators import fenchel_young, gradtopk
-from .potentials import finite
+from .potentials import distances, in_temperature, level_of
 
 Tensor = torch.Tensor
 MOST_LISTED = 1 << 20  # largest number of subsets that `enumerate_support` lists
@@ -114,7 +113,8 @@ class KSubset(Distribution):
         batch = x.shape[:-1]
         self.x = x
         self.k = _tensor(k, x, None).expand(batch)
-        self.temperature = _tensor(temperature, x, x.dtype).expand(batch)
+        # A half type may not have the temperature, nor a loss in its units.
+        self.temperature = _tensor(temperature, x, COMPUTED_IN[x.dtype]).expand(batch)
         super().__init__(batch, x.shape[-1:], validate_args=False)
         if self._validate_args_wanted(validate_args) and p.isnan().any():
             raise ValueError("x holds NaN, or fewer than k entries above -inf; expected k numbers")
@@ -294,10 +294,11 @@ class KSubset(Distribution):
         if self._validate_args:
             self._validate_sample(value)
         batch = torch.broadcast_shapes(value.shape[:-1], self._batch_shape)
-        x = self.x.expand(*batch, *self._event_shape)
+        x = computed(self.x).expand(*batch, *self._event_shape)
         y = value.detach().expand(*batch, *self._event_shape)
         temperature, k = self.temperature.expand(batch), self.k.expand(batch)
-        return -fenchel_young(gradtopk, x, y, k, temperature=temperature) / temperature
+        loss = fenchel_young(gradtopk, x, y, k, temperature=temperature)
+        return (-loss / temperature).to(self.x.dtype)
 
     def entropy(self) -> Tensor:
         """Entropy of the random subset, in nats.
@@ -315,8 +316,8 @@ class KSubset(Distribution):
         >>> round(subsets.entropy().item(), 3)
         1.198
         """
-        phi = gradtopk.potential(self.x, self.k, temperature=self.temperature)
-        return in_temperature(phi, finite(self.x), self.mean, self.temperature)
+        given = computed(self.x), self.k, self.temperature
+        return in_temperature(gradtopk._op, {}, *given).to(self.x.dtype)
 
     def enumerate_support(self, expand: bool = True) -> Tensor:
         """All subsets, in the order of their members; k and n may not be large.
@@ -391,7 +392,15 @@ def _kl(p: KSubset, q: KSubset) -> Tensor:
     """The divergence: the loss of q against p's marginals, less p's entropy."""
     if not p.x.is_cuda and not torch.equal(*torch.broadcast_tensors(p.k, q.k)):
         raise ValueError("the two have different k; expected one, or the divergence is infinite")
-    target = p.mean
-    phi = gradtopk.potential(q.x, q.k, temperature=q.temperature)
-    found = in_temperature(phi, finite(q.x), target, q.temperature) - p.entropy()
+    batch = torch.broadcast_shapes(p.batch_shape, q.batch_shape)
+    p, q = p.expand(batch), q.expand(batch)
+    # In float64: where the two are near each other the difference is far smaller than its terms.
+    x, tau, other, other_tau = (each.double() for each in (p.x, p.temperature, q.x, q.temperature))
+    target = gradtopk(x, p.k, temperature=tau)
+    still = target.detach()
+    loss = fenchel_young(gradtopk, other, still, p.k, constant=False, temperature=other_tau)
+    level = level_of(other, gradtopk(other.detach(), p.k, temperature=other_tau.detach()))
+    moved = (distances(other, level, other_tau) * (target - still)).sum(-1)
+    entropy = in_temperature(gradtopk._op, {}, x, p.k, tau)
+    found = (loss / other_tau - moved - entropy).to(p.x.dtype)
     return torch.where(p.k == q.k, found, torch.inf) if p.x.is_cuda else found

@@ -151,7 +151,11 @@ class EagerValue(Function):
 
 
 class Rowwise(Function):
-    """A function of tensors that share their leading axes, to which `vmap` adds one."""
+    """A function of tensors that share their leading axes, to which `vmap` adds one.
+
+    `forward` that may be called while a compiler traces names all its arguments, None for what was
+    not given: by their number PyTorch's compiler tells that there is no context among them.
+    """
 
     @classmethod
     def of(cls, op: Any, options: Any, *tensors: Tensor) -> Any:
@@ -171,7 +175,11 @@ class Rowwise(Function):
         """Apply the function with one more leading axis."""
         op, options, *tensors = inputs
         moved = [
-            each.expand(info.batch_size, *each.shape) if dim is None else each.movedim(dim, 0)
+            each
+            if each is None
+            else each.expand(info.batch_size, *each.shape)
+            if dim is None
+            else each.movedim(dim, 0)
             for each, dim in zip(tensors, in_dims[2:], strict=True)
         ]
         result = cls.apply(op, options, *moved)

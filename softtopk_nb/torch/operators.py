@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Generic, Literal, Never, Unpack
 
 import torch
 
 from .._api import typed
-from .._api.arguments import unexpected
 from .._api.front import Choice, FrontOperator, check_potential, check_threshold, refuse_cost
 from .._api.operator import Differentiable, chosen, registry
 from .._api.typed import C, E, K, M, X
@@ -27,7 +25,8 @@ _DOC = """`softtopk_nb.{name}` of tensors, with autograd.
 Parameters
 ----------
 x : Tensor, shape (..., n, ...)
-    Scores: float32 or float64; float16 and bfloat16 are computed in float32.
+    Scores: float32 or float64; float16 and bfloat16 are computed in float32, integers and bools
+    in PyTorch's default type, which the result has then.
 k : {k_type} or Tensor
     As in `softtopk_nb.{name}`: a number, or a tensor that broadcasts to x's shape without
     `dim`, or with 1 along it.
@@ -94,7 +93,7 @@ class Operator(FrontOperator, Generic[K, C, E, M, X]):
         **options: Unpack[typed.Own[C, E, M, X]],
     ) -> Tensor:
         """The value: see the class."""
-        self._check_names(options)
+        self._op.check_names(options, _COMMON)
         x, layout = arguments.laid_out(x, dim, axis, largest, where)
         if (cost := options.get("cost")) is not None:
             given = k, temperature, cost, hard, clamp_k
@@ -107,12 +106,6 @@ class Operator(FrontOperator, Generic[K, C, E, M, X]):
             mask = functions.constant(registry["hardtopk"], {}, x, _whole(k), 1.0, layout=layout)
             p = mask + (p - p.detach())
         return p if p.dtype == layout.dtype else p.to(layout.dtype)
-
-    def _check_names(self, options: Mapping[str, Any]) -> None:
-        for name in options:
-            if name not in self._op.known_options:
-                known = (*_COMMON, *self._op.known_options)
-                raise unexpected(self.__name__, name, known)
 
     def potential(
         self,
@@ -200,7 +193,7 @@ class Operator(FrontOperator, Generic[K, C, E, M, X]):
         options: Any,
     ) -> Tensor:
         """A number of each row in the units of x, by this function of rows."""
-        self._check_names(options)
+        self._op.check_names(options, _COMMON)
         refuse_cost(options, "a potential or threshold of tensors")
         x, layout = arguments.laid_out(x, dim, axis, largest, where)
         rows = layout.rows(x)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.autograd import Function, forward_ad
 
-from .._api.homogeneous import in_temperature
+from .._api.homogeneous import with_derivatives
 from ..losses import NO_LABEL, no_vectors
 from . import calls, functions
 from .calls import Tensor
@@ -20,19 +20,47 @@ def finite(x: Tensor) -> Tensor:
     return torch.where(x.isfinite(), x, torch.zeros_like(x))
 
 
-def _gradients(ctx: Any, g: Tensor | None, gradient: Tensor) -> tuple[Any, ...]:
-    """Gradients in x, k and the temperature of a number per row, from its gradient in x."""
+def distances(x: Tensor, level: Tensor, temperature: Tensor) -> Tensor:
+    """(x - level)/temperature, and 0 where that is infinite, as p is flat there."""
+    return finite((x - level[..., None]) / temperature[..., None])
+
+
+def level_of(x: Tensor, p: Tensor) -> Tensor:
+    """The entry of each row that is nearest to its threshold, without derivatives."""
+    x, p = x.detach(), p.detach()
+    return x.gather(-1, (p * (1 - p)).argmax(-1, keepdim=True))[..., 0]
+
+
+def in_temperature(op: Any, options: Any, x: Tensor, k: Tensor, temperature: Tensor) -> Tensor:
+    """The derivative of the potential in the temperature, with its own derivatives."""
+    still = [each.detach() for each in (x, k, temperature)]
+    traced = is_tracing(x)
+    h = (calls.surplus if traced else Surplus.apply)(op, options, *still) / still[-1]
+    p = functions.value(op, options, x, k, temperature)
+    level = _threshold(op, options, *still) if op.real_k else level_of(x, p)
+    t = distances(x, level, temperature)
+    result: Tensor = with_derivatives(h, t, p, torch.Tensor.detach)
+    return result
+
+
+def _gradients(ctx: Any, g: Tensor | None, gradient: Tensor, slope: Any) -> tuple[Any, ...]:
+    """Gradients in x, k and the temperature of a number per row, from its gradient in x.
+
+    `slope` is a function of the saved tensors for its derivative in the temperature.
+    """
     if g is None:
         return (None,) * 5
-    x, k, temperature, *_, scalar = ctx.saved_tensors
+    problem = ctx.saved_tensors[:3]
     _, _, _, in_k, in_tau = ctx.needs_input_grad[:5]
-    gk = g * _in_k(ctx.op, ctx.options, x, k, temperature) if in_k else None
-    gtau = g * in_temperature(scalar, finite(x), gradient, temperature) if in_tau else None
+    gk = g * _in_k(ctx.op, ctx.options, *problem) if in_k else None
+    gtau = g * slope(ctx.op, ctx.options, *ctx.saved_tensors) if in_tau else None
     return None, None, g[..., None] * gradient, gk, gtau
 
 
-def _along(op: Any, options: dict[str, Any], saved: Any, gradient: Tensor, tangents: Any) -> Tensor:
-    """The derivative along a direction of a number per row, from its gradient in x."""
+def _along(
+    op: Any, options: dict[str, Any], saved: Any, gradient: Tensor, slope: Any, tangents: Any
+) -> Tensor:
+    """The derivative along a direction of a number per row; `slope` as for `_gradients`."""
     x, k, temperature, *_, scalar = saved
     dx, dk, dtau = tangents[:3]
     total = torch.where(scalar.isnan(), scalar, 0.0)
@@ -41,13 +69,13 @@ def _along(op: Any, options: dict[str, Any], saved: Any, gradient: Tensor, tange
     if dk is not None:
         total = total + _in_k(op, options, x, k, temperature) * dk
     if dtau is not None:
-        total = total + in_temperature(scalar, finite(x), gradient, temperature) * dtau
+        total = total + slope(op, options, *saved) * dtau
     return total
 
 
 def _in_k(op: Any, options: dict[str, Any], x: Tensor, k: Tensor, temperature: Tensor) -> Tensor:
     """The potential's derivative in k: the threshold, and 0 at the ends of k, where it has none."""
-    threshold = _threshold(op, options, x, k, temperature)
+    threshold = _threshold(op, _own(options), x, k, temperature)
     return threshold.masked_fill(threshold.isinf(), 0.0)
 
 
@@ -85,7 +113,13 @@ class Potential(Number):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         """The gradients; the one in x is the operator's value."""
-        return _gradients(ctx, g, functions.value(ctx.op, ctx.options, *ctx.saved_tensors[:3]))
+        p = functions.value(ctx.op, ctx.options, *ctx.saved_tensors[:3])
+        return _gradients(ctx, g, p, _slope_of_potential)
+
+
+def _slope_of_potential(op: Any, options: Any, *saved: Tensor) -> Tensor:
+    """The potential's derivative in the temperature."""
+    return in_temperature(op, options, *saved[:3])
 
 
 class ForwardPotential(ForwardNumber):
@@ -102,7 +136,14 @@ class ForwardPotential(ForwardNumber):
 
 def _along_potential(op: Any, options: Any, saved: Any, tangents: Any) -> Tensor:
     """The derivative of the potential; its gradient in x is the operator's value."""
-    return _along(op, options, saved, functions.value(op, options, *saved[:3]), tangents)
+    p = functions.value(op, options, *saved[:3])
+    return _along(op, options, saved, p, _slope_of_potential, tangents)
+
+
+class Surplus(ForwardNumber):
+    """(x, k, temperature) -> the potential of each row less <x, p>, of tensors that do not move."""
+
+    forward = staticmethod(calls.surplus)
 
 
 class Threshold(Number):
@@ -117,7 +158,16 @@ class Threshold(Number):
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         """The gradients; the one in x is the value's derivative in k: derivatives commute."""
         _check_still(ctx.needs_input_grad[3])
-        return _gradients(ctx, g, functions.along_k(ctx.op, ctx.options, *ctx.saved_tensors[:3]))
+        in_x = functions.along_k(ctx.op, ctx.options, *ctx.saved_tensors[:3])
+        return _gradients(ctx, g, in_x, _slope_of_threshold)
+
+
+def _slope_of_threshold(
+    op: Any, options: Any, x: Tensor, k: Tensor, temperature: Tensor, lam: Tensor
+) -> Tensor:
+    """The threshold's derivative in the temperature: it is homogeneous, and its slopes sum to 1."""
+    t = distances(x, lam, temperature)
+    return -(t * functions.along_k(op, options, x, k, temperature)).sum(-1)
 
 
 class ForwardThreshold(ForwardNumber):
@@ -135,7 +185,8 @@ class ForwardThreshold(ForwardNumber):
 def _along_threshold(op: Any, options: Any, saved: Any, tangents: Any) -> Tensor:
     """The derivative of the threshold; its gradient in x is the value's derivative in k."""
     _check_still(tangents[1] is not None)
-    return _along(op, options, saved, functions.along_k(op, options, *saved[:3]), tangents)
+    in_x = functions.along_k(op, options, *saved[:3])
+    return _along(op, options, saved, in_x, _slope_of_threshold, tangents)
 
 
 def _check_still(moved: bool) -> None:
@@ -171,7 +222,24 @@ class Loss(Number):
         difference = _difference(ctx.op, ctx.options, *problem)
         if loss.is_cuda:
             g = torch.where(loss.isnan(), torch.nan, g)
-        return *_gradients(ctx, g, difference), None
+        return *_gradients(ctx, g, difference, _slope_of_loss), None
+
+
+def _slope_of_loss(
+    op: Any, options: Any, x: Tensor, k: Tensor, temperature: Tensor, y: Tensor, _: Tensor
+) -> Tensor:
+    """The derivative in the temperature: the potential's, and the conjugate if `constant`."""
+    own = _own(options)
+    slope = in_temperature(op, own, x, k, temperature)
+    if not (options["constant"] and op.has_conjugate):
+        return slope
+    # The conjugate is the same for any scores; near equal ones nothing large cancels.
+    still, one = torch.where(x.isfinite(), 0.0, x).detach(), torch.ones_like(slope).detach()
+    loss_of = calls.loss if is_tracing(x) else ForwardLoss.apply
+    with_it, without = (
+        loss_of(op, {**own, "constant": each}, still, k.detach(), one, y) for each in (True, False)
+    )
+    return slope + (with_it - without)
 
 
 class ForwardLoss(ForwardNumber):
@@ -184,7 +252,7 @@ class ForwardLoss(ForwardNumber):
     def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> Tensor:
         """The derivative along a direction; the gradient in x is p - y."""
         difference = _difference(ctx.op, ctx.options, *ctx.saved_tensors[:4])
-        return _along(ctx.op, _own(ctx.options), ctx.saved_tensors, difference, tangents)
+        return _along(ctx.op, ctx.options, ctx.saved_tensors, difference, _slope_of_loss, tangents)
 
 
 def _own(options: dict[str, Any]) -> dict[str, Any]:
@@ -243,7 +311,8 @@ def loss(
     x, k, temperature = primals
     scalar = calls.loss(op, options, *primals, y)
     difference = _difference(op, options, x, k, temperature, y)
-    moved = _along(op, _own(options), (*primals, scalar), difference, tangents)
+    saved = *primals, y, scalar
+    moved = _along(op, options, saved, difference, _slope_of_loss, tangents)
     return forward_ad.make_dual(scalar, moved)
 
 

@@ -57,7 +57,7 @@ def _costs(cost: Any, x: Tensor, layout: Layout) -> Tensor:
     """The costs of x's entries, as rows."""
     if not isinstance(cost, Tensor):
         cost = arguments.beside(cost, "cost", x, x.dtype)
-    arguments.check_tensor(cost, "cost")
+    cost = arguments.check_tensor(cost, "cost")
     try:
         spread = cost.to(x.dtype).expand(x.shape)
     except RuntimeError:
@@ -136,9 +136,11 @@ class Solve(Function):
     """(x, k, temperature, cost) -> (value, state), without forward mode."""
 
     @staticmethod
-    def forward(op: Any, options: Any, *problem: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        op: Any, options: Any, x: Tensor, k: Tensor, temperature: Tensor, cost: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Solve the rows."""
-        found: tuple[Tensor, Tensor] = priced_solve(op, options, *problem)
+        found: tuple[Tensor, Tensor] = priced_solve(op, options, x, k, temperature, cost)
         return found
 
     @staticmethod

@@ -15,7 +15,8 @@ _DOC = """`softtopk_nb.{name}` of tensors, with autograd.
 Parameters
 ----------
 x : Tensor, shape (..., n, ...)
-    Scores: float32 or float64; float16 and bfloat16 are computed in float32.
+    Scores: float32 or float64; float16 and bfloat16 are computed in float32, integers and bools
+    in PyTorch's default type, which the result has then.
 temperature : float or Tensor, default=1.0
     As in `softtopk_nb.{name}`: a number, or a tensor that broadcasts to x's shape without `dim`.
 dim, axis : int, default=None

@@ -26,6 +26,8 @@ CURVES = {
     "entmax": {"curve": "entmax", "alpha": 1.5},
 }
 SYMMETRIC = "laplace", "sigmoid", "normal", "cauchy"
+LARGE_OFFSETS = [(kind, bound) for kind in ("common", "rows") for bound in (False, True)]
+LARGE_OFFSETS += [("columns", False), ("both", False)]
 every_curve = pytest.mark.parametrize("options", CURVES.values(), ids=CURVES)
 some_curves = pytest.mark.parametrize("options", [CURVES["laplace"], CURVES["clip"]])
 
@@ -176,6 +178,36 @@ def test_permutation_and_shifts(options, at_most, rng):
     moved = stk.balancedtopk(x + rows + columns, k, load, **kept)
     assert_close(moved.p, found.p, 1e-9)
     assert_close(moved.columns, found.columns + columns, 1e-9)
+
+
+@pytest.mark.parametrize(("kind", "at_most"), LARGE_OFFSETS)
+@pytest.mark.parametrize(
+    ("T", "size", "grid"), [(np.float32, 1e6, 0.25), (np.float64, 1e12, 2.0**-10)], ids=str
+)
+def test_large_offsets(T, size, grid, kind, at_most, rng):
+    """prop-balanced-symmetries: offsets that are exact in the type of the scores change nothing."""
+    m, n = 40, 5
+    x, rows, columns = rng.normal(size=(m, n)), np.zeros((m, 1)), np.zeros(n)
+    x = (x / grid).round() * grid
+    if kind != "columns":
+        rows[:] = size if kind == "common" else rng.uniform(-size, size, (m, 1)).round()
+    if kind in ("columns", "both"):
+        columns = rng.uniform(-size, size, n).round()
+    shifted, g = (x + rows + columns).astype(T), rng.normal(size=(m, n))
+    np.testing.assert_array_equal(shifted.astype(np.float64) - rows - columns, x)
+    where = rng.random((m, n)) < 0.8
+    where[:, 0] = True
+    bound = 1e-5 if T is np.float32 else 1e-8
+    for curve, mask, k in (("laplace", None, 2.0), ("clip", None, 1.9), ("laplace", where, 0.9)):
+        load = k * m / n * (1.05 if at_most else 1.0)
+        given = {"curve": curve, "at_most": at_most, "where": mask, "temperature": 0.5}
+        expected, vjp = stk.balancedtopk.vjp(x, k, load, tol=1e-13, **given)
+        found, pull = stk.balancedtopk.vjp(shifted, k, load, **given)
+        assert_close(found.p, expected.p, bound)
+        assert_close(found.rows, expected.rows + rows[:, 0] + columns.mean(), 1e-6 * size)
+        assert_close(found.columns, expected.columns + columns - columns.mean(), 1e-6 * size)
+        for one, other in zip(pull(g), vjp(g), strict=True):
+            assert_close(one, other, 10 * bound * max(1.0, abs(other).max()))
 
 
 @pytest.mark.parametrize("curve", SYMMETRIC)
@@ -351,11 +383,15 @@ def test_derivatives(options, at_most, rng):
     check_derivatives(rng, x, k, load, {**options, "temperature": 0.7, "at_most": at_most})
 
 
-def test_derivatives_without_loads(rng):
-    """The loads move with k."""
+@pytest.mark.parametrize("at_most", [False, True])
+def test_derivatives_without_loads(at_most, rng):
+    """The loads move with k, also where an infinity takes a part of one."""
     x, k, _ = problem(rng, 9, 5)
     k = np.full(9, 1.5) + 0.1 * rng.normal(size=9)
-    check_derivatives(rng, x, k, None, {"temperature": 0.7})
+    given = {"temperature": 0.7, "at_most": at_most}
+    check_derivatives(rng, x, k, None, given)
+    x[2, 1] = np.inf
+    check_derivatives(rng, x, k, None, given)
     jvp = functools.partial(stk.balancedtopk.jvp, x, k, np.zeros_like(x))
     with pytest.raises(TypeError, match="dload was given, but no load"):
         jvp(dload=1.0)
@@ -375,6 +411,33 @@ def test_gradients_have_the_shapes_of_their_arguments(rng):
     np.testing.assert_array_equal(found.p[1], one.p)
     np.testing.assert_array_equal(pullback(x[1]).x, gradients.x[1])
     assert np.count_nonzero(gradients.x) > 50
+
+
+@pytest.mark.parametrize("at_most", [False, True])
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan, 1e300])
+def test_a_cotangent_or_direction_that_is_not_finite(bad, at_most, rng):
+    """In x's type: it gives NaN for its matrix, without an error or a warning, and for no other."""
+    x, load = rng.normal(size=(2, 6, 4)).astype(np.float32), np.array([2.0, 2, 1, 1])
+    given = {"at_most": at_most, "tol": 1e-4}
+    g = rng.normal(size=x.shape)
+    found, vjp = stk.balancedtopk.vjp(x, np.ones((2, 6)), np.stack([load, load]), **given)
+    good = vjp(g)
+    g[0, 2, 1] = bad
+    gradients = vjp(g)
+    assert np.isfinite(found.p).all()
+    assert np.isnan(gradients.x[0]).all()
+    assert np.isnan(gradients.k[0]).all()
+    for each, expected in zip(gradients[:3], good[:3], strict=True):
+        np.testing.assert_array_equal(each[1], expected[1])
+    jvp = functools.partial(stk.balancedtopk.jvp, x, 1.0)
+    still, moved = np.zeros_like(x), np.array([bad, 0.5])
+    _, dp = jvp(g, load, **given)
+    assert np.isnan(dp[0]).all()
+    assert np.isfinite(dp[1]).all()
+    for name, axes in (("dk", 1), ("dload", 1), ("dtemperature", 0)):
+        _, dp = jvp(still, load, **{name: moved[(slice(None), *[None] * axes)]}, **given)
+        assert not np.isfinite(dp[0]).all()
+        assert np.isfinite(dp[1]).all()
 
 
 # ------------------------------------------------------------------------------- shapes and edges

@@ -142,6 +142,15 @@ def test_many_rows(at_most, rng, monkeypatch):
     check(x, k, load, x, 1e-9, temperature=0.5, at_most=at_most, tol=1e-13)
 
 
+@pytest.mark.parametrize("at_most", [False, True])
+def test_offsets(at_most, rng):
+    """What is added to rows, and to columns that must meet a load, is taken off first."""
+    x, k, load = problem(rng, 7, 4, np.float32)
+    x += rng.integers(-500, 500, size=(7, 1)) + (0 if at_most else rng.integers(-500, 500, size=4))
+    load = load * 1.1 if at_most else load
+    check(x, k, load, x / 500, 2e-5, temperature=0.5, at_most=at_most, tol=1e-6)
+
+
 # Passes
 
 
@@ -187,8 +196,11 @@ def test_passes(m, n, streams, T, rng, monkeypatch):
         g = store.tables_of(there(x - 1) if len(found) else x - 1, "g")[0]
         projected, moved = passes.project(*at, g, k, 0.3)
         out, shares = passes.spread(projected, b)
-        results += [moved, shares, passes.along_t(*at, out), *passes.extremes(), passes.present()]
-        results += passes.moments()
+        results += [moved, shares, passes.along_t(*at, out), *passes.extent, passes.present()]
+        results += [*passes.moments(), passes.size()]
+        for axis in (0, 1):
+            means = passes.means(axis)
+            results += [means, *passes.less_means(means, axis).extent]
         for bounded in (False, True):
             results.append(passes.columns_solved(*at, 0.5 * load, bounded))
         results.append(passes.sample(2).at(b, tau)[1])

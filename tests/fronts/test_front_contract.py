@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import itertools
 import pathlib
 
 import numpy as np
 import pytest
+import reference
 from numba import config
 from operators import every, smooth, smooth_once
 
@@ -188,6 +190,18 @@ def same(request):
         np.testing.assert_allclose(found, expected, rtol=few, atol=few)
 
     return compare
+
+
+@frameworks
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.bool_])
+def test_scores_may_be_integers(front, same, dtype):
+    """They are computed in the default type of the framework, as any function of it does."""
+    x = np.array([[0, 1, 0, 1], [1, 1, 0, 1]], dtype)
+    default = front.numpy(front.softmax(front.array(x) * 1.0))
+    for name, more in (("thretopk", (2,)), ("hardtopk", (2,)), ("logsumexp", ())):
+        f = getattr(front.front, name)
+        found = front.numpy(f(front.array(x), *more))
+        same(found, getattr(stk, name)(x.astype(default.dtype), *more))
 
 
 @fronts
@@ -432,6 +446,12 @@ def test_balanced_topk_and_its_gradients(front, bound, rng):
         found = front.numpy(found)
         total = found.sum() if np.ndim(expected) == 0 else found
         np.testing.assert_allclose(total, expected, rtol=1e-9, atol=1e-12)
+    _, pull = stk.balancedtopk.vjp(x, 1.5, where=there, **given)
+    in_k = functools.partial(balanced, front.array(x), load=None)
+    found = front.gradient(lambda k: in_k(k).p, front.array(numbers["k"]), front.array(g))
+    np.testing.assert_allclose(front.numpy(found).sum(), pull(g).k, rtol=1e-9)
+    bad = front.array(np.full(g.shape, np.inf))
+    assert np.isnan(front.numpy(front.gradient(lambda x: balanced(x).p, front.array(x), bad))).all()
     with pytest.raises(ValueError, match=r"k has shape \(5,\)"):
         front.front.balancedtopk(front.array(x), front.array(np.ones(5)))
     with pytest.raises(ValueError, match=r"0 entries in row 5 of .*, or clamp_k=True"):
@@ -674,6 +694,78 @@ def test_bad_arguments_of_subsets_are_named(front):
     ):
         with pytest.raises(error, match=message):
             front.front.KSubset(x, **{"k": 2, **given})
+
+
+@frameworks
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_numbers_of_subsets_at_every_temperature(front, dtype, rng):
+    """Entropies, log-probabilities and losses, with derivatives, where x is many temperatures.
+
+    All at 12 decades of temperature, and some of these beside a common offset.
+    """
+    n, k, wide = 6, 3, np.float64 if dtype == np.float64 else np.float32
+    tau = np.tile((10.0 ** np.arange(-6, 7)).astype(wide), 2)
+    row = np.sort(np.round(256 * rng.normal(size=n)) / 256)
+    x = np.tile(row, (26, 1))
+    x[:13, 2] = x[:13, 3]  # two subsets are the likeliest ones
+    x[13:] += {np.float16: 0, np.float32: 2**12, np.float64: 2**40}[dtype]
+    x = x.astype(dtype)
+    masks = np.array([np.isin(range(n), s) for s in itertools.combinations(range(n), k)])
+    exact = [reference.entropy_of_subsets(v, k, t) for v, t in zip(x, tau, strict=True)]
+    entropy = np.array([float(each.entropy) for each in exact])
+    log_p = np.array([[float(v) for v in each.log_p] for each in exact]).T
+    assert entropy.max() > 1 > 1e-6 > entropy.min()
+
+    def check(found, expected, loose=1):
+        found = front.numpy(found)
+        eps, found = loose * np.finfo(found.dtype).eps, found.astype(float)
+        fits = np.abs(found - expected) <= 8 * eps * (1 + np.abs(expected))
+        far = np.abs(expected) > np.finfo(dtype).max
+        assert (fits | far).all()
+        assert (found[far] == np.copysign(np.inf, expected[far])).all()
+
+    def subsets(x, tau):
+        return front.front.KSubset(x, k, tau)
+
+    given, taus = front.array(x), front.array(tau)
+    listed = front.array(np.tile(masks[:, None].astype(wide), (1, 26, 1)))
+    check(subsets(given, taus).entropy(), entropy, 2)
+    check(subsets(given, taus).log_prob(listed), log_p, 2)
+    # Derivatives, in temperatures. Those in x of a half type are rounded to it.
+    for at, of, expected in (
+        (taus, lambda tau: subsets(given, tau).entropy(), [e.in_temperature for e in exact]),
+        (given, lambda x: subsets(x, taus).entropy(), [e.in_x for e in exact]),
+    ):
+        found = front.numpy(front.gradient(of, at, front.array(np.ones(26, dtype)))).astype(float)
+        scale = tau.astype(float) if at is taus else tau[:, None].astype(float)
+        eps = np.finfo(dtype if at is given else wide).eps
+        exactly = np.array(expected).astype(float)
+        far = np.abs(exactly) * eps > 1e-3 if dtype == np.float16 else False
+        fits = np.abs(found - exactly) * scale <= 64 * eps * (1 + np.abs(exactly) * scale)
+        assert (fits | far).all()
+    # So are the derivatives of potentials and losses in the temperature, for any hard target.
+    widened, ones = front.array(x.astype(wide)), front.array(np.ones(26, wide))
+    targets = [front.array(np.tile(masks[i], (26, 1))) for i in (0, -1)]
+    of_thretopk = []
+    for v, t in zip(x, tau, strict=True):
+        solved = reference.thretopk(v, k, temperature=t, curve="sigmoid")
+        gap = solved.potential - reference.dot(reference.exact(v), solved.p)
+        of_thretopk.append(gap / reference.exact([t])[0])
+    for name, expected in (
+        ("gradtopk", entropy),
+        ("thretopk", np.array(of_thretopk).astype(float)),
+    ):
+        given = {"curve": "sigmoid"} if name == "thretopk" else {}
+        numbers = [
+            functools.partial(front.operators[name].potential, widened, k, **given),
+            *(
+                functools.partial(front.front.fenchel_young, name, widened, y, k, **given)
+                for y in targets
+            ),
+        ]
+        for number in numbers:
+            slope = front.gradient(lambda tau, of=number: of(temperature=tau), taus, ones)
+            check(slope, expected, 2)
 
 
 @frameworks

@@ -106,7 +106,7 @@ def test_progress_is_printed_where_it_is_asked_for(features, capsys):
         ({"k": 0}, "k is 0; expected"),
         ({"k": 1.5}, "k is 1.5; expected"),
         ({"k": True}, "k is True; expected"),
-        ({"k": "all"}, "k is 'all'; expected"),
+        ({"k": "most"}, "k is 'most'; expected"),
         ({"k": None}, "k is None; expected"),
         ({"loss": "hinge"}, "loss is 'hinge'; expected one of auto"),
         ({"temperature": (1.0, 2.0)}, r"temperature is \(1.0, 2.0\); expected two"),

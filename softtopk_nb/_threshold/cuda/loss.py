@@ -15,7 +15,7 @@ from ..._cuda.row_kernels import ENTRIES, NUMBERS, Stage
 from ..._cuda.target import device
 from ..._cuda.thread_groups import ThreadGroup, of_row, tools
 from ..._nonfinite import ALL, UNDEFINED, WITH_INFINITIES
-from ..loss import NEAR, surplus, surplus_at_infinity
+from ..loss import NEAR, in_temperatures, surplus, surplus_at_infinity
 
 #: The arguments of the kernel: solutions, targets, and the losses.
 GIVEN = NUMBERS, ENTRIES, NUMBERS
@@ -49,7 +49,7 @@ def passes(
             target += each
             wrong += 0.0 if fits(each) else 1.0
             if code <= WITH_INFINITIES and abs(v) < np.inf:
-                total += surplus(curve, (v - c) / tau - d, each, constant)
+                total += surplus(curve, in_temperatures(v, tau, c, d), each, constant)
             else:
                 total += surplus_at_infinity(curve, v, end, each, constant)
         total, target, wrong, _ = t.totals(total, target, wrong, 0.0, s.shared)

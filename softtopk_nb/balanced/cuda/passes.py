@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -53,10 +54,10 @@ class Table:
         """Launch a kernel that has a thread for each entry and takes their number first."""
         kernel(-(-self.size // tables.THREADS), self.room.kind.stream, self.size, *given)
 
-    def less(self, b: Buffer, out: Table) -> None:
-        """Write the entries less a number for each column."""
+    def less(self, b: Buffer, out: Table, axis: int = 1) -> None:
+        """Write the entries less a number for each row (axis 0) or each column."""
         pointers = self.memory.pointer, b.pointer, out.memory.pointer
-        self.launch(tables.make_less(self.dtype), self.shape[1], *pointers)
+        self.launch(tables.make_less(self.dtype, axis), self.shape[1], *pointers)
 
     def survey(self) -> Array:
         """The numbers of NaN, +inf and -inf; the smallest and the largest finite entry."""
@@ -168,10 +169,11 @@ class Passes:
         numbers: Array = room.read(found, (n,))
         return numbers
 
-    def extremes(self) -> tuple[float, float]:
-        """The smallest and the largest entry that takes part."""
-        low, high = self._x.survey()[3:]
-        return float(low), float(high)
+    @functools.cached_property
+    def extent(self) -> tuple[float, float, bool]:
+        """(the smallest entry that takes part, the largest one, whether all take part)."""
+        _, _, down, low, high = self._x.survey()
+        return float(low), float(high), not down
 
     def moments(self) -> tuple[Array, float]:
         """The means of the columns, and the standard deviation of all entries from them."""
@@ -180,9 +182,26 @@ class Passes:
         squares = self._x.sums(tables.square, mean)
         return mean, float(np.sqrt(squares.sum() / counts.sum()))
 
-    def present(self) -> Array:
-        """The number of entries of each column that take part."""
-        return self._x.sums(tables.present)
+    def present(self, axis: int = 1) -> Array:
+        """The number of entries that take part, of each row (axis 0) or of each column."""
+        return self._x.sums(tables.present, axis=1 - axis)
+
+    def means(self, axis: int) -> Array:
+        """The means of the rows (axis 0) or of the columns over entries that take part."""
+        count = self.shape[1 - axis] if self.extent[2] else self.present(axis)
+        found: Array = self._x.sums(tables.of_present, axis=1 - axis) / count
+        return found
+
+    def less_means(self, means: Array, axis: int) -> Passes:
+        """The passes over the entries less a number for each row (axis 0) or each column."""
+        x = self._x.like()
+        self._x.less(self._room.of(means), x, axis)
+        return Passes(x, self._k, self._options)
+
+    def size(self) -> float:
+        """The root of the mean square of the entries that take part."""
+        squares = self._x.sums(tables.square, np.zeros(self.shape[1]))
+        return float(np.sqrt(squares.sum() / self.present().sum()))
 
     def sample(self, every: int) -> Passes:
         """The passes over every so many of the rows."""

@@ -29,13 +29,14 @@ _NUMBERS, _WHOLE = pointer_to(np.float64), pointer_to(np.int64)
 
 
 @made_once
-def make_less(T: Any) -> Kernel:
-    """A kernel that writes x - b, b a number for each column; rounded once."""
+def make_less(T: Any, axis: int) -> Kernel:
+    """A kernel that writes x - b, b a number for each row (axis 0) or each column; rounded once."""
+    of_rows = axis == 0
 
     def less(total, n, x, b, out):
         i = int64(cuda.blockIdx.x) * THREADS + cuda.threadIdx.x
         if i < total:
-            out[i] = T(x[i] - b[i % n])
+            out[i] = T(x[i] - b[i // n if of_rows else i % n])
 
     return Kernel(less, (int64, int64, pointer_to(T), _NUMBERS, pointer_to(T)), THREADS)
 

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from ..._api.operator import Array, Rows
+from ..._curves.registry import CURVES
 from ..._nonfinite import NONE, WITH_INFINITIES
 from ..._threads import pool
+from ..._threshold.cpu import loss
 from ..._threshold.records import CODE
 from ..._threshold.records import SOLUTION as TILT
-from ..records import FLAGS, NONE_SHORT, SHORT_32, SOLUTION, SOME_WITH_CORE, USED, WEIGHTS
+from ..records import FLAGS, LOG_P, NONE_SHORT, SHORT_32, SOLUTION, SOME_WITH_CORE, USED, WEIGHTS
 from . import long, short, solving, with_core
 from . import rows as kernels
 from .solving import Short, Solved, columns, no_columns
@@ -127,22 +129,31 @@ def losses(rows: Rows, options: str, y: Array, constant: bool, out: Array | None
         )
     if out is not None:
         value(rows, options, out)
-    x = rows.x.astype(np.float64)
-    least = np.where(np.isfinite(x), x, np.inf).min(axis=1, initial=np.inf)
-    # A shift changes nothing but rounding errors, which are smaller near 0.
-    x -= np.where(np.isfinite(least), least, 0.0)[:, None]
-    taken = np.where(y > 0.0, x, 0.0) * y
-    with np.errstate(invalid="ignore"):  # rows with entries of +inf are recomputed below
-        found: Array = solving.potentials(rows._replace(x=x)) - taken.sum(axis=1)
-    for i in np.flatnonzero(np.isposinf(x).any(axis=1)):
-        # Entries of +inf are always chosen: the loss is 0 if y chooses them too, otherwise
-        # infinite.
-        others, k = ~np.isposinf(x[i]), rows.k[i] - np.isposinf(x[i]).sum()
-        found[i] = np.inf
-        if (y[i, ~others] == 1.0).all():
-            rest = Rows(x[None, i, others], k[None], rows.temperature[None, i])
-            found[i] = losses(rest, options, y[None, i, others], constant, None)[0]
+    rows = _in_float64(rows)
+    found = _losses(rows, *solving.weighed(rows, no_columns(rows)), y)
     return np.maximum(found, 0.0) if constant else found
+
+
+def _in_float64(rows: Rows) -> Rows:
+    return rows._replace(x=rows.x.astype(np.float64, copy=False))
+
+
+def _losses(rows: Rows, level: Array, smooth: Array, y: Array) -> Array:
+    """The losses against y without the conjugate, from the records of rows."""
+    (x, _, tau), found = rows, np.empty(len(rows.x))
+    given = x, tau, CURVES["sigmoid"], level, y, False, smooth, found
+    pool.over(len(x), 32 * x.size, loss.losses, *given)
+    log_p = np.where(level[:, CODE] > WITH_INFINITIES, 0.0, level[:, LOG_P])
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return tau * (found + log_p)
+
+
+def surplus(rows: Rows, options: str, out: Array) -> None:
+    """Write the potential less <x, p>, which is the entropy times the temperature."""
+    rows = _in_float64(rows)
+    p = np.empty(rows.x.shape)
+    level, smooth = solving.weighed(rows, p)
+    out[...] = np.maximum(_losses(rows, level, smooth, p), 0.0)
 
 
 def state_width(n: int, options: str) -> int:

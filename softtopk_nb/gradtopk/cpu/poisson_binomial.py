@@ -48,7 +48,7 @@ from ..._nonfinite import (
 from ..._threshold.newton import inverse_temperature
 from ..._threshold.records import UNSOLVED
 from ..formulas import DEEP, bernstein_radius, exponent
-from ..records import CODE, SHORT, C, D
+from ..records import CODE, LOG_P, SHORT, C, D
 from .marginals import write_deep
 
 FACTORS = 4  # factors multiplied with each other before they are multiplied on
@@ -290,7 +290,7 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
 
     `sizes`: of `scratch_sizes`. With b_k the weight of k and a the number of entries with
     pi >= 1/2, tau log Z_k is the sum of these entries, (k - a)(c + tau d) and tau log b_k
-    (prop-grad-short-potential).
+    (prop-grad-short-potential). The tilt gets log b_k.
 
     Rows whose tilt is not FINITE are left out, and those of k = n, whose tilt is then UNSOLVED; and
     `others` is set.
@@ -329,10 +329,12 @@ def solve(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
             if n == 0:
                 continue
             at_k, far = lane * in_row + zeros + left, radius(level, n, left)
+            log_b = math.log(distributions[at_k])
+            tilt[i, LOG_P] = log_b
             if phi.shape[0] > 0:
                 whole, above = majority(window(x[i], 0, n), window(odds, start, n))
                 threshold = tilt[i, C] + tau[i] * tilt[i, D]
-                phi[i] = whole + (left - above) * threshold + tau[i] * math.log(distributions[at_k])
+                phi[i] = whole + (left - above) * threshold + tau[i] * log_b
             if out.shape[1] == 0:
                 continue
             down, up = left if left < far else far, n - left if n - left < far else far
@@ -394,5 +396,6 @@ def solve_mixed(lo, hi, x, k, tau, tilt, sizes, out, phi, others):
             i = which[r]
             if out.shape[1] > 0:
                 with_infinities(x[i], p[r], k[i] - left[r], out[i])
+            tilt[i, LOG_P] = tilts[r, LOG_P]
             if phi.shape[0] > 0:
                 phi[i] = phis[r] if left[r] == k[i] else np.inf

@@ -202,6 +202,18 @@ def few_short(rows: Rows) -> Any:
     return solve_few
 
 
+def weighed(rows: Rows, out: Array) -> tuple[Array, Array]:
+    """(a record of each row, whether its LOG_P is log P(N = k) and not log b_k); p to `out`."""
+    counted = np.ones(len(rows.x), np.bool_)
+    if is_short(rows, "auto"):
+        return solve_short(rows, out).tilt, ~counted
+    solution, short = solve(rows, out, columns(rows), limits_of(rows, "auto"))
+    records = solution[:, :TILT].copy()
+    if short is not None:
+        records[short.at], counted[short.at] = short.tilt, False
+    return records, counted
+
+
 def potentials(rows: Rows) -> Array:
     """The potential of each row."""
     nothing = no_columns(rows)

@@ -116,6 +116,12 @@ def losses(rows: Rows, options: Any, y: Buffer, constant: bool, out: Buffer | No
     return found
 
 
+def surplus(rows: Rows, options: Any, out: Buffer) -> None:
+    """Write the potential less <x, p>: the loss against p itself."""
+    p = rows.empty(rows.rows * rows.n, rows.dtype)
+    staged(rows, choose_for_two, make_losses, False)(linearize(rows, options, p), p, out)
+
+
 def state_width(n: int, options: Any) -> int:
     """Number of float64 per row in the state."""
     return SOLUTION

@@ -14,10 +14,11 @@ from ..._api.operator import Array, Rows
 from ..._curves.base import is_steep, kernel_for, origin
 from ..._curves.user import UserCurve
 from ..._threads import pool
+from ..._threshold.cpu import loss
 from ..._threshold.methods import METHODS
 from ..._threshold.records import REST, SOLUTION, C, D
 from ..curve import check_integral, check_mass, check_slope, missing_mass
-from . import long, loss
+from . import long
 from . import rows as kernels
 from .at_edge import beside, narrow, widened
 
@@ -195,12 +196,26 @@ def losses(rows: Rows, options: Any, y: Array, constant: bool, out: Array | None
     """The Fenchel-Young loss of each row against y; p to `out` unless that is None."""
     curve = options.curve
     check_integral(curve, options.name)
-    p = np.empty((len(rows.x), 0), rows.x.dtype) if out is None else out
-    solution = _solve(rows, options, p)
-    found, kernel = np.empty(len(p)), kernel_for(curve, loss.losses)
-    given = curve, solution, y, constant, found
-    pool.over(len(p), 32 * rows.x.size, kernel, *rows, *given)
-    return found
+    solution = _solution(rows, options) if out is None else _solve(rows, options, out)
+    return _losses(rows, options, solution, y, constant)
+
+
+def _losses(rows: Rows, options: Any, solution: Array, y: Array, constant: bool) -> Array:
+    """The loss of each row against y, from solutions; a y without columns is p itself."""
+    (x, k, tau), curve = rows, options.curve
+    level, found, smooth = solution.copy(), np.empty(len(x)), np.ones(len(x), np.bool_)
+    level[:, D] += level[:, REST]
+    given = x, tau, curve, level, y, constant, smooth, found
+    pool.over(len(x), 32 * x.size, kernel_for(curve, loss.losses), *given)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        return tau * (found if constant else found - k * origin(curve))
+
+
+def surplus(rows: Rows, options: Any, out: Array) -> None:
+    """Write the potential less <x, p>, a sum of terms of one sign."""
+    check_integral(options.curve, options.name)
+    itself = np.empty((len(rows.x), 0))
+    out[...] = _losses(rows, options, _solution(rows, options), itself, False)
 
 
 def state_width(n: int, options: Any) -> int:

@@ -99,6 +99,14 @@ def losses(rows: Rows, options: Any, y: Buffer, constant: bool, out: Buffer | No
     return found
 
 
+def surplus(rows: Rows, options: Any, out: Buffer) -> None:
+    """Write the potential less <x, p>: the loss against p itself."""
+    check_integral(options.curve, options.name)
+    p = rows.empty(rows.rows * rows.n, rows.dtype)
+    solution = _solution(rows, options, p)
+    staged(rows, choose_for_two, make_losses, options.curve, False)(solution, p, out)
+
+
 def state_width(n: int, options: Any) -> int:
     """Number of float64 per row in the state."""
     return SOLUTION

@@ -1,0 +1,61 @@
+"""Offsets of rows and columns, which are taken off the scores before a search.
+
+Thresholds absorb what is added to a whole row, and to a whole column whose load must be met. But
+x - b is rounded to the type of x: where such offsets are far larger than what they leave, the
+sums of the columns would be those of the rounding errors.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .._api.base import Array
+
+FAR = 4.0  # times what they leave: means that are taken off
+ROUNDS = (
+    40  # at most; one for each axis, and more where a mask makes the means depend on each other
+)
+SAMPLE = 2048  # rows that say what means leave
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def centred(passes: Any, bounded: bool) -> tuple[Any, Array, Array]:
+    """(passes over the scores less offsets, those of the rows, of the columns).
+
+    Where the loads are bounds, which want b >= 0, only rows have one.
+    """
+    offsets, axes = tuple(map(np.zeros, passes.shape)), (0,) if bounded else (0, 1)
+    for _ in range(ROUNDS):
+        means = [passes.means(axis) for axis in axes]
+        sizes = [max(-each.min(), each.max()) for each in means]
+        axis = sizes.index(max(sizes))
+        if not sizes[axis] > FAR * _left(passes, means, axis):
+            break
+        # In units of the last place of the largest score, so that the differences are exact.
+        low, high, _ = passes.extent
+        unit = float(np.spacing(passes.dtype(max(-low, high))))
+        taken = (means[axis] / unit).round() * unit
+        passes = passes.less_means(taken, axis)
+        offsets[axis][...] += taken
+    return passes, *offsets
+
+
+def _left(passes: Any, means: list[Array], axis: int) -> float:
+    """The size of the scores less the means along this axis and then along the other, if any."""
+    every, axes = passes.shape[0] // SAMPLE, (axis, 1 - axis)[: len(means)]
+    some = passes.sample(every) if every > 1 else passes
+    if passes.extent[2]:
+        if some is not passes:
+            means = [some.means(each) for each in range(len(means))]
+        size, common = some.size(), means[0].mean()
+        left = size * size - sum(each @ each / len(each) for each in means)
+        left += (len(means) - 1) * common * common
+        return math.sqrt(max(left, 0.0))
+    # With a mask the means of one axis depend on those of the other.
+    for each in 2 * axes:
+        some = some.less_means(some.means(each), each)
+    found: float = some.size()
+    return found
