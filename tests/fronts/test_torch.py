@@ -917,6 +917,7 @@ def _loss_of_subsets(x):
 TRAINED = {
     "mask": lambda: stt.SoftTopK(2, learn_k=True, learn_temperature=True),
     "gate": lambda: stt.TopKGate(6, 4, 2),
+    "balanced gate": lambda: stt.TopKGate(6, 4, 2, balance=0.9),
     "loss": lambda: stt.FenchelYoungLoss("gradtopk", 2),
     "subsets": lambda: _loss_of_subsets,
 }
@@ -936,7 +937,7 @@ def test_training_in_mixed_precision(name, dtype, rng):
         descent.zero_grad()
         with torch.autocast("cpu", dtype):
             out = module(router(tokens), target) if name == "loss" else module(router(tokens))
-        out = out.values if name == "gate" else out
+        out = out.values if "gate" in name else out
         scaler.scale(out.float().square().mean() * factor).backward()
         scaler.step(descent)
         scaler.update()
