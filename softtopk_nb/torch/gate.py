@@ -41,10 +41,11 @@ class TopKGate(Temperature):
     bias : bool, default=False
         Whether the scores are linear in the token with a bias.
     balance : float, default=None
-        With a number from 0 up to 1, say 0.9, the experts are loaded equally, without an auxiliary
-        loss: in training the weights are those of `balancedtopk` over all tokens of the call. Its
-        thresholds of the experts are averaged, where an older average keeps this part, and in
-        evaluation the average is taken off the scores. It needs the operator `thretopk`.
+        With a number from 0 up to 1, say 0.9, the experts get weights of equal sums, without an
+        auxiliary loss: in training the weights are those of `balancedtopk` over all tokens of the
+        call. Its thresholds of the experts are averaged, where an older average keeps this part,
+        and in evaluation the average is taken off the scores. How many tokens choose an expert is
+        nearly equal then, and not equal: see the notes. It needs the operator `thretopk`.
     **options
         What the operator takes: `curve`, `alpha`, `method`; with `balance` no `method`.
 
@@ -73,8 +74,13 @@ class TopKGate(Temperature):
 
     A mixture that computes all experts takes all weights, ``stt.thretopk(gate.scores(x), k)``.
 
-    It is the weights that `balance` makes equal in sum; of the k experts that are chosen for each
-    token `load` says how far they are. A mask with `balance` may leave out experts and tokens; of
+    It is the weights that `balance` makes equal in sum, over all experts and in training, before
+    `normalize`. How many of the choices fall on an expert is what `load` says, and that is the
+    nearer to equal the lower the temperature is. With 8 experts, 2 chosen, and scores of normal
+    tokens with means from 0 to 1 and deviations from 0.5 to 1.5, the most loaded expert had 0.233
+    of the choices without `balance`, where 0.125 is equal; with it, in training, 0.140 at the
+    temperature 1 and 0.129 at 0.1, and in evaluation 0.145 and 0.141 (512 tokens, means of ten
+    runs). A mask with `balance` may leave out experts and tokens; of
     other masks some have no weights with equal sums, which is a ValueError in training.
 
     Examples

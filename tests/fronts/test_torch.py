@@ -908,6 +908,45 @@ def test_modules_of_half_types_keep_numbers_that_need_digits(dtype, rng):
     assert gate.thresholds.dtype == torch.float32
 
 
+def _loss_of_subsets(x):
+    subsets, target = stt.KSubset(x.float(), 2), torch.eye(6)[:2].sum(0).expand(x.shape)
+    pairs = subsets.pair_marginals().square().sum() + subsets.rsample().square().sum()
+    return 0.1 * pairs - (subsets.log_prob(target) + subsets.entropy()).mean()
+
+
+TRAINED = {
+    "mask": lambda: stt.SoftTopK(2, learn_k=True, learn_temperature=True),
+    "gate": lambda: stt.TopKGate(6, 4, 2),
+    "balanced gate": lambda: stt.TopKGate(6, 4, 2, balance=0.9),
+    "loss": lambda: stt.FenchelYoungLoss("gradtopk", 2),
+    "subsets": lambda: _loss_of_subsets,
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", TRAINED)
+def test_training_in_mixed_precision(name, dtype, rng):
+    """A gradient that overflows is nothing but a step that the scaler leaves out."""
+    module, router = TRAINED[name](), torch.nn.Linear(5, 6)
+    own = module.parameters() if isinstance(module, torch.nn.Module) else ()
+    parameters = [*router.parameters(), *own]
+    descent, scaler = torch.optim.SGD(parameters, lr=0.1), torch.amp.GradScaler("cpu", 2.0**8)
+    tokens, target = scores(rng, 8, 5, dtype=torch.float32), torch.tensor([[0, 1]] * 8)
+    for factor in (1.0, math.inf, 1.0, math.nan, 1.0):
+        before, scale = [each.clone() for each in parameters], scaler.get_scale()
+        descent.zero_grad()
+        with torch.autocast("cpu", dtype):
+            out = module(router(tokens), target) if name == "loss" else module(router(tokens))
+        out = out.values if "gate" in name else out
+        scaler.scale(out.float().square().mean() * factor).backward()
+        scaler.step(descent)
+        scaler.update()
+        pairs = zip(before, parameters, strict=True)
+        moved = [not torch.equal(one, other) for one, other in pairs]
+        assert all(moved) if factor == 1.0 else not any(moved)
+        assert scaler.get_scale() == (scale if factor == 1.0 else scale / 2)
+
+
 @pytest.mark.parametrize("op", [stt.gradtopk, stk.gradtopk], ids=["torch", "numpy"])
 def test_module_of_an_operator_as_an_object(op, rng):
     x = scores(rng, 4, 7, dtype=torch.float32)
