@@ -201,6 +201,7 @@ def _in_temperature(op: Any, call: Call, y: Array, constant: bool) -> Array:
 def _checked(op: Any, target: Any, constant: bool, given: tuple[Any, ...]) -> tuple[Call, Array]:
     """The checked call, and the target as rows of float64."""
     check_constant(constant)
+    host_arrays.compute_dtype(host_arrays.as_numpy(given[0], "theta").dtype, "theta")
     call = check(op, *given)
     values = host_arrays.as_numpy(target, "target")
     if values.shape == call.shape:
@@ -245,6 +246,20 @@ def no_vectors(found: int, shape: tuple[int, ...], axis: int) -> str:
     )
 
 
+def check_labels(labels: Array, n: int) -> None:
+    """Refuse labels, a row of them for each row of scores, out of range or twice in a row."""
+    wrong = (labels < NO_LABEL) | (labels >= n)
+    if wrong.any():
+        raise ValueError(f"target has the label {labels[wrong][0]}; expected 0 to {n - 1}, or -1")
+    ordered = np.sort(labels, axis=1)
+    again = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_LABEL)
+    if again.any():
+        i, j = np.argwhere(again)[0]
+        raise ValueError(
+            f"target has the label {ordered[i, j]} twice in row {i}; expected k different ones"
+        )
+
+
 def _vectors_of_labels(call: Call, values: Array) -> Array:
     """The 0/1 vectors with ones at the labels, as rows."""
     n, expected = call.rows.x.shape[1], f"theta's shape {call.shape}, or integer labels"
@@ -264,19 +279,11 @@ def _vectors_of_labels(call: Call, values: Array) -> Array:
         )
     table = len(call.rows.x), values.shape[axis]
     labels = host_arrays.to_rows(values, axis, np.int64, table)
-    wrong = (labels < NO_LABEL) | (labels >= n)
-    if wrong.any():
-        raise ValueError(f"target has the label {labels[wrong][0]}; expected 0 to {n - 1}, or -1")
+    check_labels(labels, n)
     rows = np.zeros((len(labels), n + 1))
     for column in labels.T:
         rows[np.arange(len(rows)), column] += 1.0  # NO_LABEL is the last column, which is dropped
-    rows = rows[:, :n]
-    if (rows > 1.0).any():
-        i, label = np.argwhere(rows > 1.0)[0]
-        raise ValueError(
-            f"target has the label {label} twice in row {i}; expected k different ones"
-        )
-    return np.ascontiguousarray(rows)
+    return np.ascontiguousarray(rows[:, :n])
 
 
 fenchel_young = FenchelYoung()

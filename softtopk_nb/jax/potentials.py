@@ -12,6 +12,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from .._api.homogeneous import with_derivatives
+from ..losses import check_labels
 from . import calls, primitives
 from .arguments import Layout
 
@@ -143,6 +144,9 @@ def check_target(target: Any, theta: Any, layout: Layout) -> Any:
             f"target has shape {array.shape} and dtype {array.dtype}; expected theta's shape "
             f"{shape}, or integer labels in place of its axis {axis}"
         )
+    if not isinstance(labels, jax.core.Tracer):
+        moved = np.moveaxis(np.asarray(labels), axis, -1)
+        check_labels(moved.reshape(-1, moved.shape[-1]), shape[axis])
     return labels
 
 

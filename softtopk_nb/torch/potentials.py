@@ -8,7 +8,7 @@ import torch
 from torch.autograd import Function, forward_ad
 
 from .._api.homogeneous import with_derivatives
-from ..losses import NO_LABEL, no_vectors
+from ..losses import check_labels, no_vectors
 from . import calls, functions
 from .calls import Tensor
 from .custom_ops import is_tracing, is_transformed
@@ -362,10 +362,7 @@ def _of_labels(labels: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
     """0/1 vectors with ones at the labels."""
     n = rows.shape[-1]
     if _is_read(rows) and labels.numel():
-        least, most = int(labels.min()), int(labels.max())
-        if least < NO_LABEL or most >= n:
-            wrong = least if least < NO_LABEL else most
-            raise ValueError(f"target has the label {wrong}; expected 0 to {n - 1}, or -1")
+        check_labels(labels.reshape(-1, labels.shape[-1]).numpy(), n)
     empty = torch.zeros((*rows.shape[:-1], n + 1), dtype=dtype, device=rows.device)
     # The last column is dropped. A wrong label, which on a device nobody has looked at, goes there
     # too, for a target with fewer ones than k; elsewhere PyTorch raises for it.

@@ -680,6 +680,21 @@ def test_bad_arguments_of_topk_are_named(front, change, error, message):
 
 
 @frameworks
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([[0, 1], [1, 1]], "the label 1 twice in row 1"),
+        ([[0, 1], [4, -1]], "the label 4; expected"),
+    ],
+)
+def test_bad_labels_are_named(front, labels, message):
+    x = front.array(np.zeros((2, 4)))
+    for f in (front.front.fenchel_young, stk.fenchel_young):
+        with pytest.raises(ValueError, match=message):
+            f("thretopk", x, front.array(np.array(labels)), 2)
+
+
+@frameworks
 def test_bad_arguments_of_subsets_are_named(front):
     x, name = front.array(np.zeros((2, 4))), "dim" if front.kind.__module__ == "torch" else "axis"
     for given, error, message in (
