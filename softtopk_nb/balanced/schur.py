@@ -52,11 +52,11 @@ class Schur(NamedTuple):
     def shares(self, right: Array) -> Array:
         """What `solve` leaves out: the part of |right| that has no sum 0 on loose components.
 
-        A component that moves as a whole changes nothing until it meets another: how far, S does
-        not say.
+        A component that moves as a whole changes nothing until it meets another, or a column that
+        is not free: how far, S does not say.
         """
         d = np.zeros(len(self.free))
-        if len(self.loose) > 1:
+        if len(self.loose) > 1 or not self.free.all():
             total = np.bincount(self.label, right[self.free], len(self.loose))
             size = abs(right).sum()
             d[self.free] = np.where(self.loose, total / size, 0.0)[self.label] if size else 0.0

@@ -361,6 +361,23 @@ def test_bounds_that_are_all_used_up(rng):
     assert_close(bound.columns, met.columns - met.columns.min(), 1e-8)
 
 
+@pytest.mark.parametrize("options", [CURVES["clip"], CURVES["entmax"]], ids=["clip", "entmax"])
+def test_columns_that_share_no_rows_with_those_below_their_bound(options, rng):
+    """They move as a whole until they do: Newton's matrix does not say how far."""
+    for spread in (0.0, 1e-12, 0.05):
+        for _ in range(8):
+            x = 2 * rng.normal(size=(18, 3)) + 3 * rng.normal(size=3)
+            p = rng.uniform(0.001, 0.05, size=x.shape)
+            k, load = p.sum(axis=1), p.sum(axis=0) * (1 + spread)
+            kept = {**options, "temperature": 0.1, "at_most": True}
+            found = stk.balancedtopk(x, k, load, max_iter=30, **kept)
+            over = found.p.sum(axis=0) - load
+            assert_close(np.where(found.columns > 0, over, np.maximum(over, 0)), 0, 1e-10)
+            assert_close(
+                found.p, stk.thretopk(x - found.columns, k, temperature=0.1, **options), 1e-11
+            )
+
+
 # ------------------------------------------------------------------------------------ derivatives
 
 
