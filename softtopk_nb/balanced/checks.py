@@ -64,10 +64,10 @@ def check_k(k: Any, n: int) -> Array:
     return raw
 
 
-def check_load(load: Any, m: int) -> Array:
-    """The load in its own type, in the range for m rows."""
+def check_load(load: Any, m: int, bounded: bool) -> Array:
+    """The load in its own type, in the range for m rows; a bound may be any."""
     raw = arguments.real_array(load, "load")
-    _check_range(raw, 0, m, "load", "m", "rows")
+    _check_range(raw, 0, np.inf if bounded else m, "load", "m", "rows")
     return raw
 
 
@@ -100,12 +100,15 @@ def check_budgets(
     if load is None:
         columns = np.repeat(total / n, n).reshape(count, n)
     else:
-        raw = check_load(load, m)
+        raw = check_load(load, m, bounded)
         columns = broadcast(load, (*batch, n), "load").reshape(count, n)
+        if bounded:  # a column holds no more than m
+            columns = np.minimum(columns, m)
         same = max(same, _rounding(raw))
     for i in range(count):
         which = f" of matrix {i}" if count > 1 else ""
-        _check_total(total[i], columns[i].sum(), same, which, bounded)
+        if load is not None:
+            _check_total(total[i], columns[i].sum(), same, which, bounded)
         if mask is None:
             _check_together(rows[i], columns[i], same, which)
         elif counts := mask(i):
@@ -118,10 +121,8 @@ def check_budgets(
 def _check_range(given: Array, least: float, most: float, name: str, limit: str, what: str) -> None:
     ok = (given >= least) & (given <= most)
     if not ok.all():
-        bad = given[~ok].flat[0]
-        raise ValueError(
-            f"{name} is {bad}; expected 0 <= {name} <= {limit} = {most}, the number of {what}"
-        )
+        bad, end = given[~ok].flat[0], f" <= {limit} = {most}, the number of {what}"
+        raise ValueError(f"{name} is {bad}; expected 0 <= {name}{end if most < np.inf else ''}")
 
 
 def _rounding(given: Array) -> float:

@@ -25,6 +25,7 @@ from .._threshold.records import REST, C, D
 from ..thretopk.operator import thretopk
 from . import kernels
 from .checks import check_axes, counts_of
+from .offsets import root_mean_square
 from .reduction import Decided
 
 
@@ -68,10 +69,18 @@ class Store:
 
     def rescale(self, temperature: Array) -> Array:
         """Bring matrices into the range of their type; returns the temperatures that fit."""
-        x = self._x
-        if scaling.is_moderate(temperature, x.dtype.type):
-            return temperature
-        flat, temperature, self.shift = scaling.rescaled(x.reshape(len(x), -1), temperature)
+        count, m, n = self.table
+        flat, info = self._x.reshape(count, m * n), np.finfo(self._x.dtype)
+        if not scaling.is_moderate(temperature, flat.dtype.type):
+            flat, temperature, self.shift = scaling.rescaled(flat, temperature)
+        # Sums over the matrix have to stay in the range, too.
+        spare = info.maxexp - scaling.HEADROOM - (m * n).bit_length()
+        most = np.ldexp(1.0, spare)
+        if flat.max(initial=0.0) > most or flat.min(initial=0.0) < -most:
+            more = np.minimum(spare - scaling.exponent_of(flat), 0)
+            flat, temperature = scaling.scaled(flat, more), scaling.scaled(temperature, more)
+            temperature = np.maximum(temperature, info.tiny)
+            self.shift = more if self.shift is None else self.shift + more
         self._x = flat.reshape(self.table)
         return temperature
 
@@ -225,11 +234,10 @@ class Passes:
         return float(low), float(high), all_of
 
     def moments(self) -> tuple[Array, float]:
-        """The means of the columns, and the standard deviation of all entries from them."""
-        x = self._x
-        present = True if self.extent[2] else x > -np.inf
-        mean = x.mean(axis=0, where=present, dtype=np.float64)
-        return mean, float(np.std(x - mean, where=present, dtype=np.float64))
+        """The means of the columns, and the root mean square of what they leave."""
+        mean = self.means(1)
+        left = self._x - mean
+        return mean, root_mean_square(left if self.extent[2] else left[left > -np.inf])
 
     def present(self, axis: int = 1) -> Array:
         """The number of entries that take part, of each row (axis 0) or of each column."""
@@ -255,12 +263,9 @@ class Passes:
         return Passes(x, self._k, self._options)
 
     def size(self) -> float:
-        """The root of the mean square of the entries that take part."""
-        x, count = self._x, self._x.size
-        if not self.extent[2]:
-            present = x > -np.inf
-            count, x = int(present.sum()), np.where(present, x, self.dtype(0))
-        return math.sqrt(np.einsum("ij,ij->", x, x, dtype=np.float64) / count)
+        """The root mean square of the entries that take part."""
+        x = self._x
+        return root_mean_square(x if self.extent[2] else x[x > -np.inf])
 
     def sample(self, every: int) -> Passes:
         """The passes over every so many of the rows."""

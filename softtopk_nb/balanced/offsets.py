@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 import numpy as np
+from scipy import linalg
 
 from .._api.base import Array
 
@@ -50,12 +51,20 @@ def _left(passes: Any, means: list[Array], axis: int) -> float:
     if passes.extent[2]:
         if some is not passes:
             means = [some.means(each) for each in range(len(means))]
-        size, common = some.size(), means[0].mean()
-        left = size * size - sum(each @ each / len(each) for each in means)
-        left += (len(means) - 1) * common * common
-        return math.sqrt(max(left, 0.0))
+        size = some.size()
+        # In units of the size, as squares of the scores may overflow.
+        parts = [each / size for each in means] if size > 0.0 else means
+        left = 1.0 - sum(each @ each / len(each) for each in parts)
+        left += (len(parts) - 1) * parts[0].mean() ** 2
+        return float(size * math.sqrt(max(left, 0.0)))
     # With a mask the means of one axis depend on those of the other.
     for each in 2 * axes:
         some = some.less_means(some.means(each), each)
     found: float = some.size()
     return found
+
+
+def root_mean_square(values: Array) -> float:
+    """Of any number of values, whose squares may overflow."""
+    length: float = linalg.norm(values.ravel(), check_finite=False)
+    return float(length) / math.sqrt(values.size)

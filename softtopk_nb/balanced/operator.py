@@ -90,8 +90,8 @@ class BalancedTopK:
     axis : tuple of two int, default=(-2, -1)
         The axes along which rows and columns are counted; of a tensor of PyTorch also `dim`.
     at_most : bool, default=False
-        Whether the load is an upper bound, where m bounds nothing. Then b >= 0, and b_j = 0 where
-        column j stays below its bound.
+        Whether the load is an upper bound, of any size from 0 up: one of m or more, such as inf,
+        bounds nothing. Then b >= 0, and b_j = 0 where column j stays below its bound.
     where : array_like of bool, default=None
         Entries that take part, all if None; the others get 0, as if they were not there.
     clamp_k : bool, default=False
@@ -114,9 +114,10 @@ class BalancedTopK:
     TypeError
         An argument of a wrong type; an array of Dask; a k, load or temperature on a device.
     ValueError
-        Budgets that cannot be met, by how much: k outside [0, n], a load outside [0, m], sums that
-        differ (with `at_most`, a load that sums to less than k), rows or columns with fewer entries
-        than their budget, k's that do not fit into the columns; what `thretopk` refuses.
+        Budgets that cannot be met, by how much: k outside [0, n], a load outside [0, m] (with
+        `at_most`, below 0), sums that differ (with `at_most`, a load that sums to less than k),
+        rows or columns with fewer entries than their budget, k's that do not fit into the columns;
+        what `thretopk` refuses.
     ConvergenceError
         A matrix that did not reach the tolerance. Nothing is returned then.
 
@@ -127,14 +128,15 @@ class BalancedTopK:
 
     Notes
     -----
-    *Holds*: the sums (rows as `thretopk`, columns to `tol`, or to 1e-13 + 4 eps R in float64 and
-    1e-6 + 4 eps R in float32 where that is more, R = (max x - min x)/temperature); invariance
-    under permutations and what is added to whole rows, or to whole columns that must meet a load:
-    where that is far larger than what is left without it, it is taken off first, and R is of what
-    is left. Matrices of a batch do not influence each other. *Does not hold*: p is not close to 0
-    and 1 where the transportation problem has several solutions, and rows are not independent of
-    each other. A mask may allow no matrix with the given sums without any row or column that shows
-    it: then the search does not converge.
+    *Holds*: the sums, of rows as `thretopk`, of columns to `tol`, or where that is more to
+    1e-13 + 4 eps R in float64 and 1e-6 + 4 eps R in float32, R = (max x - min x)/temperature, but
+    to no more than 0.1, all as a part of max(1, load); invariance under permutations and what is
+    added to whole rows, or to whole columns that must meet a load: where that is far larger than
+    what is left without it, it is taken off first, and R is of what is left. Matrices of a batch do
+    not influence each other. *Does not hold*: p is not close to 0 and 1 where the transportation
+    problem has several solutions, and rows are not independent of each other. A mask may allow no
+    matrix with the given sums without any row or column that shows it: then the search does not
+    converge.
 
     *Limits*: a NaN makes its matrix NaN. -inf gives 0 and is excluded. +inf gives 1 and uses up one
     of k and one of the load. A matrix whose infinities leave no solution is NaN. Rows and columns

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._api.base import Array
+from .offsets import root_mean_square
 from .schur import Schur, schur
 
 COOLING = 4.0  # from each temperature to the next
@@ -29,6 +30,7 @@ NEAR = 1e-2  # of the mean load: the excess at which the next temperature begins
 PATIENCE = 8  # steps at each of the temperatures that lead to the matrix's own
 STAGES = 40  # temperatures at most
 SAMPLE = 2048  # rows that find the first thresholds of a matrix with several times as many
+LOOSEST = 0.1  # the most that rounding excuses, of max(1, load)
 FINEST = {np.float32: 1e-6, np.float64: 1e-13}  # the error of p, and of its sums, by type
 
 
@@ -213,7 +215,8 @@ def solve(matrix: Matrix, tol: float, max_iter: int, start: Array | None = None)
     low, high, _ = passes.extent
     scale = np.maximum(1.0, matrix.load)
     goal = max(tol, finest)
-    limit = max(tol, finest + 4.0 * float(np.finfo(passes.dtype).eps) * ((high - low) / tau))
+    rounding = finest + 4.0 * float(np.finfo(passes.dtype).eps) * ((high - low) / tau)
+    limit = max(tol, min(rounding, LOOSEST))
     b, known = (start, None) if start is not None else _start(matrix)
     search = _Search(matrix, known)
     b = search.moved(b)
@@ -233,7 +236,7 @@ def _start(matrix: Matrix) -> tuple[Array, _Known | None]:
     mean, spread = some.passes.moments()
     b = np.zeros(len(mean)) if some.bounded else mean - mean.mean()
     if some.bounded:
-        spread = np.hypot(spread, mean.std())
+        spread = np.hypot(spread, root_mean_square(mean - mean.mean()))
     top = max(tau, 2.0 * spread)
     search = _Search(some)
     near, width, solved = np.full(len(b), NEAR * some.load.mean()), top, np.inf
@@ -250,7 +253,7 @@ def _start(matrix: Matrix) -> tuple[Array, _Known | None]:
         elif solved == np.inf:
             b, width = point.b, COOLING * width
         else:
-            width = np.sqrt(width * solved)
+            width = np.sqrt(width) * np.sqrt(solved)  # the product may overflow
     return b, None
 
 

@@ -137,7 +137,7 @@ def _checked_options(
     if width is not None:
         check_positive(width, batch, "temperature")
     if load is not None:
-        checks.check_load(load, table[1])
+        checks.check_load(load, table[1], bounded)
     if options["clamp_k"]:
         if k is not None:  # what it is in a row depends on the scores
             checks.check_k(number, table[2])

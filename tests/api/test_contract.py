@@ -942,7 +942,7 @@ MASK = [[True, False, False], [True, True, True]]
         ({"load": [1, 1]}, ValueError, r"load has shape \(2,\)"),
         ({"load": 1}, ValueError, "load sums to 3 and k to 2, which differs by 1; expected"),
         ({"load": 0.5, "at_most": True}, ValueError, "load sums to 1.5, 0.5 less than k"),
-        ({"load": 3, "at_most": True}, ValueError, "load is 3; expected 0 <= load <= m = 2"),
+        ({"load": -1.0, "at_most": True}, ValueError, "load is -1.0; expected 0 <= load"),
         (
             {"k": [1.9, 0.1], "load": [1.9, 0.1, 0.0]},
             ValueError,

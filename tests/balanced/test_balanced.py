@@ -134,6 +134,33 @@ def test_extreme_temperatures(temperature, rng):
     assert_close(found.columns / temperature, same.columns, 1e-8)
 
 
+@pytest.mark.parametrize("at_most", [False, True])
+@pytest.mark.parametrize(
+    ("T", "size", "temperature"),
+    [(np.float64, 1.0, 1e-300), (np.float64, 1.7e308, 1.0), (np.float32, 3.4e38, 1.0)],
+    ids=str,
+)
+def test_scores_many_temperatures_apart(T, size, temperature, at_most, rng):
+    """thm-balanced-limit at the ends of the range: the transportation problem, and no warning."""
+    x = rng.normal(size=(12, 4)) + rng.normal(size=4)
+    x /= abs(x).max()
+    given = {"temperature": temperature, "at_most": at_most}
+    for curve in ("laplace", "clip"):
+        p = stk.balancedtopk((x * size).astype(T), 2, 6.0, curve=curve, **given).p
+        np.testing.assert_array_equal(p, transport(x, np.full(12, 2.0), np.full(4, 6.0), at_most))
+    # Ties this far apart need thresholds between numbers of the type: an error, not other sums.
+    ties = (np.sign(rng.normal(size=(12, 4))) * size).astype(T)
+    with pytest.raises(stk.ConvergenceError):
+        stk.balancedtopk(ties, 1, **given)
+
+
+@pytest.mark.parametrize("at_most", [False, True])
+def test_a_subnormal_k(at_most, rng):
+    """Its loads are not checked against it: they were not given."""
+    found = stk.balancedtopk(rng.normal(size=(7, 3)), 5e-324, at_most=at_most)
+    assert 0 <= found.p.min() <= found.p.max() < 1e-100
+
+
 # ------------------------------------------------------------------------------------- symmetries
 
 
@@ -317,9 +344,11 @@ def test_upper_bounds(options, rng):
     assert 0 < np.count_nonzero(b) < 6
     rows = stk.thretopk(x - b, k, temperature=0.3, **options)
     assert_close(p, rows, 1e-12)
-    loose = stk.balancedtopk(x, k, len(x), at_most=True, **options)
-    np.testing.assert_array_equal(loose.p, stk.thretopk(x, k, **options))
-    np.testing.assert_array_equal(loose.columns, 0)
+    for bound in (len(x), np.inf, [len(x) + 0.5, np.inf, *6 * [1e300]][: len(load)]):
+        loose, vjp = stk.balancedtopk.vjp(x, k, bound, at_most=True, **options)
+        np.testing.assert_array_equal(loose.p, stk.thretopk(x, k, **options))
+        np.testing.assert_array_equal(loose.columns, 0)
+        np.testing.assert_array_equal(vjp(x).load, 0)
 
 
 def test_bounds_that_are_all_used_up(rng):
