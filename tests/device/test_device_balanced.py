@@ -114,6 +114,10 @@ def test_budgets_that_leave_no_choice(at_most, rng):
     got = check(wild, k, load, x, 1e-10, where=np.broadcast_to(where, x.shape), tol=1e-12)
     np.testing.assert_array_equal(got[0][:, ~where], 0)
     assert np.all(np.isinf(got[1][:, 2:4]))
+    padding = np.arange(6)[:, None] >= 4
+    kept = {"where": np.broadcast_to(~padding, x[0].shape), "clamp_k": True, "tol": 1e-12}
+    got = check(x[0], 2, np.full(4, 2.0), x[1], 1e-10, at_most=at_most, **kept)
+    np.testing.assert_allclose(got[0].sum(axis=1), 2.0 * ~padding[:, 0], rtol=1e-12)
     all_ones = here(stk.balancedtopk(there(x), 4).p)
     np.testing.assert_array_equal(all_ones, 1)
 
