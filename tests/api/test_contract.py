@@ -22,6 +22,7 @@ from operators import (
     of_real_k,
     same,
     smooth,
+    smooth_once,
     smooth_with_or_without_k,
     with_or_without_k,
 )
@@ -1074,3 +1075,39 @@ def test_subsets_and_derivatives_at_the_ends_of_the_range():
             for each in gradients:
                 assert np.isfinite(each.x).all()
                 assert np.isfinite(each.temperature)
+
+
+@smooth_once
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_a_direction_that_is_no_number_spoils_its_own_row(op, options, wrong, rng):
+    """In x, in the temperature, in a cotangent: never an error, and no finite number for NaN."""
+    x, g, ones = *rng.normal(size=(2, 2, 5)), np.ones(2)
+    bad, bad_rate = g.copy(), ones.copy()
+    bad[0, 1] = bad_rate[0] = wrong
+    given = {"temperature": ones, **options}
+    pull = op.vjp(x, 2, **given)[1]
+    cases = [
+        (lambda v: pull(v).x, g, bad),
+        (lambda v: pull(v).temperature, g, bad),
+        (lambda v: op.jvp(x, 2, v, **given)[1], g, bad),
+        (lambda rate: op.jvp(x, 2, g, dtemperature=rate, **given)[1], ones, bad_rate),
+    ]
+    if op.has_second:
+        cases += [
+            (lambda v: op.hvp(x, 2, v, g, **given).x, g, bad),
+            (lambda a: op.hvp(x, 2, g, a, **given).x, g, bad),
+            (lambda rate: op.hvp(x, 2, g, g, dtemperature=rate, **given).x, ones, bad_rate),
+        ]
+    if op.has_potential:
+        y = np.tile([1.0, 1, 0, 0, 0], (2, 1))
+        loss = stk.fenchel_young.vjp(op, x, y, 2, **given)[1]
+        cases.append((lambda scale: loss(scale).x, ones, bad_rate))
+        cases.append((lambda scale: loss(scale).temperature, ones, bad_rate))
+    for of, right, with_wrong in cases:
+        expected = of(right)
+        with np.errstate(all="raise"):
+            found = of(with_wrong)
+        np.testing.assert_array_equal(found[1], expected[1])
+        # The derivatives of the iterations are held within 1e250.
+        held = "iter" in type(op).__module__ and not np.isnan(wrong)
+        assert held or not np.isfinite(found[0]).all()
