@@ -231,9 +231,8 @@ class Call(NamedTuple):
     def _summed(self, gx: Array, numbers: list[Array]) -> Any:
         """Gradients in the shapes of their arguments, summed over broadcast axes."""
         sums: list[Any] = [None] * len(numbers)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for i in range(self.op.fixed, len(numbers)):
-                sums[i] = self.sum_to_given(numbers[i], self.numbers[i])
+        for i in range(self.op.fixed, len(numbers)):
+            sums[i] = self.sum_to_given(numbers[i], self.numbers[i])
         return self.op.gradients(self.give_back(gx, is_value=False), *sums)
 
     def sum_to_given(self, per_row: Array, given: Any) -> Any:

@@ -169,28 +169,28 @@ def from_rows(rows: npt.NDArray[Any], shape: tuple[int, ...], axis: int) -> npt.
 
 
 def cast(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """`values` in the type of the result; overflow to inf in float16 does not warn."""
+    """`values` in the type of the result; overflow to inf, or to 0 in float16, does not warn."""
     if values.dtype == dtype:
         return values
     if dtype == np.float16 and values.dtype == np.float32 and values.size >= halves.WORTH_IT:
         return halves.narrowed(np.ascontiguousarray(values))
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", under="ignore"):
         return values.astype(dtype, copy=False)
 
 
 def sum_to(
     numbers: npt.NDArray[Any], batch: tuple[int, ...], argument: Any, dtype: np.dtype[Any]
 ) -> Any:
-    """Sum one number per row over the axes along which `argument` was broadcast to `batch`.
-
-    Overflow may warn; the caller turns that off.
-    """
-    if isinstance(argument, (float, int)):
-        return dtype.type(numbers.sum())
-    per_row = numbers.reshape(batch)
-    extra = per_row.ndim - argument.ndim
-    stretched = tuple(
-        extra + i for i, size in enumerate(argument.shape) if size == 1 != per_row.shape[extra + i]
-    )
-    total = per_row.sum(axis=(*range(extra), *stretched)).reshape(argument.shape)
-    return total.astype(dtype)[()]
+    """Sum one number per row over the axes along which `argument` was broadcast to `batch`."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        if isinstance(argument, (float, int)):
+            return dtype.type(numbers.sum())
+        per_row = numbers.reshape(batch)
+        extra = per_row.ndim - argument.ndim
+        stretched = tuple(
+            extra + i
+            for i, size in enumerate(argument.shape)
+            if size == 1 != per_row.shape[extra + i]
+        )
+        total = per_row.sum(axis=(*range(extra), *stretched)).reshape(argument.shape)
+        return total.astype(dtype)[()]

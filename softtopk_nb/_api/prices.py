@@ -23,7 +23,7 @@ class Costs(NamedTuple):
 
     table: Array  # (rows or 1, n), contiguous, of the type of x
     total: Array  # the sum of each row
-    unit: Array  # 2^s, which brings the largest of each row between 1/2 and 1
+    unit: Array  # 2^s, which brings the largest of each row between 1/2 and 1, or near 0.1 eps
 
 
 class Rows(NamedTuple):
@@ -99,8 +99,8 @@ class PricedCall(_call.Call):
         """Gradients in the shapes of their arguments, summed over broadcast axes."""
         gk, gtau, gcost = numbers
         k, temperature, cost = self.numbers
-        with np.errstate(over="ignore", invalid="ignore"):
-            in_k, in_tau = self.sum_to_given(gk, k), self.sum_to_given(gtau, temperature)
+        in_k, in_tau = self.sum_to_given(gk, k), self.sum_to_given(gtau, temperature)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             entries = host_arrays.from_rows(gcost, self.shape, self.axis)
             extra = entries.ndim - cost.ndim
             stretched = (
@@ -147,7 +147,9 @@ def _costs(table: Array) -> Costs:
     least, most = table.min(axis=1, initial=np.inf), table.max(axis=1, initial=0.0)
     if not ((least > 0.0) & (most < np.inf)).all():
         arguments.check_costs(table)
-    unit = np.ldexp(1.0, -np.frexp(most.astype(np.float64))[1])
+    # The inverse of a subnormal number may overflow: such costs stay small, and normal.
+    exponent = np.finfo(table.dtype).maxexp - 1
+    unit = np.ldexp(1.0, np.minimum(-np.frexp(most.astype(np.float64))[1], exponent))
     return Costs(table, table.sum(axis=1, dtype=np.float64), unit)
 
 
@@ -159,7 +161,8 @@ def _budgets(value: Any, costs: Costs, checked: Any) -> tuple[Any, Array]:
     arguments.check_per_row(given, checked.batch, checked.axis, "k")
     x, table = checked.rows.x, costs.table
     k = arguments.per_row(given, checked.batch, len(x), checked.axis)
-    most = costs.total * (1.0 + (NEAR_32 if x.dtype == np.float32 else NEAR_64))
+    with np.errstate(over="ignore", under="ignore"):
+        most = costs.total * (1.0 + (NEAR_32 if x.dtype == np.float32 else NEAR_64))
     wrong = ~((k >= 0.0) & ((k <= most) | clamps))
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])

@@ -240,7 +240,17 @@ def core_marginal(r, upper, over, under):
     return 1.0 - tail if upper else tail
 
 
+FARTHEST = 1000.0  # e^-t is 0 in every type from there on
+
+
+@scalar
+def within_reach(t):
+    """t, and 0 where it is so far, or infinite, that no derivative is left of its entry."""
+    T = type(t)
+    return t if abs(t) < T(FARTHEST) else T(0)
+
+
 @summing
 def combined_direction(t, s, v, drift):
-    """v - t dtau; v where s underflows, as t may be infinite there."""
-    return v - drift * (t if s > type(t)(0) else type(t)(0))
+    """v - t dtau; v where s underflows or t is far, even infinite."""
+    return v - drift * (within_reach(t) if s > type(t)(0) else type(t)(0))

@@ -144,7 +144,7 @@ class KSubset(Generic[A]):
         >>> stk.KSubset([3.0, 2.0, 1.0, 4.0], 2).marginals().round(3)
         array([0.694, 0.306, 0.119, 0.881])
         """
-        p = self._shaped(self._p).astype(self._call.dtype)
+        p = host_arrays.cast(self._shaped(self._p), self._call.dtype).copy()
         return cast("A", host_arrays.like(self._call.given, p))
 
     def pair_marginals(self) -> npt.NDArray[np.float64]:
@@ -228,7 +228,8 @@ class KSubset(Generic[A]):
                     picked = picked[:, present]
                 picked = picked.reshape(-1, *t.shape)
                 terms = np.ascontiguousarray(np.where(picked, log_in, log_out))
-                with np.errstate(over="ignore"):  # to -inf: too small for float64
+                # To -inf: too small for float64; or a term that is 0 beside the others.
+                with np.errstate(over="ignore", under="ignore"):
                     log_p[some, rows] = terms.sum(axis=-1) - self._state[rows, LOG_P]
         log_p[impossible.any(axis=-1)] = -np.inf
         return log_p.reshape(given.shape[:-1])[()]
@@ -251,7 +252,8 @@ class KSubset(Generic[A]):
         for rows, present in self._alike():
             t, p = self._tilted(rows, present), self._p[rows][present].reshape(len(rows), -1)
             tails = _in_parts(_tails, t, p)
-            h[rows] = np.maximum(tails.sum(axis=-1) + self._state[rows, LOG_P], 0.0)
+            with np.errstate(under="ignore"):
+                h[rows] = np.maximum(tails.sum(axis=-1) + self._state[rows, LOG_P], 0.0)
         return h.reshape(self._call.batch)[()]
 
     def sample(
@@ -352,8 +354,9 @@ class KSubset(Generic[A]):
         c, d = self._state[some, C, None], self._state[some, D, None]
         # They may overflow to infinity, which is as certain; a row without a choice may have no
         # tilt.
-        with np.errstate(over="ignore", invalid="ignore"):
-            t: Array = (x - c) / tau[:, None] - d
+        # Half of a difference of finite numbers does not overflow.
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            t: Array = 2.0 * ((0.5 * x - 0.5 * c) / tau[:, None]) - d
         return t
 
     def _shaped(self, rows: Array) -> Array:
@@ -365,7 +368,8 @@ def _in_parts(function: Callable[..., Array], *arrays: Array) -> Array:
     out = np.empty(arrays[0].size)
     flat = [each.reshape(-1) for each in arrays]
     for some in parts(out.shape):
-        out[some] = function(*(each[some] for each in flat))
+        with np.errstate(under="ignore"):  # of exponentials, to 0
+            out[some] = function(*(each[some] for each in flat))
     return out.reshape(arrays[0].shape)
 
 

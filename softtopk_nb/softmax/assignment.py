@@ -169,7 +169,8 @@ def sinkhorn(
         g = _log(todo.columns) - _log_sum_exp(todo.zt, f)
         todo = todo._replace(f=f, g=g)
         for some in parts((len(g), n), m):
-            plan[some] = np.exp(todo.z[some] + f[some][:, :, None] + g[some[0], None, :])
+            with np.errstate(under="ignore"):
+                plan[some] = np.exp(todo.z[some] + f[some][:, :, None] + g[some[0], None, :])
         missing = np.abs(plan.sum(axis=2) - todo.rows).sum(axis=1)
         error = missing / todo.rows.sum(axis=1)
         done = error <= limit
@@ -249,7 +250,8 @@ def _log_sum_exp(z: Array, shift: Array) -> Array:
         v = z[some] + shift[some[0], None, :]
         top = v.max(axis=2, keepdims=True)
         top = np.where(top == -np.inf, 0, top)
-        total = np.exp(v - top).sum(axis=2)
+        with np.errstate(under="ignore"):
+            total = np.exp(v - top).sum(axis=2)
         result[some] = top[:, :, 0] + np.log(np.where(total == 0, 1, total))
     return result
 

@@ -86,8 +86,9 @@ def sample_categorical(
     call = check(fronts.values(x), temperature, axis, where)
     shape = check_size(size)
     generator = check_rng(rng)
-    weights = np.exp(scores(call))
-    cumulative = np.cumsum(weights, axis=1)
+    with np.errstate(under="ignore"):
+        weights = np.exp(scores(call))
+        cumulative = np.cumsum(weights, axis=1)
     index = np.empty((len(weights), math.prod(shape)), np.int64)
     for c, found in zip(cumulative, index, strict=True):
         for first in range(0, len(found), AT_A_TIME):

@@ -18,9 +18,11 @@ from operators import (
     dtypes,
     each_op,
     every,
+    every_once,
     of_real_k,
     same,
     smooth,
+    smooth_once,
     smooth_with_or_without_k,
     with_or_without_k,
 )
@@ -1028,3 +1030,91 @@ def test_torch_tensors_on_the_cpu(op):
     assert p.dtype == torch.float32
     same(p.numpy(), op(x.numpy(), 2))
     assert op(x.requires_grad_(), 2).requires_grad == hasattr(op, "vjp")
+
+
+@every_once
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_errors_of_the_caller_do_not_change_a_right_result(op, options, dtype, rng):
+    """Under ``np.errstate(all="raise")``: ordinary, extreme and infinite rows, and masked ones."""
+    most, least = float(np.finfo(dtype).max), float(np.finfo(dtype).smallest_subnormal)
+    x = np.stack([rng.normal(size=7), 1000 * rng.normal(size=7), np.full(7, least)]).astype(dtype)
+    x = np.vstack([x, np.array([[most, -most, most, 0, 1, -most, least]], dtype)])
+    x = np.vstack([x, np.array([[np.inf, 1, -np.inf, 2, 0, -1, 3]], dtype)])
+    g, y = rng.normal(size=7).astype(dtype), np.tile([1.0, 0, 0, 0, 1, 0, 0], (5, 1))
+    for tau, where in ((1.0, None), (1e-3, np.arange(7) < 6), (1e30, None), (1e-30, None)):
+        given = {"temperature": tau, "where": where, **options}
+
+        def results(given=given, tau=tau):
+            yield op(x, 2, **given)
+            if isinstance(op, Differentiable):
+                yield from op.jvp(x, 2, g, dtemperature=1.0, **given)
+                yield from op.vjp(x, 2, **given)[1](g)
+            if op.has_second:
+                yield from op.hvp(x, 2, g, g, dtemperature=1.0, **given)
+            for verb in ("potential", "threshold"):
+                if hasattr(op, verb):
+                    yield getattr(op, verb)(x, 2, **given)
+            if op.has_potential:
+                yield stk.fenchel_young(op, x, y, 2, **given)
+                yield stk.fenchel_young.vjp(op, x, y, 2, **given)[1](1.0).x
+            if op is stk.gradtopk:
+                subsets = stk.KSubset(x, 2, tau)
+                yield from (subsets.entropy(), subsets.log_prob(y), subsets.marginals())
+
+        with np.errstate(all="ignore"):
+            expected = [*results()]
+        with np.errstate(all="raise"):
+            found = [*results()]
+        for one, other in zip(found, expected, strict=True):
+            if one is not None:
+                np.testing.assert_array_equal(one, other)
+
+
+def test_subsets_and_derivatives_at_the_ends_of_the_range():
+    """A difference of scores that overflows is as far as any; in temperatures it may not be."""
+    most = 1e308
+    log_p = stk.KSubset([most, -most], 1, 1000.0).log_prob([[1, 0], [0, 1]])
+    np.testing.assert_allclose(log_p, [0.0, -2e305], rtol=1e-13, atol=1e-15)
+    for x, k in (([1, -1, -1], 2), ([1, -1, -1, 1], 3), ([-1, -1, 1] * 60, 61)):
+        scores, g = most * np.array(x), np.cos(np.arange(len(x)))
+        for op in (stk.gradtopk, stk.thretopk):
+            gradients = op.vjp(scores, k)[1](g), op.hvp(scores, k, g, g[::-1], dtemperature=1.0)
+            for each in gradients:
+                assert np.isfinite(each.x).all()
+                assert np.isfinite(each.temperature)
+
+
+@smooth_once
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_a_direction_that_is_no_number_spoils_its_own_row(op, options, wrong, rng):
+    """In x, in the temperature, in a cotangent: never an error, and no finite number for NaN."""
+    x, g, ones = *rng.normal(size=(2, 2, 5)), np.ones(2)
+    bad, bad_rate = g.copy(), ones.copy()
+    bad[0, 1] = bad_rate[0] = wrong
+    given = {"temperature": ones, **options}
+    pull = op.vjp(x, 2, **given)[1]
+    cases = [
+        (lambda v: pull(v).x, g, bad),
+        (lambda v: pull(v).temperature, g, bad),
+        (lambda v: op.jvp(x, 2, v, **given)[1], g, bad),
+        (lambda rate: op.jvp(x, 2, g, dtemperature=rate, **given)[1], ones, bad_rate),
+    ]
+    if op.has_second:
+        cases += [
+            (lambda v: op.hvp(x, 2, v, g, **given).x, g, bad),
+            (lambda a: op.hvp(x, 2, g, a, **given).x, g, bad),
+            (lambda rate: op.hvp(x, 2, g, g, dtemperature=rate, **given).x, ones, bad_rate),
+        ]
+    if op.has_potential:
+        y = np.tile([1.0, 1, 0, 0, 0], (2, 1))
+        loss = stk.fenchel_young.vjp(op, x, y, 2, **given)[1]
+        cases.append((lambda scale: loss(scale).x, ones, bad_rate))
+        cases.append((lambda scale: loss(scale).temperature, ones, bad_rate))
+    for of, right, with_wrong in cases:
+        expected = of(right)
+        with np.errstate(all="raise"):
+            found = of(with_wrong)
+        np.testing.assert_array_equal(found[1], expected[1])
+        # The derivatives of the iterations are held within 1e250.
+        held = "iter" in type(op).__module__ and not np.isnan(wrong)
+        assert held or not np.isfinite(found[0]).all()

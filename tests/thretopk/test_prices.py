@@ -350,3 +350,25 @@ def test_hard_rows_end(name, dtype, rng):
         assert ((p >= 0) & (p <= 1)).all()
         spent = (p.astype(float) * cost).sum(-1)
         np.testing.assert_allclose(spent, k, rtol=1e-12 if dtype is np.float64 else 2e-6)
+
+
+@dtypes
+@pytest.mark.parametrize("curve", ["laplace", "clip"])
+def test_subnormal_costs(curve, dtype, rng):
+    """Costs and a budget that are the least numbers of the type times integers."""
+    least, x, g = float(np.finfo(dtype).smallest_subnormal), rng.normal(size=9), rng.normal(size=9)
+    cost = rng.integers(1, 9, size=9)
+    given = {"curve": curve, "temperature": 0.5}
+    expected, pull = stk.thretopk.vjp(x.astype(dtype), 12.0, cost=cost.astype(dtype), **given)
+    with np.errstate(all="raise"):
+        p, pull_small = stk.thretopk.vjp(
+            x.astype(dtype), 12 * least, cost=(cost * least).astype(dtype), **given
+        )
+        found = pull_small(g)
+    eps = 16 * float(np.finfo(dtype).eps)
+    np.testing.assert_allclose(p, expected, rtol=0, atol=eps)
+    np.testing.assert_allclose(found.x, pull(g).x, rtol=0, atol=eps)
+    assert found.temperature == pytest.approx(pull(g).temperature, abs=eps)
+    assert not np.isnan(found.cost).any()
+    single = stk.thretopk([3.0, 2.0, 1.0], 1.5e-310, cost=[1e-310] * 3)
+    np.testing.assert_allclose(single, stk.thretopk([3.0, 2.0, 1.0], 1.5), rtol=1e-12)

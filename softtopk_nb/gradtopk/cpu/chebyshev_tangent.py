@@ -11,7 +11,7 @@ import math
 from ..._compile.array_intrinsics import block, empty, read_apart, write_apart
 from ..._compile.decorators import scalar, summing
 from ..._math.elementary import fma, wide_vectors
-from ..formulas import combined_direction, minority_probability
+from ..formulas import combined_direction, minority_probability, within_reach
 from ..nodes import DEGREE, FEW, terms_of
 from ..records import EVEN_SUM, ODD_SUM, OTHERS_EVEN, OTHERS_ODD, OWN_EVEN, OWN_ODD
 from .marginals import all_of, few_of, polynomial
@@ -27,7 +27,7 @@ def direction_scratch(x):
 
 @summing
 def pair_with_t(x, gradient, c, inv, d):
-    """<t, gradient>; entries with gradient 0 add 0, though their t may be infinite."""
+    """<t, gradient>; entries that are far add 0, though their t may be infinite."""
     wide_vectors()
     T = x.dtype.type
     total = 0.0
@@ -36,7 +36,7 @@ def pair_with_t(x, gradient, c, inv, d):
         several = T(0)
         for i in range(part.shape[0]):
             t = (part[i] - c) * inv - d
-            several += gs[i] * (t if gs[i] != T(0) else T(0))
+            several += gs[i] * within_reach(t)
         total += several
     return total
 

@@ -20,6 +20,7 @@ from ..formulas import (
     product,
     tilted_fraction,
     variance_share,
+    within_reach,
 )
 from ..nodes import NODES, node
 from ..records import SIZE, USED, WEIGHTS
@@ -179,7 +180,7 @@ def write_entries(first, last, x, v, a, level, dtau, other_dtau, used, scratch, 
             moved = _scale(level) * entries[S, i] * entries[TOTAL, i]
             target[i] = T(moved)
             t = np.float64((xs[i] - c) * inv - d)
-            in_tau -= moved * t if moved != 0.0 else 0.0
+            in_tau -= moved * within_reach(t)
     return in_tau
 
 

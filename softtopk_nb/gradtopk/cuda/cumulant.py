@@ -41,6 +41,7 @@ AFTER_FIELDS = FIELDS * NODES
 PARTIAL = AFTER_FIELDS + 1  # after the covariance of the two sums
 
 combined_direction = device(formulas.combined_direction)
+within_reach = device(formulas.within_reach)
 
 
 class Problem(NamedTuple):
@@ -207,7 +208,7 @@ def make_second(T: Any, group: ThreadGroup) -> RowKernel:
             u, seen = look(problem, i)
             moved = scale * seen.s * cumulant(seen, used, shared) if seen.s > 0.0 else 0.0
             out[problem.start + i] = T(moved)
-            in_tau -= moved * float64(u) if moved != 0.0 else 0.0
+            in_tau -= moved * float64(within_reach(u))
         return in_tau
 
     @device

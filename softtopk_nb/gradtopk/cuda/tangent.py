@@ -87,13 +87,14 @@ class Tangents(NamedTuple):
     constant: Any
 
 
-add_node_tangent, tangent_in_core, combined_direction, tangent_away = map(
+add_node_tangent, tangent_in_core, combined_direction, tangent_away, within_reach = map(
     device,
     (
         formulas.add_node_tangent,
         formulas.tangent_in_core,
         formulas.combined_direction,
         formulas.tangent_away,
+        formulas.within_reach,
     ),
 )
 
@@ -264,7 +265,7 @@ def tangents(T: Any, group: ThreadGroup, is_vjp: bool) -> Tangents:
                 paired = zero
                 for j in range(held):
                     u = (regs[j] - c) * inv - d
-                    paired += moves[j] * u if moves[j] != zero else zero
+                    paired += moves[j] * within_reach(u)
                 total += paired
             t.store(moves, beside(span, out), piece)
         return total

@@ -108,13 +108,16 @@ def jvp(lo, hi, x, tau, cost, unit, curve, solution, v, dcost, out, dk, dtau):
 
 @scalar
 def in_costs(x, cost, unit, lam, inv, d, shift, curve, gx, gk, threshold, out):
-    """Write the gradient in the costs, -(gk p + lambda gx)."""
+    """Write the gradient in the costs, -(gk p + lambda gx), from gk and lambda by the unit.
+
+    These may overflow where the gradient does not.
+    """
     wide_vectors()
     T = x.dtype.type
     gk, threshold = T(gk), T(threshold)
     for i in range(x.shape[0]):
         u, a, b, _ = split(curve, priced_t(x[i], cost[i] * unit, lam, inv, d, shift))
-        out[i] = -(gk * T(b if u == T(0) else u - a) + threshold * gx[i])
+        out[i] = -(gk * T(b if u == T(0) else u - a) + threshold * gx[i]) * unit
 
 
 @kernel
@@ -141,8 +144,8 @@ def vjp(lo, hi, x, tau, cost, unit, curve, solution, g, gx, gk, gtau, gcost):
         price = centre(w0, wg)
         gk[i], gtau[i] = price * unit[each], -inv * (wgt - price * wt)
         spread(xs, gs, *at, price, 0.0, gradient)
-        threshold = (answer[C] + tau[i] * (answer[D] + answer[REST])) * unit[each]
-        in_costs(xs, *at, curve, gradient, gk[i], threshold, in_cost)
+        threshold = answer[C] + tau[i] * (answer[D] + answer[REST])
+        in_costs(xs, *at, curve, gradient, price, threshold, in_cost)
         if code == WITH_INFINITIES:
             unpack(x[i], gradient, T(0), gx[i])
             expand(x[i], in_cost, -gk[i], gcost[i])
