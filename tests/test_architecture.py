@@ -74,6 +74,8 @@ def test_data_flows_one_way(name):
     here = name.split("/")
     for found in imports(MODULES[name]):
         there = found.split(".")
+        if name == "_api/fronts" and there[0] in FRONTS:
+            continue  # hands calls on, and imports a front when it is first asked for
         above = floor(here[0]) == len(FLOORS) - 1
         assert above or there[0] == here[0] or floor(there[0]) < floor(here[0]), f"{name}: {found}"
         apart = {*here[:-1]} & {"cpu", "cuda"}

@@ -24,9 +24,10 @@ from numba import config
 
 PACKAGE = __name__.partition(".")[0]
 ROOT = pathlib.Path(__file__).parent.parent
-# These keep, find and announce compiled code, and do not change it.
-_NAMES = "announce", "cache", "precompiled", "stamp"
-_BESIDE = tuple(f"{PACKAGE}._compile.{name}" for name in _NAMES)
+# These keep, find and announce compiled code, and the last hands calls on to fronts: none of them
+# changes machine code.
+_NAMES = "_compile.announce", "_compile.cache", "_compile.precompiled", "_compile.stamp"
+_BESIDE = tuple(f"{PACKAGE}.{name}" for name in (*_NAMES, "_api.fronts"))
 # From Python 3.13 on a class knows its first line.
 _LINES_IN_CLASSES = sys.version_info >= (3, 13)
 
