@@ -1118,3 +1118,33 @@ def test_a_direction_that_is_no_number_spoils_its_own_row(op, options, wrong, rn
         # The derivatives of the iterations are held within 1e250.
         held = "iter" in type(op).__module__ and not np.isnan(wrong)
         assert held or not np.isfinite(found[0]).all()
+
+
+@smooth_once
+@pytest.mark.parametrize("tau", [1.0, 0.05])
+@dtypes
+def test_a_common_offset_that_is_exact_changes_nothing(op, options, dtype, tau, rng):
+    """Of values, derivatives and losses; a potential or threshold moves with it."""
+    eps, offset = float(np.finfo(dtype).eps), 2.0**19 if dtype == np.float32 else 2.0**39
+    x, g = (np.round(16 * rng.normal(size=(2, 9))) / 16).astype(dtype)
+    y = np.arange(9) < 3
+
+    def results(x):
+        given = {"temperature": tau, **options}
+        yield from op.jvp(x, 3, g, dtemperature=1.0, **given)
+        yield from op.vjp(x, 3, **given)[1](g)
+        if op.has_second:
+            yield from op.hvp(x, 3, g, g[::-1], dtemperature=1.0, **given)
+        if op.has_potential:
+            loss, pull = stk.fenchel_young.vjp(op, x, y, 3, **given)
+            yield from (loss, *pull(1.0))
+
+    moved = x + dtype(offset)
+    for one, other in zip(results(x), results(moved), strict=True):
+        if one is not None:
+            atol = 64 * eps * (1 + np.abs(one).max())
+            np.testing.assert_allclose(other, one, rtol=0, atol=atol)
+    for verb, times in (("potential", 3), ("threshold", 1)):
+        if hasattr(op, verb):
+            near, far = (getattr(op, verb)(v, 3, temperature=tau, **options) for v in (x, moved))
+            assert abs(far - near - times * offset) <= 4 * eps * times * offset
