@@ -208,7 +208,7 @@ class BalancedTopK:
         options = {"curve": curve, "alpha": alpha, "at_most": at_most, "where": where}
         options |= {"clamp_k": clamp_k, "tol": tol, "max_iter": max_iter}
         if front := fronts.function(self.__name__, x):
-            given = fronts.named(named, axis, temperature=temperature, **options)
+            given = fronts.named(named, axis, (-2, -1), temperature=temperature, **options)
             found: Balanced = front(x, k, load, **given)
             return found
         for name in named:

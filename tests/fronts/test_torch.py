@@ -779,7 +779,7 @@ LEARNT = [torch.tensor(1.5, requires_grad=True)] * 4
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"load": "a"}, TypeError, "load is 'a' of dtype <U1; expected real numbers"),
+        ({"load": "a"}, TypeError, "load is 'a'; expected real numbers"),
         (
             {"load": LEARNT},
             TypeError,
@@ -812,7 +812,7 @@ def test_bad_numbers_of_balancedtopk_are_named(arguments, error, message, rng):
     ("call", "error", "message"),
     [
         (lambda x: stt.SoftTopK(2, dim="a"), TypeError, "dim is 'a'; expected an integer"),
-        (lambda x: stt.SoftTopK(2, dim=2)(x), IndexError, "dim is 2; expected -2 to 1, for x has"),
+        (lambda x: stt.SoftTopK(2, dim=2)(x), IndexError, "dim is 2; expected -2 to 1, as x has"),
         (lambda x: stt.SoftTopK(2)(x[0, 0]), IndexError, "x is 0-dimensional; expected at least"),
         (lambda x: stt.SoftTopK(2)([1.0, 2.0]), TypeError, "x is a list; expected a torch.Tensor"),
         (lambda x: stt.TopKGate(6, 4, 2)(x.numpy()), TypeError, "x is a ndarray; expected a torch"),
@@ -821,7 +821,7 @@ def test_bad_numbers_of_balancedtopk_are_named(arguments, error, message, rng):
             ValueError,
             r"x has shape \(4, 6\); expected \(..., 5",
         ),
-        (lambda x: stt.thretopk(x, 2.0, cost="a"), TypeError, "cost is 'a' of dtype <U1; expected"),
+        (lambda x: stt.thretopk(x, 2.0, cost="a"), TypeError, "cost is 'a'; expected"),
         (
             lambda x: stt.thretopk(x, 2, cost=LEARNT),
             TypeError,
@@ -1192,7 +1192,7 @@ def test_bad_arguments_are_refused():
             (x, 2),
             {"where": torch.ones(4)},
             TypeError,
-            r"where is torch.float32; expected a tensor of",
+            r"where has dtype float32; expected bool",
         ),
         ((x, 2), {"where": torch.ones(3).bool()}, ValueError, r"where has shape \(3,\)"),
         ((x, 2), {"out": x}, TypeError, r"unexpected keyword argument 'out'"),
