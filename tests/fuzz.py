@@ -290,7 +290,10 @@ def drawn(rng: np.random.Generator, front: str) -> Case:
         x[rng.integers(m), rng.integers(n)] = np.nan
     finite = x[np.isfinite(x)].astype(np.float64)
     spread = float(finite.max() / 2 - finite.min() / 2) * 2 if finite.size else 1.0
-    tau = min(max(10.0 ** rng.uniform(-3, 3) * (spread or 1.0), 1e-300), 1e300)
+    # A framework holds a temperature in the type of float32 rows.
+    narrow = front in ("torch", "jax") and dtype != np.float64
+    ends = (1e-36, 1e36) if narrow else (1e-300, 1e300)
+    tau = min(max(10.0 ** rng.uniform(-3, 3) * (spread or 1.0), ends[0]), ends[1])
     where = rng.random((m, n)) < 0.8 if rng.random() < 0.3 else None
     k: Any = int(rng.integers(0, n + 1))
     if name == "thretopk" and rng.random() < 0.5:
