@@ -23,7 +23,7 @@ def name_of(x: Any) -> str | None:
 
 
 def named(
-    options: Mapping[str, Any], axis: Any, default: Any = -1, /, **given: Any
+    options: Mapping[str, Any], axis: Any, default: Any = -1, **given: Any
 ) -> dict[str, Any]:
     """What is handed to a front by name: PyTorch's `dim` if it was given, else the axis.
 
