@@ -325,8 +325,8 @@ KERNELS = {
         )
         for part in parts
     },
-    "balancedtopk, less of rows": without_group(balanced.make_less, 0),
-    "balancedtopk, less": without_group(balanced.make_less, 1),
+    "balancedtopk, less of rows": without_group(balanced.make_less, None, 0),
+    "balancedtopk, less": without_group(balanced.make_less, None, 1),
     **{
         f"balancedtopk, sums of {term.__name__}": without_group(
             balanced.make_column_sums, None, term

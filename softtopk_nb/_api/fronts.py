@@ -22,9 +22,7 @@ def name_of(x: Any) -> str | None:
     return "dask" if dask is not None and isinstance(x, dask.Array) else None
 
 
-def named(
-    options: Mapping[str, Any], axis: Any, default: Any = -1, **given: Any
-) -> dict[str, Any]:
+def named(options: Mapping[str, Any], axis: Any, default: Any = -1, **given: Any) -> dict[str, Any]:
     """What is handed to a front by name: PyTorch's `dim` if it was given, else the axis.
 
     Both, if the axis was given as well, and is not the default: the front refuses that.
