@@ -88,7 +88,7 @@ class BalancedTopK:
     alpha : float, default=None
         As for `thretopk`.
     axis : tuple of two int, default=(-2, -1)
-        The axes along which rows and columns are counted; of a tensor of PyTorch also `dim`.
+        The axes along which rows and columns are counted.
     at_most : bool, default=False
         Whether the load is an upper bound, of any size from 0 up: one of m or more, such as inf,
         bounds nothing. Then b >= 0, and b_j = 0 where column j stays below its bound.
@@ -101,6 +101,8 @@ class BalancedTopK:
         How far the columns' sums may be off, as a part of max(1, load).
     max_iter : int, default=100
         How many steps to make at the temperature given.
+    **named
+        `dim` in place of the axis, for a tensor of PyTorch.
 
     Returns
     -------
