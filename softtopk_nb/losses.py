@@ -176,9 +176,11 @@ class FenchelYoung:
             cotangent = arguments.real_array(g, "the cotangent").astype(np.float64)
             arguments.check_broadcast(cotangent, call.batch, "the cotangent")
             each = arguments.per_row(cotangent, call.batch, len(x))
-            gx = host_arrays.cast(each[:, None] * gradient * call.sign, call.dtype)
-            in_x = call.give_back(gx, is_value=False)
-            total = call.sum_to_given(each * in_tau, call.numbers[-1])
+            # An infinite cotangent times a gradient of 0 is NaN, and no error of the caller.
+            with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+                rows, rates = each[:, None] * gradient * call.sign, each * in_tau
+            in_x = call.give_back(host_arrays.cast(rows, call.dtype), is_value=False)
+            total = call.sum_to_given(rates, call.numbers[-1])
             return Gradients(in_x, None, total)
 
         return result, vjp_function
