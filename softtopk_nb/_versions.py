@@ -78,7 +78,7 @@ def _gpu() -> tuple[str, str]:
 
 
 def show_versions(file: IO[str] | None = None) -> None:
-    """Print versions, those of the fronts' libraries too, threads, SIMD width, and the GPU.
+    """Print the versions of the libraries, the number of threads, the SIMD width and the GPU.
 
     Parameters
     ----------

@@ -39,24 +39,14 @@ def real_array(value: Any, name: str) -> Array:
 
 
 def check_axis(axis: Any, ndim: int, name: str = "axis") -> int:
-    """The axis of an x with so many of them as a non-negative integer."""
-    index = check_integer(axis, name)
+    """The axis, of an x with `ndim` axes, as a non-negative integer."""
+    index = whole(axis, name, "an integer")
     if ndim == 0:
         raise np.exceptions.AxisError("x is 0-dimensional; expected at least one axis")
     if not -ndim <= index < ndim:
         expected = f"expected {-ndim} to {ndim - 1}, as x has ndim = {ndim}"
         raise np.exceptions.AxisError(f"{name} is {index}; {expected}")
     return index % ndim
-
-
-def check_integer(value: Any, name: str) -> int:
-    """The argument `name`, which is an integer."""
-    try:
-        if not isinstance(value, (bool, np.bool_)):
-            return operator.index(value)
-    except TypeError:
-        pass
-    raise TypeError(f"{name} is {show(value)}; expected an integer")
 
 
 def check_broadcast(given: Array, shape: tuple[int, ...], name: str) -> None:
@@ -226,7 +216,7 @@ _ONE_K = "one whole number for all rows; thretopk takes any k"
 
 
 def whole(value: Any, name: str = "k", expected: str = _ONE_K) -> int:
-    """The argument `name`, which is one whole number: a k that is the same for all rows."""
+    """The argument `name` as one whole number, such as a k that is the same for all rows."""
     try:
         if not isinstance(value, (bool, np.bool_)):
             return operator.index(value)

@@ -136,7 +136,7 @@ class RowOperator:
     priced: Any = None
 
     def __init__(self) -> None:
-        # Other than that of the class, for which `help` would list all methods.
+        # `help` lists all methods of an object whose documentation is that of its class.
         self.__doc__ = inspect.cleandoc(type(self).__doc__ or "") + "\n"
         #: The names of the numbers of a row.
         self.names: tuple[str, ...] = self.rows_type._fields[1:]

@@ -14,9 +14,10 @@ from typing import Any
 def with_derivatives(h: Any, t: Any, p: Any, stop: Callable[[Any], Any]) -> Any:
     """H with its first and second derivatives, from the number h alone.
 
-    Arrays of any library: h has one number for each row of t and p, whose last axis is n. t is x in
-    temperatures from a level near the threshold, finite, and from the threshold itself where k
-    moves; p has derivatives, and `stop` returns its argument without. The derivative of H is
-    -<t, dp>, as sum dp is 0 or belongs to k; that of <t, dp> comes from both factors.
+    Takes arrays of any library. h has one number for each row of t and p, whose last axis is n.
+    t = (x - level)/temperature must be finite, with any level near the threshold, or with the
+    threshold itself if k has a derivative. `stop` returns its argument without derivatives, which p
+    must have. The first derivative of H is -<t, dp>: the level has no part in it, as dp sums to 0
+    unless k moves. Half of t has derivatives, so that the second one is right too.
     """
     return h - (0.5 * (t + stop(t)) * (p - stop(p))).sum(-1)

@@ -55,20 +55,20 @@ def as_numpy(x: Any, name: str) -> npt.NDArray[Any]:
             raise TypeError(f"{name} is on device {x.device}; expected the CPU or CUDA")
         if x.requires_grad:
             raise TypeError(
-                f"{name} requires grad, but is computed with by NumPy here; pass {name}.detach(), "
-                "or call the function of softtopk_nb.torch, which autograd differentiates"
+                f"{name} requires grad, but this function computes with NumPy; pass "
+                f"{name}.detach(), or call the function of softtopk_nb.torch, which has gradients"
             )
         return x.numpy()  # type: ignore[no-any-return]
     front = fronts.name_of(x)
     if front == "dask":
         raise TypeError(
-            f"{name} is a Dask array, which this function would load whole; pass "
+            f"{name} is a Dask array, which this function would load into memory; pass "
             f"{name}.compute(), or call a function of softtopk_nb.dask"
         )
     if front == "jax" and isinstance(x, sys.modules["jax"].core.Tracer):
         raise TypeError(
-            f"{name} is traced by JAX, but is computed with by NumPy here; call the function of "
-            "softtopk_nb.jax, which jax.jit and jax.grad take, or pass an array outside of them"
+            f"{name} is traced by JAX, but this function computes with NumPy; call the function of "
+            "softtopk_nb.jax, or call this one outside jax.jit and jax.grad"
         )
     try:
         found = np.asarray(x)

@@ -224,7 +224,7 @@ def check(
     on_device = front in (None, "torch") and host_arrays.on_device(x)
     if front and not on_device:
         raise TypeError(
-            f"x is an array of {front}, but balancedtopk computes with those of NumPy here; pass "
+            f"x is an array of {front}, but balancedtopk computes with NumPy here; pass "
             "numpy.asarray(x)"
         )
     place: Any = importlib.import_module(".cuda", __package__) if on_device else memory

@@ -15,11 +15,9 @@ from scipy import linalg
 
 from .._api.base import Array
 
-FAR = 4.0  # times what they leave: means that are taken off
-ROUNDS = (
-    40  # at most; one for each axis, and more where a mask makes the means depend on each other
-)
-SAMPLE = 2048  # rows that say what means leave
+FAR = 4.0  # means this many times as large as what they leave are taken off
+ROUNDS = 40  # at most; a mask, which makes the means depend on each other, takes more than two
+SAMPLE = 2048  # rows from which the size of what means leave is found
 
 
 @np.errstate(over="ignore", invalid="ignore")

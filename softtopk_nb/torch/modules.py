@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import torch
 from torch import nn
 
-from .._api.arguments import check_bool, check_integer, show
+from .._api.arguments import check_bool, show, whole
 from .._api.front import Choice
 from .arguments import check_dim, check_tensor
 from .layers import LayerOptions, Temperature, number_of, operator_name
@@ -95,7 +95,7 @@ class SoftTopK(Temperature):
         check_bool(hard, "hard")
         super().__init__(temperature, learnt=learn_temperature)
         self.op = operator_name(self, op, options, "largest", "clamp_k")
-        self.dim, self.hard, self.options = check_integer(dim, "dim"), hard, options
+        self.dim, self.hard, self.options = whole(dim, "dim", "an integer"), hard, options
         if (k is None) == (fraction is None):
             raise TypeError(f"k is {k!r} and fraction is {fraction!r}; expected one of them")
         if fraction is not None:

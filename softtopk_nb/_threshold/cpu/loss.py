@@ -12,11 +12,11 @@ from ..records import CODE, C, D
 
 @kernel
 def losses(lo, hi, x, tau, curve, level, y, constant, smooth, out):
-    """Write the sums of `surplus` over rows lo .. hi: losses, in temperatures.
+    """Write the losses of rows lo .. hi, divided by the temperature: sums of `surplus`.
 
-    `level`: the kind of each row and its threshold c + tau d, in the columns of a solution. If y
-    has no columns it is each row's own value f(t), and the sum is that of `own_surplus`. A row that
-    is not `smooth` gets the sum of `apart` in place of `surplus`.
+    `level` has the kind of each row and its threshold c + tau d, in the columns of a solution. A y
+    without columns stands for each row's own value f(t); the terms are then `own_surplus`. In rows
+    that are not `smooth`, they are `apart`.
     """
     for i in range(lo, hi):
         code, total = level[i, CODE], 0.0
