@@ -34,6 +34,7 @@ BOUNDS = {
 }
 CURVES = "laplace", "sigmoid", "clip", "exp", "normal", "cauchy"
 SMOOTH = "laplace", "sigmoid", "normal", "cauchy"
+# What a function may raise to refuse a call; anything else is a fault.
 REFUSALS = TypeError, ValueError, NotImplementedError, stk.ConvergenceError
 
 
@@ -313,7 +314,7 @@ def fault_of(front: Front, case: Case) -> str | None:
             return CHECKS[case.check][1](front, case)
     except REFUSALS as error:
         return None if str(error) else f"{type(error).__name__} without a message"
-    except Exception as error:
+    except Exception as error:  # whatever it is, it is reported as a fault
         return f"{type(error).__name__}: {error}"
 
 

@@ -153,8 +153,8 @@ class EagerValue(Function):
 class Rowwise(Function):
     """A function of tensors that share their leading axes, to which `vmap` adds one.
 
-    `forward` that may be called while a compiler traces names all its arguments, None for what was
-    not given: by their number PyTorch's compiler tells that there is no context among them.
+    Where `forward` is applied while a compiler traces, it names all its arguments, with None for
+    those not given. PyTorch's compiler counts them to see that `forward` takes no context.
     """
 
     @classmethod
