@@ -163,7 +163,7 @@ def test_two_names_for_the_axis_are_refused():
 def rules():
     """The rows of the guide's table: (arguments after x, error, message)."""
     page = pathlib.Path(__file__).parents[2] / "docs" / "guide" / "errors.md"
-    return re.findall(r"^`(.*)` \| `(.*)` \| (.*)$", page.read_text(encoding="utf-8"), re.M)
+    return re.findall(r"^`(.*)` \| `(\w+): (.*)`$", page.read_text(encoding="utf-8"), re.M)
 
 
 def array_of(library, values):
